@@ -1,0 +1,1 @@
+"""What a trained model learned, and what it costs."""

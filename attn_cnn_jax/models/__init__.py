@@ -1,0 +1,1 @@
+"""What is computed for a picture: score functions, attention kernels, networks."""

@@ -1,0 +1,1 @@
+"""How a model learns: optimizer, step, loop, checkpoints, metrics."""
