@@ -1,0 +1,109 @@
+"""Multi-head self-attention over pixels (Flax NNX), thin over the score functions and kernels.
+
+`MHSA(X)_q = sum_h head_h(X)_q W_out^(h) + b_out`, `head_h(X)_q = sum_k softmax_k(score_h(q, .))_k X_k W_val^(h)`.
+Which score: an `Encoding` of encodings.py, alone or with a content term added.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from attn_cnn_jax.models import kernels
+from attn_cnn_jax.models.encodings import Content, Encoding
+from attn_cnn_jax.models.layers import dropout, linear
+
+
+class SelfAttention(nnx.Module):
+    """One layer of multi-head self-attention on pictures `(b, H, W, D)`.
+
+    Attributes:
+      position: the encoding.
+      content: `q . k / sqrt(D_h)` added to its scores, or None.
+      value: per-head value maps `W_val`, only where the head size is below the hidden size; else None
+        and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
+      output: linear map from the concatenated head averages, head by head, to `D` channels.
+    """
+
+    def __init__(
+        self,
+        position: Encoding,
+        *,
+        content: bool,
+        num_heads: int,
+        hidden_size: int,
+        head_size: int,
+        dropout_rate: float,
+        kernel: str,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        self.position = position
+        self.content = Content(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs) if content else None
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.kernel = kernel
+        merged = head_size >= hidden_size
+        self.value = (
+            None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
+        )
+        averaged = num_heads * (hidden_size if merged else head_size)
+        self.output = linear(averaged, hidden_size, dtype=dtype, rngs=rngs)
+
+    @property
+    def depends_on_content(self) -> bool:
+        """Whether the attention differs from picture to picture."""
+        return self.content is not None or self.position.depends_on_content
+
+    @property
+    def factorises(self) -> bool:
+        """Whether the attention is a product of a row and a column softmax."""
+        return self.position.factorises and self.content is None
+
+    def position_terms(self, height: int, width: int, query_rows: jax.Array | None = None):
+        """Score terms that depend on the two pixels alone: a dict of `(h, i, j, k, l)`."""
+        rows = jnp.arange(height) if query_rows is None else query_rows
+        return self.position.position_terms(height, width, rows)
+
+    def content_terms(self, x: jax.Array, query_rows: jax.Array | None = None):
+        """Score terms that depend on the picture `(b, H, W, D)`: a dict of `(b, h, i, j, k, l)`."""
+        rows = jnp.arange(x.shape[1]) if query_rows is None else query_rows
+        terms = self.position.content_terms(x, rows)
+        return terms if self.content is None else terms | self.content.content_terms(x, rows)
+
+    def probabilities(self, x: jax.Array) -> jax.Array:
+        """Attention of every head.
+
+        Args:
+          x: `(b, H, W, D)`; of a position-only layer only its shape is read.
+
+        Returns:
+          `(h, q, p)` where it does not depend on content, else `(b, h, q, p)`, float32 or wider.
+        """
+        height, width = x.shape[1:3]
+        if self.factorises:
+            return kernels.outer(*map(kernels.softmax, self.position.axis_scores(height, width)))
+        terms = [term[None] for term in self.position_terms(height, width).values()]
+        if self.depends_on_content:
+            terms += self.content_terms(x).values()
+        scores = functools.reduce(jnp.add, terms)
+        pixels = height * width
+        probabilities = kernels.softmax(scores.reshape(*scores.shape[:2], pixels, pixels))
+        return probabilities if self.depends_on_content else probabilities[0]
+
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training and draws the dropout mask.
+
+        Where attention does not depend on the picture, one mask serves the whole batch (paper.md, section 3).
+        """
+        batch, height, width, _ = x.shape
+        values = x if self.value is None else self.value(x).reshape(batch, height, width, self.num_heads, -1)
+        drops = key is not None and self.dropout_rate > 0
+        if self.factorises and not drops and self.kernel != "dense":
+            axes = map(kernels.softmax, self.position.axis_scores(height, width))
+            averages = kernels.factorised(*axes, values)
+        else:
+            probabilities = dropout(key, self.probabilities(x), self.dropout_rate)
+            averages = kernels.dense(probabilities, values.reshape(batch, height * width, *values.shape[3:]))
+        return self.output(averages.reshape(batch, height, width, -1))

@@ -1,0 +1,95 @@
+"""The paper's baseline: ResNets for CIFAR (3x3 stem with stride 1, no max-pool, stages 64/128/256/512)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.models.layers import linear, parameter_dtype, uniform
+
+BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+CHANNELS = (64, 128, 256, 512)
+
+
+def convolution(
+    in_features: int, out_features: int, kernel_size: int, stride: int, *, dtype: jnp.dtype, rngs: nnx.Rngs
+) -> nnx.Conv:
+    """A convolution without bias, padded by `kernel_size // 2` zeros, that starts as PyTorch's default."""
+    return nnx.Conv(
+        in_features,
+        out_features,
+        (kernel_size, kernel_size),
+        strides=stride,
+        padding=kernel_size // 2,
+        use_bias=False,
+        dtype=dtype,
+        param_dtype=parameter_dtype(dtype),
+        kernel_init=uniform(in_features * kernel_size**2),
+        rngs=rngs,
+    )
+
+
+def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchNorm:
+    """Batch norm over all devices' pictures; running statistics move by a tenth a step."""
+    return nnx.BatchNorm(
+        features,
+        momentum=0.9,
+        epsilon=1e-5,
+        use_fast_variance=False,
+        dtype=dtype,
+        param_dtype=parameter_dtype(dtype),
+        rngs=rngs,
+    )
+
+
+class ResidualBlock(nnx.Module):
+    """`relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))`, two 3x3 convolutions."""
+
+    def __init__(self, in_features: int, features: int, stride: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        common = {"dtype": dtype, "rngs": rngs}
+        self.conv1 = convolution(in_features, features, 3, stride, **common)
+        self.norm1 = batch_norm(features, **common)
+        self.conv2 = convolution(features, features, 3, 1, **common)
+        self.norm2 = batch_norm(features, **common)
+        changes = stride != 1 or in_features != features
+        self.shortcut = convolution(in_features, features, 1, stride, **common) if changes else None
+        self.shortcut_norm = batch_norm(features, **common) if changes else None
+
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """`(b, H, W, C) -> (b, H / stride, W / stride, features)`."""
+        y = jax.nn.relu(self.norm1(self.conv1(x), use_running_average=not train))
+        y = self.norm2(self.conv2(y), use_running_average=not train)
+        if self.shortcut is not None:
+            x = self.shortcut_norm(self.shortcut(x), use_running_average=not train)
+        return jax.nn.relu(y + x)
+
+
+class ResNet(nnx.Module):
+    """ResNet-10, 18 or 34 for small pictures; the mean over the last stage is the 4x4 average pool of CIFAR."""
+
+    depends_on_content = True
+
+    def __init__(self, config: ConfigDict, *, rngs: nnx.Rngs):
+        common = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
+        self.stem = convolution(config.image_shape[2], CHANNELS[0], 3, 1, **common)
+        self.stem_norm = batch_norm(CHANNELS[0], **common)
+        blocks, features = [], CHANNELS[0]
+        for stage, count in enumerate(BLOCKS[config.depth]):
+            for n in range(count):
+                stride = 2 if stage > 0 and n == 0 else 1
+                blocks.append(ResidualBlock(features, CHANNELS[stage], stride, **common))
+                features = CHANNELS[stage]
+        self.blocks = nnx.List(blocks)
+        self.classifier = linear(features, config.num_classes, **common)
+
+    def __call__(self, images: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
+        """Logits `(b, classes)`, float32 or wider, of normalised pictures `(b, H, W, C)`.
+
+        With a `key`, as in training, batch norm uses and updates with the batch's own statistics.
+        """
+        train = key is not None
+        x = jax.nn.relu(self.stem_norm(self.stem(images), use_running_average=not train))
+        for block in self.blocks:
+            x = block(x, train)
+        logits = self.classifier(x.mean(axis=(1, 2)))
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
