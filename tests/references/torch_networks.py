@@ -1,0 +1,394 @@
+"""The paper's networks a second time, in plain PyTorch: the reference for tests of the JAX networks.
+
+Written from the formulas alone and computed the slow, literal way: pictures stay four-dimensional, attention
+probabilities are one full `(H, W, N_h, H, W)` tensor and are applied by `einsum`. Nothing here imports the
+package.
+
+Where each formula is:
+
+- isotropic quadratic, eq. 9, `-s^2 / 2 |delta - Delta|^2`: `QuadraticSelfAttention`
+- generalised quadratic, `-1/2 (delta - mu)^T S S^T (delta - mu)`: `GeneralizedQuadraticSelfAttention`
+- learned 2-D relative, `w_row . e_row[delta_row] + w_col . e_col[delta_col]`: `LearnedSelfAttention`
+- the same plus content, `q . k / sqrt(D_h)`: `LearnedContentSelfAttention`
+- softmax over all keys, head averages, value map of the concatenated heads: `SelfAttention.forward`
+- `x = LN(x + drop(dense(attention(x))))`: `Attention`
+- `x = LN(x + drop(W2 gelu(W1 x)))`: `Layer`
+- layer norm, epsilon inside the square root: `LayerNorm`
+- space to depth in channel order `(dy, dx, c)`: `space_to_depth`
+- mean over pixels, linear classifier: `AttentionClassifier.forward`
+- ResNet for CIFAR: `ResNet`
+- SGD with weight decay in the gradient, warm-up and half cosine: `sgd_with_warmup`
+
+Initialisation: linear maps and convolutions keep PyTorch's default, weight and bias uniform in
+`+-1/sqrt(fan_in)`; centres, spreads and tables are drawn in their classes.
+
+Axis letters: `b` picture, `i j` query row and column, `k l` key row and column, `h` head, `d` channel.
+The shift is `delta = key - query`, rows first. Every module's attributes are named so that `state_dict()` has
+the names of the authors' release.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+LAYER_NORM_EPSILON = 1e-12
+
+
+def axis_shifts(size, device):
+    """Shifts `key - query` along one axis, `(query, key)` whole numbers."""
+    position = torch.arange(size, device=device)
+    return position[None, :] - position[:, None]
+
+
+def over_pixels(by_row, by_column):
+    """Something about rows `(i, k, h)` and columns `(j, l, h)`, both to broadcast as `(i, j, h, k, l)`."""
+    return by_row.permute(0, 2, 1)[:, None, :, :, None], by_column.permute(0, 2, 1)[None, :, :, None, :]
+
+
+def offsets_from_centres(x, centres):
+    """`delta - Delta_h` for all pixels of pictures `x` `(b, i, j, d)`: its row and its column part."""
+    row = axis_shifts(x.shape[1], x.device)[:, :, None] - centres[:, 0]
+    column = axis_shifts(x.shape[2], x.device)[:, :, None] - centres[:, 1]
+    return over_pixels(row, column)
+
+
+def space_to_depth(images, factor):
+    """`(b, H, W, C)` to `(b, H / factor, W / factor, factor * factor * C)`, channel order `(dy, dx, c)`."""
+    batch, height, width, channels = images.shape
+    tiles = images.reshape(batch, height // factor, factor, width // factor, factor, channels)
+    tiles = tiles.permute(0, 1, 3, 2, 4, 5)
+    return tiles.reshape(batch, height // factor, width // factor, factor * factor * channels)
+
+
+class LayerNorm(nn.Module):
+    """`weight * (x - mean) / sqrt(variance + epsilon) + bias` over the last axis (biased variance)."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x):
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        return self.weight * (centred / torch.sqrt(variance + LAYER_NORM_EPSILON)) + self.bias
+
+
+class SelfAttention(nn.Module):
+    """What all encodings share: softmax of scores, head averages, value map. Subclasses give the scores."""
+
+    def __init__(self, hidden_size, num_heads, dropout):
+        super().__init__()
+        self.value = nn.Linear(num_heads * hidden_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def scores(self, x):
+        """`(i, j, h, k, l)`, or `(b, i, j, h, k, l)` where scores depend on pictures `x` `(b, i, j, d)`."""
+        raise NotImplementedError
+
+    def forward(self, x):
+        """Pictures `(b, i, j, d)` to new pictures `(b, i, j, d)` and the probabilities before dropout.
+
+        Probabilities that do not depend on the picture have no axis `b`: one dropout mask serves the batch.
+        """
+        scores = self.scores(x)
+        probabilities = functional.softmax(scores.flatten(-2), dim=-1).reshape(scores.shape)
+        dropped = self.dropout(probabilities)
+        equation = "ijhkl,bkld->bijhd" if dropped.ndim == 5 else "bijhkl,bkld->bijhd"
+        averages = torch.einsum(equation, dropped, x)
+        return self.value(averages.flatten(-2)), probabilities
+
+
+class QuadraticSelfAttention(SelfAttention):
+    """`score_h(delta) = -alpha_h |delta - Delta_h|^2`, `alpha = s^2 / 2`; `Delta` (N_h, 2), `s` (N_h,)."""
+
+    def __init__(self, hidden_size, num_heads, dropout):
+        super().__init__(hidden_size, num_heads, dropout)
+        self.attention_centers = nn.Parameter(2.0 * torch.randn(num_heads, 2))
+        self.attention_spreads = nn.Parameter(1.0 + 0.01 * torch.randn(num_heads))
+
+    def scores(self, x):
+        row, column = offsets_from_centres(x, self.attention_centers)
+        alpha = self.attention_spreads.square() / 2
+        return -alpha[:, None, None] * (row.square() + column.square())
+
+
+class GeneralizedQuadraticSelfAttention(SelfAttention):
+    """`score_h(delta) = -1/2 (delta - mu_h)^T S_h S_h^T (delta - mu_h)`; `mu` (N_h, 2), `S` (N_h, 2, 2)."""
+
+    def __init__(self, hidden_size, num_heads, dropout):
+        super().__init__(hidden_size, num_heads, dropout)
+        self.attention_centers = nn.Parameter(2.0 * torch.randn(num_heads, 2))
+        self.attention_spreads = nn.Parameter(torch.eye(2) + 0.01 * torch.randn(num_heads, 2, 2))
+
+    def scores(self, x):
+        row, column = offsets_from_centres(x, self.attention_centers)
+        inverse_covariance = self.attention_spreads @ self.attention_spreads.transpose(-1, -2)
+        entry = inverse_covariance[:, :, :, None, None]
+        return -0.5 * (
+            entry[:, 0, 0] * row.square()
+            + (entry[:, 0, 1] + entry[:, 1, 0]) * (row * column)
+            + entry[:, 1, 1] * column.square()
+        )
+
+
+class LearnedSelfAttention(SelfAttention):
+    """`score_h(delta) = w_row^(h) . e_row[delta_row] + w_col^(h) . e_col[delta_col]`, not scaled.
+
+    A table of `M` positions has `2M - 1` vectors of the hidden size; `delta` is at index `delta + M - 1`.
+    """
+
+    def __init__(self, hidden_size, num_heads, dropout, table_shape):
+        super().__init__(hidden_size, num_heads, dropout)
+        self.table_shape = table_shape
+        rows, columns = table_shape
+        self.row_embeddings = nn.Embedding(2 * rows - 1, hidden_size)
+        self.col_embeddings = nn.Embedding(2 * columns - 1, hidden_size)
+        self.head_keys_row = nn.Linear(hidden_size, num_heads, bias=False)
+        self.head_keys_col = nn.Linear(hidden_size, num_heads, bias=False)
+
+    def scores(self, x):
+        rows, columns = self.table_shape
+        row_vectors = self.row_embeddings(axis_shifts(x.shape[1], x.device) + rows - 1)  # (i, k, d)
+        column_vectors = self.col_embeddings(axis_shifts(x.shape[2], x.device) + columns - 1)  # (j, l, d)
+        row, column = over_pixels(self.head_keys_row(row_vectors), self.head_keys_col(column_vectors))
+        return row + column
+
+
+class LearnedContentSelfAttention(LearnedSelfAttention):
+    """The learned position score plus `q . k / sqrt(D_h)`, where `D_h` is the hidden size for every head."""
+
+    def __init__(self, hidden_size, num_heads, dropout, table_shape):
+        super().__init__(hidden_size, num_heads, dropout, table_shape)
+        self.num_heads = num_heads
+        self.query = nn.Linear(hidden_size, num_heads * hidden_size)
+        self.key = nn.Linear(hidden_size, num_heads * hidden_size)
+
+    def scores(self, x):
+        query = self.query(x).unflatten(-1, (self.num_heads, -1))
+        key = self.key(x).unflatten(-1, (self.num_heads, -1))
+        content = torch.einsum("bijhd,bklhd->bijhkl", query, key) / math.sqrt(query.shape[-1])
+        return content + super().scores(x)
+
+
+class DenseAndNorm(nn.Module):
+    """`LN(residual + drop(dense(x)))`."""
+
+    def __init__(self, in_size, out_size, dropout):
+        super().__init__()
+        self.dense = nn.Linear(in_size, out_size)
+        self.LayerNorm = LayerNorm(out_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, residual):
+        return self.LayerNorm(residual + self.dropout(self.dense(x)))
+
+
+class Attention(nn.Module):
+    """`LN(x + drop(dense(attention(x))))`, and the attention probabilities."""
+
+    def __init__(self, self_attention, hidden_size, dropout):
+        super().__init__()
+        self.self = self_attention
+        self.output = DenseAndNorm(hidden_size, hidden_size, dropout)
+
+    def forward(self, x):
+        attended, probabilities = self.self(x)
+        return self.output(attended, x), probabilities
+
+
+class Intermediate(nn.Module):
+    """`gelu(W1 x)` with the exact (erf) GELU."""
+
+    def __init__(self, hidden_size, intermediate_size):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, intermediate_size)
+
+    def forward(self, x):
+        return functional.gelu(self.dense(x), approximate="none")
+
+
+class Layer(nn.Module):
+    """BERT's post-norm block: attention, then `LN(x + drop(W2 gelu(W1 x)))`."""
+
+    def __init__(self, self_attention, hidden_size, intermediate_size, dropout):
+        super().__init__()
+        self.attention = Attention(self_attention, hidden_size, dropout)
+        self.intermediate = Intermediate(hidden_size, intermediate_size)
+        self.output = DenseAndNorm(intermediate_size, hidden_size, dropout)
+
+    def forward(self, x):
+        x, probabilities = self.attention(x)
+        return self.output(self.intermediate(x), x), probabilities
+
+
+class Encoder(nn.Module):
+    """The layers in order, and the list of their attention probabilities."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layer = nn.ModuleList(layers)
+
+    def forward(self, x):
+        all_probabilities = []
+        for layer in self.layer:
+            x, probabilities = layer(x)
+            all_probabilities.append(probabilities)
+        return x, all_probabilities
+
+
+class AttentionClassifier(nn.Module):
+    """The paper's self-attention network.
+
+    Args:
+        encoding: 'quadratic', 'quadratic_generalized', 'learned' or 'learned_content'.
+        image_shape: `(H, W, C)`. The quadratic networks take pictures of any size, the learned ones up
+            to what their tables cover.
+        num_heads: one number for all layers, or a list with one number a layer.
+        downsample: factor of the space-to-depth step; 1 leaves the pictures as they are.
+        dropout: rate on the probabilities, after `dense` and after `W2`.
+        table_shape: rows and columns that the learned tables cover; unless given, `image_shape` after
+            down-sampling.
+    """
+
+    def __init__(
+        self,
+        encoding="quadratic",
+        image_shape=(32, 32, 3),
+        num_classes=10,
+        hidden_size=400,
+        intermediate_size=512,
+        num_layers=6,
+        num_heads=9,
+        downsample=2,
+        dropout=0.1,
+        table_shape=None,
+    ):
+        super().__init__()
+        height, width, channels = image_shape
+        if table_shape is None:
+            table_shape = (height // downsample, width // downsample)
+        heads_per_layer = [num_heads] * num_layers if isinstance(num_heads, int) else list(num_heads)
+        if len(heads_per_layer) != num_layers:
+            raise ValueError(f"num_heads lists {len(heads_per_layer)} layers, num_layers is {num_layers}")
+
+        def self_attention(heads):
+            if encoding == "quadratic":
+                return QuadraticSelfAttention(hidden_size, heads, dropout)
+            if encoding == "quadratic_generalized":
+                return GeneralizedQuadraticSelfAttention(hidden_size, heads, dropout)
+            if encoding == "learned":
+                return LearnedSelfAttention(hidden_size, heads, dropout, table_shape)
+            if encoding == "learned_content":
+                return LearnedContentSelfAttention(hidden_size, heads, dropout, table_shape)
+            raise ValueError(f"unknown encoding {encoding!r}")
+
+        self.downsample = downsample
+        self.features_upscale = nn.Linear(downsample * downsample * channels, hidden_size)
+        self.encoder = Encoder(
+            [
+                Layer(self_attention(heads), hidden_size, intermediate_size, dropout)
+                for heads in heads_per_layer
+            ]
+        )
+        self.classifier = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, images, return_attention=False):
+        """Normalised pictures `(b, H, W, C)` to logits `(b, classes)`.
+
+        With `return_attention`, also a list of each layer's probabilities before dropout: `(i, j, h, k, l)`,
+        or `(b, i, j, h, k, l)` with content.
+        """
+        x = self.features_upscale(space_to_depth(images, self.downsample))
+        x, probabilities = self.encoder(x)
+        logits = self.classifier(x.mean(dim=(1, 2)))
+        return (logits, probabilities) if return_attention else logits
+
+
+class BasicBlock(nn.Module):
+    """`relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))`; the shortcut is a 1x1 convolution or x."""
+
+    def __init__(self, in_channels, channels, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or in_channels != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x):
+        y = functional.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return functional.relu(y + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """ResNet-10, -18 or -34 for CIFAR: 3x3 stem with stride 1, no max-pool, stages of 64 to 512 channels.
+
+    The mean over all pixels that are left is the 4x4 average pool for 32x32 pictures.
+    """
+
+    BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # noqa: RUF012
+
+    def __init__(self, depth=18, num_classes=10, image_channels=3):
+        super().__init__()
+        blocks = self.BLOCKS[depth]
+        self.conv1 = nn.Conv2d(image_channels, 64, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = self._stage(64, 64, blocks[0], stride=1)
+        self.layer2 = self._stage(64, 128, blocks[1], stride=2)
+        self.layer3 = self._stage(128, 256, blocks[2], stride=2)
+        self.layer4 = self._stage(256, 512, blocks[3], stride=2)
+        self.linear = nn.Linear(512, num_classes)
+
+    @staticmethod
+    def _stage(in_channels, channels, num_blocks, stride):
+        first = BasicBlock(in_channels, channels, stride)
+        return nn.Sequential(first, *[BasicBlock(channels, channels, 1) for _ in range(num_blocks - 1)])
+
+    def forward(self, images):
+        """Normalised pictures `(b, H, W, C)` to logits `(b, classes)`."""
+        x = images.permute(0, 3, 1, 2)
+        x = functional.relu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.linear(x.mean(dim=(2, 3)))
+
+
+def count_parameters(model):
+    """How many trainable numbers a model has."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def sgd_with_warmup(model, learning_rate, weight_decay, total_steps, warmup_steps):
+    """SGD as in the paper, and its rate at step `t` (0-based).
+
+    Momentum 0.9, not Nesterov: `m = 0.9 m + gradient + weight_decay * parameter`, `parameter -= rate * m`.
+    No weight decay on centres and spreads. The caller sets the rate before each step:
+
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+
+    Returns:
+        The optimizer, and `rate`: `learning_rate * t / warmup_steps` for `t < warmup_steps`, then half a
+        cosine from `learning_rate` to 0 at `total_steps`.
+    """
+    decayed, not_decayed = [], []
+    for name, parameter in model.named_parameters():
+        is_position = name.endswith(("attention_centers", "attention_spreads"))
+        (not_decayed if is_position else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": not_decayed, "weight_decay": 0.0}]
+    optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=False)
+
+    def rate(step):
+        if step < warmup_steps:
+            return learning_rate * step / warmup_steps
+        progress = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
+        return learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+    return optimizer, rate
