@@ -172,14 +172,26 @@ def _defaults(schema: dict) -> dict:
 
 def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
-    model = config.get("model", {})
-    schema = REST | {"model": RESNET if model.get("name") == "resnet" else ATTENTION}
-    _check_fields(config, schema, "config")
+    _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
     if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if config.model.name == "attention":
         _check_attention(config.model)
+
+
+def allowed_values(config: ConfigDict, path: str) -> str:
+    """What a key such as `config.train.batch_size` may be, in words."""
+    field = schema_of(config)
+    for part in path.split(".")[1:]:
+        field = field.get(part, {}) if isinstance(field, dict) else field
+    return field.allowed if isinstance(field, Field) else "what the config file's type says"
+
+
+def schema_of(config: ConfigDict) -> dict:
+    """The fields of a configuration: of its kind of network, and the rest."""
+    model = config.get("model", {})
+    return REST | {"model": RESNET if model.get("name") == "resnet" else ATTENTION}
 
 
 def _check_fields(config: Any, schema: dict, path: str) -> None:

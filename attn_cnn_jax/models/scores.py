@@ -85,7 +85,7 @@ def content(query: jax.Array, key: jax.Array) -> jax.Array:
 def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtype) -> jax.Array:
     """Fixed absolute positions in two dimensions: half of the channels for the row, half for the column.
 
-    Within a half, channel pair `n` is the sine and cosine of `position / 10000^(2 n / half)`.
+    Within a half, channels `2 n` and `2 n + 1` are sine and cosine of `position / 10000^(2 n / half)`.
 
     Args:
       channels: a multiple of four.
@@ -98,7 +98,7 @@ def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtyp
     def axis(size):
         frequency = 10000.0 ** (-2 * jnp.arange(half // 2, dtype=dtype) / half)
         angle = jnp.arange(size, dtype=dtype)[:, None] * frequency[None, :]
-        return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
+        return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(size, half)
 
     rows = jnp.broadcast_to(axis(height)[:, None], (height, width, half))
     columns = jnp.broadcast_to(axis(width)[None, :], (height, width, half))

@@ -1,0 +1,165 @@
+"""What stands behind train.py: flags in, exit status out."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from attn_cnn_jax.config import allowed_values, unknown_key
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.training.loop import Interrupted, run, say
+
+USAGE = "usage: python train.py --config=configs/NAME.py [--workdir=DIR] [--config.key=value ...]"
+OVERRIDE = re.compile(r"^--?(config\.[^=]+)(?:=(.*))?$", re.DOTALL)
+
+
+class Override(NamedTuple):
+    """One `--config.key=value` of the command line."""
+
+    key: str
+    value: str
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command line `argv` (program name first); returns its exit status.
+
+    0 trained; 1 something to put right, in a line or two on standard error; 2 bad flags; 128 + signal
+    where a signal stopped the run after its state was saved.
+    """
+    try:
+        values = parse(argv)
+    except flags.Error as error:
+        print(error, USAGE, sep="\n", file=sys.stderr)
+        return 2
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if values.help:
+        print(USAGE, values.get_help(), sep="\n")
+        return 0
+    workdir = Path(values.workdir or Path("runs") / config_name(values["config"].config_filename))
+    use_compilation_cache()
+    try:
+        if values.multihost:
+            connect(values)
+        records = run(values.config, workdir)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Interrupted as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + stopped.signal
+    say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
+    say(f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})")
+    return 0
+
+
+def parse(argv: list[str]) -> flags.FlagValues:
+    """Flags and configuration of a command line.
+
+    Raises:
+      flags.Error: for flags that don't exist.
+      UserError: for a configuration that can't be loaded, an unknown key, or a value of the wrong type.
+    """
+    plain, overrides = separate(argv)
+    values = define_flags()
+    values(plain)
+    if values.help:
+        return values
+    if not values["config"].present:
+        raise flags.IllegalFlagValueError("--config is missing")
+    config = load(values)
+    for override in overrides:
+        check_key(config, override)
+    values = define_flags()
+    try:
+        values(argv)
+    except flags.Error as error:
+        for override in overrides:
+            if f"--{override.key}=" in str(error):
+                allowed = allowed_values(config, override.key)
+                raise UserError(f"{override.key}={override.value!r}: allowed is {allowed}") from error
+        raise
+    return values
+
+
+def define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    common = {"flag_values": values}
+    config_flags.DEFINE_config_file("config", None, "File that describes the run.", lock_config=True, **common)
+    flags.DEFINE_string("workdir", None, "Run directory; runs/NAME of the config file by default.", **common)
+    flags.DEFINE_boolean("multihost", False, "One of several processes of a run.", **common)
+    flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not detected.", **common)
+    flags.DEFINE_integer("num_processes", None, "Number of processes, if not detected.", **common)
+    flags.DEFINE_integer("process_id", None, "Number of this process, if not detected.", **common)
+    flags.DEFINE_boolean("help", False, "Show this help.", short_name="h", **common)
+    return values
+
+
+def separate(argv: list[str]) -> tuple[list[str], list[Override]]:
+    """Splits a command line into what is no configuration override, and the overrides."""
+    plain, overrides, rest = [], [], list(argv)
+    while rest:
+        argument = rest.pop(0)
+        match = OVERRIDE.match(argument)
+        if not match:
+            plain.append(argument)
+            continue
+        key, value = match.groups()
+        if value is None:
+            value = rest.pop(0) if rest and not rest[0].startswith("-") else "True"
+        overrides.append(Override(key, value))
+    return plain, overrides
+
+
+def load(values: flags.FlagValues) -> ConfigDict:
+    try:
+        config = values.config
+    except OSError as error:
+        name = values["config"].config_filename
+        if not Path(name).is_file():
+            known = ", ".join(sorted(str(path) for path in Path("configs").glob("*.py")))
+            raise UserError(f"there is no config file {name}; {'there are ' + known if known else 'give its path'}") from error
+        raise UserError(f"{name} cannot be loaded: {error.__cause__ or error}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{values['config'].config_filename}: get_config() must return an ml_collections.ConfigDict")
+    return config
+
+
+def check_key(config: ConfigDict, override: Override) -> None:
+    """UserError unless an override names a key of the configuration."""
+    node, path = config, "config"
+    for part in override.key.split(".")[1:]:
+        if not isinstance(node, ConfigDict) or part not in node:
+            known = node.keys() if isinstance(node, ConfigDict) else ()
+            raise UserError(unknown_key(f"{path}.{part}", known))
+        node, path = node[part], f"{path}.{part}"
+    if isinstance(node, ConfigDict):
+        raise UserError(f"{path}={override.value!r}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}")
+
+
+def config_name(filename: str) -> str:
+    """`configs/digits.py -> digits`, the run directory's default name."""
+    return Path(filename.split(":")[0]).stem
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR names another."""
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(cache / "attn_cnn_jax"))
+
+
+def connect(values: flags.FlagValues) -> None:
+    """Joins the other processes of the run (JAX's distributed runtime)."""
+    try:
+        jax.distributed.initialize(values.coordinator_address, values.num_processes, values.process_id)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"--multihost: {error}\ngive --coordinator_address=HOST:PORT --num_processes=N --process_id=I"
+        ) from error

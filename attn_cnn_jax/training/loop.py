@@ -1,0 +1,281 @@
+"""A whole run: data, network and checkpoints put together; goes on where it stopped."""
+
+import signal
+import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.training import checkpoints as ckpt
+from attn_cnn_jax.training import files
+from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.step import (
+    MAX_STEPS_A_DISPATCH,
+    Pictures,
+    TrainState,
+    create_evaluate,
+    create_train_steps,
+    data_mesh,
+    replicated,
+)
+
+SECONDS_A_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, has saved, and can go on; `signal` is the signal's number."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.signal = number
+
+
+def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
+    """Trains as configured, from the newest checkpoint in `workdir` on.
+
+    Args:
+      config: what a file in configs/ returns.
+      workdir: run directory; created if need be.
+
+    Returns:
+      The last record of metrics of every split, by the split's name.
+
+    Raises:
+      UserError: for a configuration, data or a run directory that can't be trained with.
+      Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
+    """
+    config, workdir = complete(config), Path(workdir)
+    mesh = data_mesh()
+    check_batch_size(config, mesh.size)
+    dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
+    with files.locked(workdir) if is_main() else nullcontext():
+        if is_main():
+            files.claim(workdir, config)
+        with stop_requests() as stop:
+            return Run(config, workdir, mesh, dataset).train(stop)
+
+
+def check_batch_size(config: ConfigDict, num_devices: int) -> None:
+    """UserError unless a batch splits evenly over the devices and the training set fills one."""
+    batch_size = config.train.batch_size
+    if batch_size % num_devices:
+        raise UserError(
+            f"config.train.batch_size={batch_size}: allowed is a multiple of the {num_devices} devices it is split over"
+        )
+    spec = sources.SPECS[config.dataset.name]
+    if config.dataset.num_validation + batch_size > spec.train_examples:
+        raise UserError(
+            f"config.train.batch_size={batch_size} and config.dataset.num_validation={config.dataset.num_validation}: "
+            f"allowed is together at most the {spec.train_examples} training pictures of {spec.name}"
+        )
+
+
+def is_main() -> bool:
+    """Whether this process writes the run's files and prints."""
+    return jax.process_index() == 0
+
+
+class Run:
+    """One process's part in a run; `train` is its only use."""
+
+    def __init__(self, config: ConfigDict, workdir: Path, mesh, dataset: sources.Dataset):
+        self.config, self.workdir = config, workdir
+        everywhere = replicated(mesh)
+        train, splits = dataset.train, {"test": dataset.test}
+        if config.dataset.num_validation:
+            train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
+            splits = {"validation": validation} | splits
+        self.train_set = place(Pictures(*train), everywhere)
+        self.eval_sets = {name: place(Pictures(*pictures), everywhere) for name, pictures in splits.items()}
+
+        self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
+        self.total_steps = config.train.num_epochs * self.steps_per_epoch
+        self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
+        optimizer = create_optimizer(config.optimizer, self.schedule)
+        skeleton, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(config.seed)))
+        state = TrainState(jnp.int32(0), parameters, statistics, optimizer.init(parameters))
+        self.state = place(state, everywhere)
+        self.train_steps = create_train_steps(config, mesh, skeleton, optimizer, dataset.spec)
+        self.evaluate = create_evaluate(config, mesh, skeleton, dataset.spec)
+
+    def train(self, stop: dict) -> dict[str, dict]:
+        """Trains to the end; see `run`."""
+        with ckpt.open_checkpoints(self.workdir, self.config, steps_per_epoch=self.steps_per_epoch) as self.checkpoints:
+            self.window = self.restore()
+            step = int(self.state.step)
+            if step >= self.total_steps:
+                say(f"{self.workdir} is already trained to the end (step {step}).")
+                return last_records(self.workdir)
+            self.writer = (
+                MetricsWriter(self.workdir, after_step=step, tensorboard=self.config.train.tensorboard)
+                if is_main()
+                else None
+            )
+            self.progress = Progress(step, self.total_steps, self.config.train.batch_size) if is_main() else None
+            try:
+                self.loop(step, stop)
+            finally:
+                if is_main():
+                    self.progress.close()
+                    self.writer.close()
+                self.checkpoints.wait_until_finished()
+        return last_records(self.workdir)
+
+    def restore(self) -> dict[str, list]:
+        """Restores the newest checkpoint; returns the metrics of the steps since the last record."""
+        step = self.checkpoints.latest_step()
+        if step is None:
+            return {"loss": [], "accuracy": []}
+        self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
+        say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
+        return progress
+
+    def loop(self, step: int, stop: dict) -> None:
+        started = time.monotonic()
+        train_steps = self.train_steps.lower(self.state, self.train_set, jnp.int32(1)).compile()
+        say(f"step compiled in {time.monotonic() - started:.1f} s; {self.total_steps - step} steps to go")
+        seconds, timed_steps, seconds_a_step = 0.0, 0, None
+        while step < self.total_steps:
+            count, stop_signal = agree(self.steps_ahead(step, seconds_a_step), stop["signal"])
+            if stop_signal:
+                self.save(step)
+                self.checkpoints.wait_until_finished()
+                raise Interrupted(
+                    f"stopped after step {step} of {self.total_steps}, saved in {self.workdir}; "
+                    "the same command goes on from there",
+                    stop_signal,
+                )
+            started = time.monotonic()
+            self.state, results = train_steps(self.state, self.train_set, jnp.int32(count))
+            results = jax.device_get(results)
+            elapsed = time.monotonic() - started
+            seconds_a_step = elapsed / count
+            seconds, timed_steps = seconds + elapsed, timed_steps + count
+            self.check_finite(step, count, results)
+            for name, values in self.window.items():
+                values.extend(map(float, results[name][:count]))
+            step += count
+            if is_main():
+                self.progress.advance(count)
+            if step % self.config.train.log_every_steps == 0 or step == self.total_steps:
+                self.report_training(step, timed_steps * self.config.train.batch_size / seconds)
+                seconds, timed_steps = 0.0, 0
+            if step % self.steps_per_epoch == 0:
+                self.end_epoch(step)
+
+    def steps_ahead(self, step: int, seconds_a_step: float | None) -> int:
+        """How many steps the next dispatch does: up to the next record or the end of the epoch, not long."""
+        to_record = self.config.train.log_every_steps - step % self.config.train.log_every_steps
+        to_epoch = self.steps_per_epoch - step % self.steps_per_epoch
+        worth = 1 if seconds_a_step is None else int(SECONDS_A_DISPATCH / seconds_a_step)
+        return max(1, min(to_record, to_epoch, worth, MAX_STEPS_A_DISPATCH))
+
+    def check_finite(self, step: int, count: int, results: dict) -> None:
+        """UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
+        if results["finite"]:
+            return
+        bad = np.flatnonzero(~np.isfinite(results["loss"][:count]))
+        at = step + int(bad[0]) if bad.size else step + count - 1
+        what = f"the loss is {results['loss'][bad[0]]}" if bad.size else "a parameter is not finite"
+        self.checkpoints.wait_until_finished()
+        saved = self.checkpoints.latest_step()
+        good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
+        raise UserError(
+            f"{what} in step {at + 1}, at learning rate {float(self.schedule(at)):.4g}; {good} ({self.workdir})\n"
+            "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
+        )
+
+    def report_training(self, step: int, images_per_second: float) -> None:
+        record = {
+            "step": step,
+            "epoch": step / self.steps_per_epoch,
+            "split": "train",
+            **{name: float(np.mean(values)) for name, values in self.window.items()},
+            "learning_rate": float(self.schedule(step - 1)),
+            "images_per_second": round(images_per_second, 1),
+        }
+        self.window = {name: [] for name in self.window}
+        self.write(record)
+
+    def write(self, record: dict) -> None:
+        if is_main():
+            self.writer.write(record)
+            self.progress.report(record)
+
+    def end_epoch(self, step: int) -> None:
+        """Evaluates and saves where the configuration says so, always after the last epoch."""
+        epoch, last = step // self.steps_per_epoch, step == self.total_steps
+        accuracies = {}
+        if last or epoch % self.config.train.eval_every_epochs == 0:
+            for name, pictures in self.eval_sets.items():
+                results = {k: float(v) for k, v in jax.device_get(self.evaluate(self.state, pictures)).items()}
+                self.write({"step": step, "epoch": float(epoch), "split": name, **results})
+                accuracies[name] = results["accuracy"]
+        if last or epoch % self.config.checkpoint.every_epochs == 0:
+            self.save(step, accuracies.get("validation"))
+
+    def save(self, step: int, validation_accuracy: float | None = None) -> None:
+        metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
+        ckpt.save(self.checkpoints, step, self.state, self.config, self.window, metrics)
+
+
+def place(tree, sharding):
+    """Puts the same host values on every device of every process."""
+
+    def put(x):
+        x = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+    return jax.tree.map(put, tree)
+
+
+def agree(count: int, stop_signal: int) -> tuple[int, int]:
+    """What all processes do next: the smallest step count of any, and a stop if any was asked to."""
+    if jax.process_count() == 1:
+        return count, stop_signal
+    everyone = multihost_utils.process_allgather(np.array([count, stop_signal]))
+    return int(everyone[:, 0].min()), int(everyone[:, 1].max())
+
+
+@contextmanager
+def stop_requests():
+    """Notes SIGTERM and Ctrl-C for the loop to act on; a second one stops at once."""
+    stop = {"signal": 0}
+    before = {}
+
+    def note(number, frame):
+        stop["signal"] = number
+        signal.signal(number, before[number])
+        say("stopping after this step; once more to stop at once without saving")
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, note)
+    except ValueError:  # not the main thread: whoever runs us handles signals
+        pass
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def last_records(workdir: Path) -> dict[str, dict]:
+    return {record["split"]: record for record in read_metrics(workdir / "metrics.jsonl")}
+
+
+def say(text: str) -> None:
+    if is_main():
+        print(text, flush=True)

@@ -1,0 +1,101 @@
+"""metrics.jsonl, TensorBoard, and progress on the terminal.
+
+A line of metrics.jsonl reaches the file in one write, and a resumed run first cuts the file back to its
+checkpoint's step: no half lines, no step twice, none left out.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from attn_cnn_jax.training.files import write_atomically
+
+
+def read_metrics(path: Path | str) -> list[dict]:
+    """The records of a metrics.jsonl; a last line that was cut off by a crash is left out."""
+    try:
+        lines = Path(path).read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class MetricsWriter:
+    """Appends records to `metrics.jsonl` and, if asked, to TensorBoard event files in the same folder."""
+
+    def __init__(self, workdir: Path, *, after_step: int, tensorboard: bool):
+        """Opens the files of a run that goes on after `after_step` (0: a new run)."""
+        path = workdir / "metrics.jsonl"
+        kept = [record for record in read_metrics(path) if record["step"] <= after_step]
+        write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._board = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter
+
+            self._board = SummaryWriter(str(workdir), purge_step=after_step + 1)
+
+    def write(self, record: dict) -> None:
+        """Writes one record: `step`, `epoch`, `split` and numbers."""
+        os.write(self._file, (json.dumps(record) + "\n").encode())
+        if self._board is not None:
+            for name, value in record.items():
+                if name not in ("step", "epoch", "split"):
+                    self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
+
+    def close(self) -> None:
+        os.close(self._file)
+        if self._board is not None:
+            self._board.close()
+
+
+class Progress:
+    """A bar with rate and time left on a terminal; elsewhere one plain line a report."""
+
+    def __init__(self, step: int, total_steps: int, batch_size: int):
+        self._first, self._total, self._batch_size = step, total_steps, batch_size
+        self._started = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(
+                total=total_steps * batch_size,
+                initial=step * batch_size,
+                unit=" pictures",
+                unit_scale=True,
+                dynamic_ncols=True,
+                mininterval=0.3,
+            )
+
+    def advance(self, steps: int) -> None:
+        if self._bar is not None:
+            self._bar.update(steps * self._batch_size)
+
+    def report(self, record: dict) -> None:
+        """Says how training stands after a record of metrics."""
+        text = f"{record['split']} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
+        if self._bar is not None:
+            if record["split"] == "train":
+                self._bar.set_description_str(f"epoch {record['epoch']:.1f} {text}")
+            else:
+                self._bar.write(f"epoch {record['epoch']:.0f}: {text}")
+            return
+        step = record["step"]
+        done = max(1, step - self._first)
+        left = (time.monotonic() - self._started) / done * (self._total - step)
+        rate = f", {record['images_per_second']:.0f} pictures/s" if "images_per_second" in record else ""
+        print(f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}, {clock(left)} left", flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def clock(seconds: float) -> str:
+    """`95 -> "1:35"`, `4000 -> "1:06:40"`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,155 @@
+"""One training step and one evaluation, as pure functions over a mesh of all devices.
+
+Everything random is a function of `(seed, step)`: the order of the pictures in an epoch, augmentation,
+dropout. The arrays are global, so that the numbers are the same for any number of devices.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.data.sources import Spec
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
+from attn_cnn_jax.training.optimizer import all_finite
+
+MAX_STEPS_A_DISPATCH = 256
+
+
+class TrainState(NamedTuple):
+    """All that changes while a network learns; replicated on every device."""
+
+    step: jax.Array  # scalar int32, number of finished steps
+    parameters: Arrays
+    statistics: Arrays  # running statistics of batch norm
+    optimizer: optax.OptState
+
+
+class Pictures(NamedTuple):
+    """A data set on the devices: images `(n, H, W, C)` uint8, labels `(n,)` int32; replicated."""
+
+    images: jax.Array
+    labels: jax.Array
+
+
+def data_mesh() -> Mesh:
+    """All devices of all processes along one axis, `data`, over which batches are split."""
+    return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split_over_devices(mesh: Mesh, x: jax.Array) -> jax.Array:
+    """Splits the first axis of an array inside a jitted function over the mesh."""
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("data")))
+
+
+def epoch_order(seed: int, epoch: jax.Array, num_pictures: int) -> jax.Array:
+    """The order in which an epoch visits the training set: a permutation, `(num_pictures,)`."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), epoch)
+    return jax.random.permutation(key, num_pictures)
+
+
+def step_keys(seed: int, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Random keys of one step: for augmentation and for dropout."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
+    return tuple(jax.random.split(key))
+
+
+def losses(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cross-entropy (in nats) and whether the first choice is right, per picture: `(b,)` each."""
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return loss, logits.argmax(axis=-1) == labels
+
+
+def create_train_steps(
+    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, optimizer: optax.GradientTransformation, spec: Spec
+) -> Callable[[TrainState, Pictures, int], tuple[TrainState, dict[str, jax.Array]]]:
+    """Compiles `train_steps(state, pictures, count)`: many steps in one dispatch, `state` donated.
+
+    The steps must lie in one epoch, at most `MAX_STEPS_A_DISPATCH`. Incomplete batches at the end of an
+    epoch are left out; the next epoch's order is another one.
+
+    Args:
+      spec: the data set's `Spec` (mean and standard deviation of its pictures).
+
+    Returns:
+      The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, mean over
+      the batch, the rest zero) and `finite`, whether all losses and the parameters are.
+    """
+    batch_size = config.train.batch_size
+
+    def one_step(state: TrainState, pictures: Pictures, indices: jax.Array):
+        augment_key, dropout_key = step_keys(config.seed, state.step)
+        indices = split_over_devices(mesh, indices)
+        images = augment(augment_key, pictures.images[indices], **config.augment)
+        images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
+        labels = pictures.labels[indices]
+
+        def mean_loss(parameters):
+            model = join(skeleton, parameters, state.statistics)
+            loss, right = losses(model(images, key=dropout_key), labels)
+            return loss.mean(), (right.mean(dtype=jnp.float32), split(model)[2])
+
+        grad = jax.value_and_grad(mean_loss, has_aux=True)
+        (loss, (accuracy, statistics)), gradients = grad(state.parameters)
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
+        parameters = optax.apply_updates(state.parameters, updates)
+        return TrainState(state.step + 1, parameters, statistics, optimizer_state), loss, accuracy
+
+    def train_steps(state: TrainState, pictures: Pictures, count: jax.Array):
+        num_pictures = pictures.labels.shape[0]
+        steps_per_epoch = num_pictures // batch_size
+        order = epoch_order(config.seed, state.step // steps_per_epoch, num_pictures)
+        first = state.step % steps_per_epoch
+
+        def body(n, carry):
+            state, loss, accuracy = carry
+            indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
+            state, step_loss, step_accuracy = one_step(state, pictures, indices)
+            return state, loss.at[n].set(step_loss.astype(loss.dtype)), accuracy.at[n].set(step_accuracy)
+
+        zeros = jnp.zeros(MAX_STEPS_A_DISPATCH, jnp.float32)
+        state, loss, accuracy = jax.lax.fori_loop(0, count, body, (state, zeros, zeros))
+        finite = jnp.isfinite(loss).all() & all_finite(state.parameters)
+        return state, {"loss": loss, "accuracy": accuracy, "finite": finite}
+
+    return jax.jit(train_steps, donate_argnums=0, out_shardings=replicated(mesh))
+
+
+def create_evaluate(
+    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec
+) -> Callable[[TrainState, Pictures], dict[str, jax.Array]]:
+    """Compiles `evaluate(state, pictures)`: mean loss and accuracy, every picture counted once.
+
+    The last batch is filled up with pictures that don't count.
+    """
+    devices = mesh.size
+    batch_size = -(-config.train.eval_batch_size // devices) * devices
+
+    def evaluate(state: TrainState, pictures: Pictures):
+        model = join(skeleton, state.parameters, state.statistics)
+        count = pictures.labels.shape[0]
+
+        def body(sums, start):
+            positions = split_over_devices(mesh, start + jnp.arange(batch_size))
+            counts = positions < count
+            indices = jnp.minimum(positions, count - 1)
+            images = normalise(pictures.images[indices], spec.mean, spec.std, jnp.dtype(config.model.dtype))
+            loss, right = losses(model(images), pictures.labels[indices])
+            loss_sum, right_sum = sums
+            loss_sum += jnp.where(counts, loss, 0).sum().astype(loss_sum.dtype)
+            return (loss_sum, right_sum + (counts & right).sum(dtype=jnp.int32)), None
+
+        starts = jnp.arange(0, count, batch_size)
+        (loss, right), _ = jax.lax.scan(body, (jnp.float32(0), jnp.int32(0)), starts)
+        return {"loss": loss / count, "accuracy": right.astype(jnp.float32) / count}
+
+    return jax.jit(evaluate, out_shardings=replicated(mesh))
