@@ -96,8 +96,14 @@ ATTENTION = {
     "num_layers": integer(6, 1, 1000),
     "num_heads": Field(
         9,
-        lambda value: integer(9, 1, 10_000).allows(value)
-        or (isinstance(value, tuple | list) and value and all(integer(9, 1, 10_000).allows(n) for n in value)),
+        lambda value: (
+            integer(9, 1, 10_000).allows(value)
+            or (
+                isinstance(value, tuple | list)
+                and value
+                and all(integer(9, 1, 10_000).allows(n) for n in value)
+            )
+        ),
         "an integer from 1 to 10000, or one for every layer",
     ),
     "hidden_size": integer(400, 1, 100_000),
@@ -230,22 +236,34 @@ def _check_optimizer(config: ConfigDict) -> None:
 def _check_attention(model: ConfigDict) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
-        _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
+        _refuse(
+            "model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures"
+        )
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one a layer)")
     own_content = model.encoding in ("relative", "absolute_learned", "absolute_sinusoidal")
     if model.content and own_content:
         hint = "; its terms are config.model.relative_terms" if model.encoding == "relative" else ""
-        _refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
+        _refuse(
+            "model.content",
+            True,
+            f"False for encoding {model.encoding!r}, which has content of its own{hint}",
+        )
     if model.share_tables and model.encoding not in ("learned", "relative"):
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
     if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:
         _refuse("model.hidden_size", model.hidden_size, "a multiple of 4 for sinusoidal positions")
     if model.kernel == "factorised":
         if model.content or model.encoding not in ("quadratic", "learned"):
-            _refuse("model.kernel", "factorised", "'auto' or 'dense': only quadratic and learned positions factorise")
+            _refuse(
+                "model.kernel",
+                "factorised",
+                "'auto' or 'dense': only quadratic and learned positions factorise",
+            )
         if model.attention_dropout > 0:
-            _refuse("model.kernel", "factorised", "'auto' or 'dense', or set config.model.attention_dropout=0.0")
+            _refuse(
+                "model.kernel", "factorised", "'auto' or 'dense', or set config.model.attention_dropout=0.0"
+            )
 
 
 def complete(config: ConfigDict) -> ConfigDict:

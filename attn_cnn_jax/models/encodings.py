@@ -85,7 +85,9 @@ class GeneralizedQuadratic(Encoding):
         centre, spread = self.centre[...], self.spread[...]
         row = relative_positions(query_rows, height).astype(centre.dtype)[:, None, :, None]
         column = relative_positions(jnp.arange(width), width).astype(centre.dtype)[None, :, None, :]
-        return {"position": jax.vmap(scores.gaussian, in_axes=(None, None, 0, 0))(row, column, centre, spread)}
+        return {
+            "position": jax.vmap(scores.gaussian, in_axes=(None, None, 0, 0))(row, column, centre, spread)
+        }
 
 
 class RelativeTables(nnx.Module):
@@ -234,7 +236,8 @@ class Relative(Encoding):
         if "position_position" not in self.terms:
             return {}
         row, column = (
-            jnp.einsum("ho,hso->hs", self.position_bias[...], keys) for keys in self._position_keys(height, width)
+            jnp.einsum("ho,hso->hs", self.position_bias[...], keys)
+            for keys in self._position_keys(height, width)
         )
         look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
         row = look_up(row, relative_positions(query_rows, height))
@@ -287,7 +290,9 @@ class Absolute(Content):
         super().__init__(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs, use_bias=False)
         shape = None if grid is None else (*grid, hidden_size)
         self.position = (
-            None if grid is None else nnx.Param(jax.random.normal(rngs.params(), shape, parameter_dtype(dtype)))
+            None
+            if grid is None
+            else nnx.Param(jax.random.normal(rngs.params(), shape, parameter_dtype(dtype)))
         )
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:

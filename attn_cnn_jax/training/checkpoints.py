@@ -4,6 +4,7 @@ A checkpoint has four parts: `network` (parameters and running statistics), `opt
 configuration) and `progress` (the metrics of the steps since the last line of metrics.jsonl).
 """
 
+import logging
 from pathlib import Path
 
 import jax
@@ -38,9 +39,15 @@ def open_checkpoints(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
         best_fn=validation_accuracy if config is not None and config.dataset.num_validation else None,
         read_only=read_only,
+        create=not read_only,
+        save_interval_steps=0 if read_only else 1,
         cleanup_tmp_directories=not read_only,
     )
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
+
+
+# Reading a finished run is no reason for a warning.
+logging.getLogger("absl").addFilter(lambda record: "directory is read only" not in record.getMessage())
 
 
 def validation_accuracy(metrics: dict) -> float:
@@ -85,7 +92,9 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
         ),
     )
     number = jax.device_put(jax.numpy.int32(step), like.step.sharding)
-    state = TrainState(number, restored.network["parameters"], restored.network["statistics"], restored.optimizer)
+    state = TrainState(
+        number, restored.network["parameters"], restored.network["statistics"], restored.optimizer
+    )
     return state, restored.progress
 
 

@@ -55,7 +55,9 @@ def main(argv: list[str]) -> int:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
     say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
-    say(f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})")
+    say(
+        f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})"
+    )
     return 0
 
 
@@ -91,7 +93,9 @@ def parse(argv: list[str]) -> flags.FlagValues:
 def define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     common = {"flag_values": values}
-    config_flags.DEFINE_config_file("config", None, "File that describes the run.", lock_config=True, **common)
+    config_flags.DEFINE_config_file(
+        "config", None, "File that describes the run.", lock_config=True, **common
+    )
     flags.DEFINE_string("workdir", None, "Run directory; runs/NAME of the config file by default.", **common)
     flags.DEFINE_boolean("multihost", False, "One of several processes of a run.", **common)
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not detected.", **common)
@@ -124,10 +128,14 @@ def load(values: flags.FlagValues) -> ConfigDict:
         name = values["config"].config_filename
         if not Path(name).is_file():
             known = ", ".join(sorted(str(path) for path in Path("configs").glob("*.py")))
-            raise UserError(f"there is no config file {name}; {'there are ' + known if known else 'give its path'}") from error
+            raise UserError(
+                f"there is no config file {name}; {'there are ' + known if known else 'give its path'}"
+            ) from error
         raise UserError(f"{name} cannot be loaded: {error.__cause__ or error}") from error
     if not isinstance(config, ConfigDict):
-        raise UserError(f"{values['config'].config_filename}: get_config() must return an ml_collections.ConfigDict")
+        raise UserError(
+            f"{values['config'].config_filename}: get_config() must return an ml_collections.ConfigDict"
+        )
     return config
 
 
@@ -140,7 +148,9 @@ def check_key(config: ConfigDict, override: Override) -> None:
             raise UserError(unknown_key(f"{path}.{part}", known))
         node, path = node[part], f"{path}.{part}"
     if isinstance(node, ConfigDict):
-        raise UserError(f"{path}={override.value!r}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}")
+        raise UserError(
+            f"{path}={override.value!r}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}"
+        )
 
 
 def config_name(filename: str) -> str:

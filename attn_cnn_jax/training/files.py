@@ -32,12 +32,16 @@ def locked(workdir: Path) -> Iterator[None]:
         workdir.mkdir(parents=True, exist_ok=True)
         file = open(workdir / ".lock", "w")  # noqa: SIM115
     except OSError as error:
-        raise UserError(f"cannot write to the run directory {workdir}: {error.strerror}; choose --workdir=DIR") from error
+        raise UserError(
+            f"cannot write to the run directory {workdir}: {error.strerror}; choose --workdir=DIR"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
+            raise UserError(
+                f"another process is training in {workdir}: wait for it, or choose --workdir=DIR"
+            ) from None
         yield
 
 
@@ -56,7 +60,9 @@ def read_config(workdir: Path) -> ConfigDict | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{workdir / 'config.json'} is damaged ({error}): restore it, or choose --workdir=DIR") from error
+        raise UserError(
+            f"{workdir / 'config.json'} is damaged ({error}): restore it, or choose --workdir=DIR"
+        ) from error
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:
@@ -69,12 +75,16 @@ def claim(workdir: Path, config: ConfigDict) -> None:
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
     if differing:
         changes = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing)
-        raise UserError(f"{workdir} holds a run with another configuration: {changes}\nchoose another --workdir=DIR")
+        raise UserError(
+            f"{workdir} holds a run with another configuration: {changes}\nchoose another --workdir=DIR"
+        )
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict:
     """`{"train.batch_size": 100, ...}`."""
     flat = {}
     for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else {f"{prefix}{key}": value}
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else {f"{prefix}{key}": value}
+        )
     return flat

@@ -87,7 +87,10 @@ class Progress:
         done = max(1, step - self._first)
         left = (time.monotonic() - self._started) / done * (self._total - step)
         rate = f", {record['images_per_second']:.0f} pictures/s" if "images_per_second" in record else ""
-        print(f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}, {clock(left)} left", flush=True)
+        print(
+            f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}, {clock(left)} left",
+            flush=True,
+        )
 
     def close(self) -> None:
         if self._bar is not None:
