@@ -98,11 +98,7 @@ ATTENTION = {
         9,
         lambda value: (
             integer(9, 1, 10_000).allows(value)
-            or (
-                isinstance(value, tuple | list)
-                and value
-                and all(integer(9, 1, 10_000).allows(n) for n in value)
-            )
+            or (isinstance(value, tuple | list) and value and all(integer(9, 1, 10_000).allows(n) for n in value))
         ),
         "an integer from 1 to 10000, or one for every layer",
     ),
@@ -171,9 +167,7 @@ def _fields(schema: dict, values: dict) -> dict:
 
 
 def _defaults(schema: dict) -> dict:
-    return {
-        key: _defaults(field) if isinstance(field, dict) else field.default for key, field in schema.items()
-    }
+    return {key: _defaults(field) if isinstance(field, dict) else field.default for key, field in schema.items()}
 
 
 def validate(config: ConfigDict) -> None:
@@ -236,9 +230,7 @@ def _check_optimizer(config: ConfigDict) -> None:
 def _check_attention(model: ConfigDict) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
-        _refuse(
-            "model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures"
-        )
+        _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one a layer)")
     own_content = model.encoding in ("relative", "absolute_learned", "absolute_sinusoidal")
@@ -261,9 +253,7 @@ def _check_attention(model: ConfigDict) -> None:
                 "'auto' or 'dense': only quadratic and learned positions factorise",
             )
         if model.attention_dropout > 0:
-            _refuse(
-                "model.kernel", "factorised", "'auto' or 'dense', or set config.model.attention_dropout=0.0"
-            )
+            _refuse("model.kernel", "factorised", "'auto' or 'dense', or set config.model.attention_dropout=0.0")
 
 
 def complete(config: ConfigDict) -> ConfigDict:

@@ -91,9 +91,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     """
     workdir = Path(workdir)
     if read_config(workdir) is None:
-        raise UserError(
-            f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir"
-        )
+        raise UserError(f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir")
     if not (workdir / "checkpoints").is_dir():
         raise UserError(f"{workdir} has no checkpoint yet")
     with open_checkpoints(workdir, read_config(workdir), read_only=True) as checkpoints:

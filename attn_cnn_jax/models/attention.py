@@ -46,9 +46,7 @@ class SelfAttention(nnx.Module):
         self.kernel = kernel
         merged = head_size >= hidden_size
         self.value = (
-            None
-            if merged
-            else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
+            None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
         )
         averaged = num_heads * (hidden_size if merged else head_size)
         self.output = linear(averaged, hidden_size, dtype=dtype, rngs=rngs)

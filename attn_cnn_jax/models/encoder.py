@@ -105,9 +105,7 @@ class AttentionClassifier(nnx.Module):
         """Attention of a position-only network at a picture size: one `(h, i, j, k, l)` a layer."""
         height, width = (size // self.downsample for size in image_shape[:2])
         shape = jax.ShapeDtypeStruct((1, height, width, 0), jnp.float32)
-        return [
-            with_pixel_axes(block.attention.probabilities(shape), (height, width)) for block in self.blocks
-        ]
+        return [with_pixel_axes(block.attention.probabilities(shape), (height, width)) for block in self.blocks]
 
     @property
     def depends_on_content(self) -> bool:

@@ -85,9 +85,7 @@ class GeneralizedQuadratic(Encoding):
         centre, spread = self.centre[...], self.spread[...]
         row = relative_positions(query_rows, height).astype(centre.dtype)[:, None, :, None]
         column = relative_positions(jnp.arange(width), width).astype(centre.dtype)[None, :, None, :]
-        return {
-            "position": jax.vmap(scores.gaussian, in_axes=(None, None, 0, 0))(row, column, centre, spread)
-        }
+        return {"position": jax.vmap(scores.gaussian, in_axes=(None, None, 0, 0))(row, column, centre, spread)}
 
 
 class RelativeTables(nnx.Module):
@@ -123,9 +121,7 @@ class Learned(FactorisingEncoding):
       row_weight, column_weight: `(h, D)`, start uniform in `+-1/sqrt(D)`; no bias.
     """
 
-    def __init__(
-        self, num_heads: int, hidden_size: int, tables: RelativeTables, *, dtype: jnp.dtype, rngs: nnx.Rngs
-    ):
+    def __init__(self, num_heads: int, hidden_size: int, tables: RelativeTables, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         init = uniform(hidden_size)
         shape, param_dtype = (num_heads, hidden_size), parameter_dtype(dtype)
         self.tables = tables
@@ -228,16 +224,14 @@ class Relative(Encoding):
         scale = self.head_size**-0.5
         maps = self.position_key[...]
         return tuple(
-            jnp.einsum("sd,hdo->hso", table[...], maps) * scale
-            for table in (self.tables.row, self.tables.column)
+            jnp.einsum("sd,hdo->hso", table[...], maps) * scale for table in (self.tables.row, self.tables.column)
         )
 
     def position_terms(self, height: int, width: int, query_rows: jax.Array) -> dict[str, jax.Array]:
         if "position_position" not in self.terms:
             return {}
         row, column = (
-            jnp.einsum("ho,hso->hs", self.position_bias[...], keys)
-            for keys in self._position_keys(height, width)
+            jnp.einsum("ho,hso->hs", self.position_bias[...], keys) for keys in self._position_keys(height, width)
         )
         look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
         row = look_up(row, relative_positions(query_rows, height))
@@ -254,9 +248,7 @@ class Relative(Encoding):
             terms["content_content"] = content_scores(query, key)
         if "content_position" in self.terms:
             row_keys, column_keys = (keys.astype(self.dtype) for keys in self._position_keys(height, width))
-            row_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(
-                row_keys, relative_positions(query_rows, height)
-            )
+            row_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(row_keys, relative_positions(query_rows, height))
             column_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(
                 column_keys, relative_positions(jnp.arange(width), width)
             )
@@ -290,9 +282,7 @@ class Absolute(Content):
         super().__init__(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs, use_bias=False)
         shape = None if grid is None else (*grid, hidden_size)
         self.position = (
-            None
-            if grid is None
-            else nnx.Param(jax.random.normal(rngs.params(), shape, parameter_dtype(dtype)))
+            None if grid is None else nnx.Param(jax.random.normal(rngs.params(), shape, parameter_dtype(dtype)))
         )
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:

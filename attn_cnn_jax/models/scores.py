@@ -26,9 +26,7 @@ def quadratic_axis(shift: jax.Array, centre: jax.Array, spread: jax.Array) -> ja
     return -0.5 * jnp.square(spread) * jnp.square(shift - centre)
 
 
-def gaussian(
-    row_shift: jax.Array, column_shift: jax.Array, centre: jax.Array, spread: jax.Array
-) -> jax.Array:
+def gaussian(row_shift: jax.Array, column_shift: jax.Array, centre: jax.Array, spread: jax.Array) -> jax.Array:
     """Generalised quadratic encoding: `-1/2 (delta - mu)^T Sigma^-1 (delta - mu)`, `Sigma^-1 = S S^T`.
 
     Args:

@@ -12,7 +12,6 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.step import TrainState
 
 
@@ -92,9 +91,7 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
         ),
     )
     number = jax.device_put(jax.numpy.int32(step), like.step.sharding)
-    state = TrainState(
-        number, restored.network["parameters"], restored.network["statistics"], restored.optimizer
-    )
+    state = TrainState(number, restored.network["parameters"], restored.network["statistics"], restored.optimizer)
     return state, restored.progress
 
 

@@ -55,9 +55,7 @@ def main(argv: list[str]) -> int:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
     say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
-    say(
-        f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})"
-    )
+    say(f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})")
     return 0
 
 
@@ -93,9 +91,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
 def define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     common = {"flag_values": values}
-    config_flags.DEFINE_config_file(
-        "config", None, "File that describes the run.", lock_config=True, **common
-    )
+    config_flags.DEFINE_config_file("config", None, "File that describes the run.", lock_config=True, **common)
     flags.DEFINE_string("workdir", None, "Run directory; runs/NAME of the config file by default.", **common)
     flags.DEFINE_boolean("multihost", False, "One of several processes of a run.", **common)
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not detected.", **common)
@@ -133,9 +129,7 @@ def load(values: flags.FlagValues) -> ConfigDict:
             ) from error
         raise UserError(f"{name} cannot be loaded: {error.__cause__ or error}") from error
     if not isinstance(config, ConfigDict):
-        raise UserError(
-            f"{values['config'].config_filename}: get_config() must return an ml_collections.ConfigDict"
-        )
+        raise UserError(f"{values['config'].config_filename}: get_config() must return an ml_collections.ConfigDict")
     return config
 
 
@@ -148,9 +142,7 @@ def check_key(config: ConfigDict, override: Override) -> None:
             raise UserError(unknown_key(f"{path}.{part}", known))
         node, path = node[part], f"{path}.{part}"
     if isinstance(node, ConfigDict):
-        raise UserError(
-            f"{path}={override.value!r}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}"
-        )
+        raise UserError(f"{path}={override.value!r}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}")
 
 
 def config_name(filename: str) -> str:

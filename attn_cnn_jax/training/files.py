@@ -39,9 +39,7 @@ def locked(workdir: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                f"another process is training in {workdir}: wait for it, or choose --workdir=DIR"
-            ) from None
+            raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
         yield
 
 
@@ -75,16 +73,12 @@ def claim(workdir: Path, config: ConfigDict) -> None:
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
     if differing:
         changes = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing)
-        raise UserError(
-            f"{workdir} holds a run with another configuration: {changes}\nchoose another --workdir=DIR"
-        )
+        raise UserError(f"{workdir} holds a run with another configuration: {changes}\nchoose another --workdir=DIR")
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict:
     """`{"train.batch_size": 100, ...}`."""
     flat = {}
     for key, value in config.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else {f"{prefix}{key}": value}
-        )
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else {f"{prefix}{key}": value}
     return flat

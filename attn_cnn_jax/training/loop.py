@@ -112,9 +112,7 @@ class Run:
 
     def train(self, stop: dict) -> dict[str, dict]:
         """Trains to the end; see `run`."""
-        with ckpt.open_checkpoints(
-            self.workdir, self.config, steps_per_epoch=self.steps_per_epoch
-        ) as self.checkpoints:
+        with ckpt.open_checkpoints(self.workdir, self.config, steps_per_epoch=self.steps_per_epoch) as self.checkpoints:
             self.window = self.restore()
             step = int(self.state.step)
             if step >= self.total_steps:
@@ -125,9 +123,7 @@ class Run:
                 if is_main()
                 else None
             )
-            self.progress = (
-                Progress(step, self.total_steps, self.config.train.batch_size) if is_main() else None
-            )
+            self.progress = Progress(step, self.total_steps, self.config.train.batch_size) if is_main() else None
             try:
                 self.loop(step, stop)
             finally:
@@ -195,9 +191,7 @@ class Run:
         what = f"the loss is {results['loss'][bad[0]]}" if bad.size else "a parameter is not finite"
         self.checkpoints.wait_until_finished()
         saved = self.checkpoints.latest_step()
-        good = (
-            f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
-        )
+        good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
         raise UserError(
             f"{what} in step {at + 1}, at learning rate {float(self.schedule(at)):.4g}; {good} ({self.workdir})\n"
             "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
@@ -226,9 +220,7 @@ class Run:
         accuracies = {}
         if last or epoch % self.config.train.eval_every_epochs == 0:
             for name, pictures in self.eval_sets.items():
-                results = {
-                    k: float(v) for k, v in jax.device_get(self.evaluate(self.state, pictures)).items()
-                }
+                results = {k: float(v) for k, v in jax.device_get(self.evaluate(self.state, pictures)).items()}
                 self.write({"step": step, "epoch": float(epoch), "split": name, **results})
                 accuracies[name] = results["accuracy"]
         if last or epoch % self.config.checkpoint.every_epochs == 0:

@@ -128,9 +128,7 @@ def test_torch_network_equals_loops(encoding):
         np.testing.assert_allclose(logits[number].numpy(), expected_logits, rtol=0, atol=1e-12)
         for probabilities, expected in zip(attention, expected_attention, strict=True):
             of_picture = probabilities[number] if encoding == "learned_content" else probabilities
-            np.testing.assert_allclose(
-                of_picture.permute(2, 0, 1, 3, 4).numpy(), expected, rtol=0, atol=1e-12
-            )
+            np.testing.assert_allclose(of_picture.permute(2, 0, 1, 3, 4).numpy(), expected, rtol=0, atol=1e-12)
 
 
 def test_resnet_block_equals_loops():
@@ -215,9 +213,7 @@ COMMON_MODULES = [
 ]
 COMMON_NAMES = [f"{module}.{kind}" for module in COMMON_MODULES for kind in ("weight", "bias")]
 GAUSSIAN_NAMES = ["attention_centers", "attention_spreads"]
-LEARNED_NAMES = [
-    f"{name}.weight" for name in ("row_embeddings", "col_embeddings", "head_keys_row", "head_keys_col")
-]
+LEARNED_NAMES = [f"{name}.weight" for name in ("row_embeddings", "col_embeddings", "head_keys_row", "head_keys_col")]
 CONTENT_NAMES = ["query.weight", "query.bias", "key.weight", "key.bias"]
 
 
@@ -233,9 +229,7 @@ CONTENT_NAMES = ["query.weight", "query.bias", "key.weight", "key.bias"]
 def test_state_dict_names(encoding, names):
     in_a_layer = COMMON_NAMES + [f"attention.self.{name}" for name in names]
     expected = {f"encoder.layer.{number}.{name}" for number in range(2) for name in in_a_layer}
-    expected |= {
-        f"{name}.{kind}" for name in ("features_upscale", "classifier") for kind in ("weight", "bias")
-    }
+    expected |= {f"{name}.{kind}" for name in ("features_upscale", "classifier") for kind in ("weight", "bias")}
     assert set(small_classifier(encoding).state_dict()) == expected
 
 
@@ -250,9 +244,7 @@ def test_resnet_state_dict_names():
         "layer1.0.conv1.weight",
         "layer4.1.conv2.weight",
     } <= names
-    assert {
-        f"{name}.{kind}" for name in ("bn1", "layer2.0.bn2", "layer2.0.shortcut.1") for kind in kinds
-    } <= names
+    assert {f"{name}.{kind}" for name in ("bn1", "layer2.0.bn2", "layer2.0.shortcut.1") for kind in kinds} <= names
     assert "layer2.0.shortcut.0.weight" in names
     assert not any(name.startswith("layer1.0.shortcut") for name in names)
 
@@ -306,9 +298,7 @@ def test_space_to_depth_by_hand():
     image = np.arange(16.0).reshape(2, 4, 2)
     expected = [[[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]]
     np.testing.assert_array_equal(loops.space_to_depth(image, 2), expected)
-    np.testing.assert_array_equal(
-        networks.space_to_depth(torch.from_numpy(image)[None], 2)[0].numpy(), expected
-    )
+    np.testing.assert_array_equal(networks.space_to_depth(torch.from_numpy(image)[None], 2)[0].numpy(), expected)
 
 
 def test_sinusoidal_positions_by_hand():
@@ -377,9 +367,7 @@ def test_factored_value_map_equals_merged():
     probabilities = loops.softmax_over_keys(rng.normal(size=(2, 2, 3, 2, 3)))
     picture, bias = rng.normal(size=(2, 3, 4)), rng.normal(size=6)
     value_weights, output_weights = rng.normal(size=(2, 4, 5)), rng.normal(size=(2, 5, 6))
-    merged = loops.mhsa(
-        probabilities, picture, np.einsum("hdv,hvo->hdo", value_weights, output_weights), bias
-    )
+    merged = loops.mhsa(probabilities, picture, np.einsum("hdv,hvo->hdo", value_weights, output_weights), bias)
     factored = loops.mhsa_factored(probabilities, picture, value_weights, output_weights, bias)
     np.testing.assert_allclose(factored, merged, rtol=0, atol=1e-12)
 
@@ -403,9 +391,7 @@ def test_heads_on_a_grid_are_a_convolution():
 
 
 def test_rate_warms_up_and_falls_to_zero():
-    _, rate = networks.sgd_with_warmup(
-        small_classifier("quadratic"), 0.1, 1e-4, total_steps=25, warmup_steps=5
-    )
+    _, rate = networks.sgd_with_warmup(small_classifier("quadratic"), 0.1, 1e-4, total_steps=25, warmup_steps=5)
     rates = [rate(step) for step in (0, 1, 4, 5, 15, 25)]
     np.testing.assert_allclose(rates, [0.0, 0.02, 0.08, 0.1, 0.05, 0.0], atol=1e-17)
 

@@ -288,10 +288,7 @@ class AttentionClassifier(nn.Module):
         self.downsample = downsample
         self.features_upscale = nn.Linear(downsample * downsample * channels, hidden_size)
         self.encoder = Encoder(
-            [
-                Layer(self_attention(heads), hidden_size, intermediate_size, dropout)
-                for heads in heads_per_layer
-            ]
+            [Layer(self_attention(heads), hidden_size, intermediate_size, dropout) for heads in heads_per_layer]
         )
         self.classifier = nn.Linear(hidden_size, num_classes)
 
