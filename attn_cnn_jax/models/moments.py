@@ -67,3 +67,21 @@ def main_axes(covariances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     values, vectors = np.linalg.eigh(covariances)
     return np.sqrt(np.maximum(values[..., ::-1], 0)), vectors[..., :, 1]
+
+
+def covariance_of_spread(spread: np.ndarray) -> np.ndarray:
+    """Covariance of a quadratic encoding's Gaussian, on a plane without borders.
+
+    Args:
+      spread: `s` `(h,)`, or `S` `(h, 2, 2)` with `Sigma^-1 = S S^T`; one over pixels.
+
+    Returns:
+      `(h, 2, 2)` square pixels; all infinite where a spread is singular.
+    """
+    spread = np.asarray(spread, np.float64)
+    factors = spread[:, None, None] * np.eye(2) if spread.ndim == 1 else spread
+    result = np.full(factors.shape, np.inf)
+    regular = np.abs(np.linalg.det(factors)) > 0
+    inverse = np.linalg.inv(factors[regular])
+    result[regular] = inverse.swapaxes(-1, -2) @ inverse
+    return result
