@@ -1,8 +1,8 @@
 """The data set that needs no network: scikit-learn's bundled 8x8 handwritten digits, as a tfds builder.
 
 The 1,797 pictures come in a fixed order. Every fifth one (index i with i % 5 == 4) is a test picture, the
-others train: 1,438 and 359 (21 to 52 a class). Pixel values 0 .. 16 are stored as round(255 / 16 * value), so 16 becomes 255 and
-the 17 levels stay distinct.
+others train: 1,438 and 359, the latter with 21 to 52 a class. Pixel values 0 .. 16 are stored as
+round(255 / 16 * value), so 16 becomes 255 and the 17 levels stay distinct.
 """
 
 import numpy as np
