@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import os
 import pickle
 import tarfile
 
@@ -185,7 +186,7 @@ class Malicious:
         self.path = path
 
     def __reduce__(self):
-        return open, (str(self.path), "w")
+        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -193,7 +194,7 @@ def test_a_malicious_pickle_is_refused_and_does_nothing(tmp_path, protocol):
     bait = pickle.dumps({"data": Malicious(tmp_path / "run")}, protocol)
     pickle.loads(bait)
     assert (tmp_path / "run").exists()  # the bait works on pickle itself
-    (tmp_path / "run").unlink()
+    (tmp_path / "run").rmdir()
     message = changed(tmp_path, lambda files: files.update({"data_batch_1": bait}), kind="python")
     assert "data_batch_1 is no pickle of the official form" in message
     assert "no need of" in message
