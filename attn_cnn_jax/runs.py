@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import validate
+from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
@@ -96,7 +96,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         raise UserError(f"{workdir} has no checkpoint yet")
     with open_checkpoints(workdir, read_config(workdir), read_only=True) as checkpoints:
         number = find_step(checkpoints, workdir, step)
-        config = ConfigDict(read_plain(checkpoints, number, "config"))
+        config = with_defaults(ConfigDict(read_plain(checkpoints, number, "config")))
         validate(config)
         skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
