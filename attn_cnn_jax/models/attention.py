@@ -21,9 +21,9 @@ class SelfAttention(nnx.Module):
     Attributes:
       position: the encoding.
       content: `q . k / sqrt(D_h)` added to its scores, or None.
-      value: per-head value maps `W_val`, only where the head size is below the hidden size; else None
+      value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
-      output: linear map from the concatenated head averages, head by head, to `D` channels.
+      output: linear map from the concatenated head averages, head by head, to `output_size` (`D`) channels.
     """
 
     def __init__(
@@ -38,18 +38,20 @@ class SelfAttention(nnx.Module):
         kernel: str,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
+        output_size: int | None = None,
     ):
         self.position = position
         self.content = Content(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs) if content else None
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.kernel = kernel
-        merged = head_size >= hidden_size
+        output_size = hidden_size if output_size is None else output_size
+        merged = head_size >= min(hidden_size, output_size)
         self.value = (
             None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
         )
         averaged = num_heads * (hidden_size if merged else head_size)
-        self.output = linear(averaged, hidden_size, dtype=dtype, rngs=rngs)
+        self.output = linear(averaged, output_size, dtype=dtype, rngs=rngs)
 
     @property
     def depends_on_content(self) -> bool:
