@@ -48,9 +48,9 @@ class ConvolutionalAttention(nnx.Module):
         self.kernel_size, self.stride, self.dilation, self.padding = kernel_size, stride, dilation, padding
         self.exact = math.isinf(sharpness)
         position = Quadratic(num_heads, dtype=dtype, rngs=rngs)
-        shifts = kernel_shifts(kernel_size, dilation)
-        position.centre[...] = jnp.asarray(shifts, position.centre.dtype)
-        position.spread[...] = jnp.full(num_heads, math.sqrt(2 * sharpness), position.spread.dtype)
+        centre, spread = grid_positions(kernel_size, dilation, sharpness)
+        position.centre[...] = jnp.asarray(centre, position.centre.dtype)
+        position.spread[...] = jnp.asarray(spread, position.spread.dtype)
         self.attention = SelfAttention(
             position,
             content=False,
@@ -124,6 +124,14 @@ class ConvolutionalAttention(nnx.Module):
                     f"{self.window()[0]}x{self.window()[1]} needs a larger one, or more padding"
                 )
         return tuple(queries)
+
+
+def grid_positions(
+    kernel_size: tuple[int, int], dilation: tuple[int, int], sharpness: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres `Delta_h` `(h, 2)` on a kernel's grid of shifts and equal spreads `s_h` `(h,)`, `alpha = s^2 / 2`."""
+    centre = kernel_shifts(kernel_size, dilation).astype(np.float64)
+    return centre, np.full(len(centre), math.sqrt(2 * sharpness))
 
 
 def shifted(x: jax.Array, shift: jax.Array, rows: np.ndarray, columns: np.ndarray) -> jax.Array:

@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
+from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding, grid_positions
+from attn_cnn_jax.models.variables import join, split
 
 
 def conv_to_attention(
@@ -56,27 +57,33 @@ def conv_to_attention(
         raise UserError(f"head_dim={head_dim!r}: allowed is an integer from 1")
     if bias is not None and np.shape(bias) != (out_features,):
         raise UserError(f"a bias of shape {np.shape(bias)}: this kernel needs ({out_features},)")
-    layer = ConvolutionalAttention(
-        in_features,
-        out_features,
-        tuple(kernel_size),
-        stride=_by_axis("stride", stride, num_axes),
-        dilation=_by_axis("dilation", dilation, num_axes),
-        padding=_padding(padding, num_axes),
-        head_size=head_dim,
-        sharpness=sharpness,
-        dtype=jnp.dtype(kernel.dtype),
-        rngs=nnx.Rngs(0),
+    dtype = jnp.dtype(kernel.dtype)
+    layer = nnx.eval_shape(  # every array is replaced below: no need to draw them
+        lambda: ConvolutionalAttention(
+            in_features,
+            out_features,
+            tuple(kernel_size),
+            stride=_by_axis("stride", stride, num_axes),
+            dilation=_by_axis("dilation", dilation, num_axes),
+            padding=_padding(padding, num_axes),
+            head_size=head_dim,
+            sharpness=sharpness,
+            dtype=dtype,
+            rngs=nnx.Rngs(0),
+        )
     )
-    attention = layer.attention
-    maps = kernel.reshape(-1, in_features, out_features)
-    if attention.value is not None:
+    centre, spread = grid_positions(layer.kernel_size, layer.dilation, sharpness)
+    arrays = {
+        "attention.position.centre": centre,
+        "attention.position.spread": spread,
+        "attention.output.kernel": kernel.reshape(-1, out_features),
+        "attention.output.bias": np.zeros(out_features) if bias is None else bias,
+    }
+    if layer.attention.value is not None:
         low_rank = truncate(kernel, head_dim)
-        attention.value.kernel[...] = jnp.asarray(np.concatenate(low_rank.value, axis=1), kernel.dtype)
-        maps = low_rank.output
-    attention.output.kernel[...] = jnp.asarray(maps.reshape(-1, out_features), kernel.dtype)
-    attention.output.bias[...] = jnp.asarray(np.zeros(out_features) if bias is None else bias, kernel.dtype)
-    return layer
+        arrays["attention.value.kernel"] = np.concatenate(low_rank.value, axis=1)
+        arrays["attention.output.kernel"] = low_rank.output.reshape(-1, out_features)
+    return join(split(layer)[0], {name: jnp.asarray(array, dtype) for name, array in arrays.items()}, {})
 
 
 class LowRank(NamedTuple):
@@ -143,7 +150,7 @@ def _by_axis(name: str, value: int | tuple[int, ...] | None, num_axes: int) -> t
 
 
 def _padding(padding: str | int | tuple, num_axes: int) -> Padding:
-    """"SAME", "VALID", or zeros before and after the rows and the columns."""
+    """Zeros before and after the rows and the columns, or one of the words "SAME" and "VALID"."""
     if isinstance(padding, str) and padding.upper() in ("SAME", "VALID"):
         return padding.upper()
     pairs = (padding,) * num_axes if isinstance(padding, int) else padding
