@@ -21,6 +21,7 @@ from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
 from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.positions import create_recorder
 from attn_cnn_jax.training.step import (
     MAX_STEPS_A_DISPATCH,
     Pictures,
@@ -105,6 +106,7 @@ class Run:
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
         optimizer = create_optimizer(config.optimizer, self.schedule)
         skeleton, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(config.seed)))
+        self.skeleton = skeleton
         state = TrainState(jnp.int32(0), parameters, statistics, optimizer.init(parameters))
         self.state = place(state, everywhere)
         self.train_steps = create_train_steps(config, mesh, skeleton, optimizer, dataset.spec)
@@ -122,6 +124,9 @@ class Run:
                 MetricsWriter(self.workdir, after_step=step, tensorboard=self.config.train.tensorboard)
                 if is_main()
                 else None
+            )
+            self.record_positions = (
+                create_recorder(self.config, self.skeleton, self.workdir, step) if is_main() else None
             )
             self.progress = Progress(step, self.total_steps, self.config.train.batch_size) if is_main() else None
             try:
@@ -147,6 +152,8 @@ class Run:
         train_steps = self.train_steps.lower(self.state, self.train_set, jnp.int32(1)).compile()
         say(f"step compiled in {time.monotonic() - started:.1f} s; {self.total_steps - step} steps to go")
         seconds, timed_steps, seconds_a_step = 0.0, 0, None
+        if step == 0 and is_main():
+            self.record_positions(0, 0.0, self.state.parameters)
         while step < self.total_steps:
             count, stop_signal = agree(self.steps_ahead(step, seconds_a_step), stop["signal"])
             if stop_signal:
@@ -217,6 +224,8 @@ class Run:
     def end_epoch(self, step: int) -> None:
         """Evaluates and saves where the configuration says so, always after the last epoch."""
         epoch, last = step // self.steps_per_epoch, step == self.total_steps
+        if is_main():
+            self.record_positions(step, float(epoch), self.state.parameters)
         accuracies = {}
         if last or epoch % self.config.train.eval_every_epochs == 0:
             for name, pictures in self.eval_sets.items():
