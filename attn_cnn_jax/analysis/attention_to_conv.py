@@ -44,7 +44,9 @@ class Convolution(NamedTuple):
     def __call__(self, x: jax.Array) -> jax.Array:
         """`(b, H, W, D_in) -> (b, H, W, D_out)`."""
         layout = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, self.kernel, (1, 1), "SAME", dimension_numbers=layout) + self.bias.reshape(1, 1, 1, -1)
+        return jax.lax.conv_general_dilated(
+            x, self.kernel, (1, 1), "SAME", dimension_numbers=layout
+        ) + self.bias.reshape(1, 1, 1, -1)
 
 
 def attention_to_conv(

@@ -63,7 +63,7 @@ def convolutions(draw):
     }
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(convolutions())
 def test_infinitely_sharp_attention_is_the_convolution(case):
     layer = conv_to_attention(case["kernel"], case["bias"], **case["options"])
@@ -73,7 +73,7 @@ def test_infinitely_sharp_attention_is_the_convolution(case):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=ROUNDING)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(convolutions(), st.floats(0.1, 12))
 def test_error_of_finite_sharpness_is_within_the_bound(case, alpha):
     layer = conv_to_attention(case["kernel"], case["bias"], sharpness=alpha, **case["options"])
