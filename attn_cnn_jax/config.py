@@ -111,8 +111,25 @@ ATTENTION = {
 
 RESNET = {"name": choice("resnet"), **MODEL_COMMON, "depth": choice(18, *(d for d in BLOCKS if d != 18))}
 
+
+def pairs(default: tuple, allowed: str) -> Field:
+    def allows(value):
+        one = integers((), 1, "", length=2).allows
+        return isinstance(value, tuple | list) and all(one(pair) for pair in value)
+
+    return Field(default, allows, allowed)
+
+
 REST = {
     "seed": integer(0, 0),
+    "start": {  # from a finished run instead of from nothing, see training/start.py
+        "run": text("", "a run directory, or '' to start from nothing"),
+        "prune": boolean(False),  # remove degenerate heads
+        "reset": boolean(False),  # or start them again: position and value weights
+        "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
+        "freeze_positions": boolean(False),  # of all heads that are not reset
+        "freeze_values": boolean(False),
+    },
     "dataset": {
         "name": choice("cifar10", *(name for name in SPECS if name != "cifar10")),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
@@ -124,6 +141,7 @@ REST = {
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
         "weight_decay": number(1e-4, 0),
+        "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),
         "schedule_every": choice("step", "epoch"),  # the authors' release moves the rate once an epoch
         "warmup_fraction": number(0.05, 0, 1),
@@ -175,6 +193,7 @@ def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
+    _check_start(config)
     if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if config.model.name == "attention":
@@ -226,6 +245,42 @@ def _check_optimizer(config: ConfigDict) -> None:
     boundaries = tuple(config.optimizer.boundaries)
     if list(boundaries) != sorted(set(boundaries)):
         _refuse("optimizer.boundaries", boundaries, "a tuple of increasing epochs")
+
+
+QUADRATIC = ("quadratic", "quadratic_generalized")
+
+
+def _check_start(config: ConfigDict) -> None:
+    start, encoding = config.start, config.model.get("encoding")
+    changes = [key for key in ("prune", "reset") if start[key]]
+    if changes and not start.run:
+        _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
+    if len(changes) == 2:
+        _refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
+    if start.heads and not changes:
+        _refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
+    if changes and not start.heads and encoding not in QUADRATIC:
+        _refuse("start.heads", (), f"pairs (layer, head): encoding {encoding!r} has no spread to be degenerate by")
+    if start.freeze_positions and encoding not in (*QUADRATIC, "learned"):
+        _refuse("start.freeze_positions", True, f"False for encoding {encoding!r}")
+    if start.freeze_values and config.model.name != "attention":
+        _refuse("start.freeze_values", True, f"False for a {config.model.name}")
+    penalty = config.optimizer.covariance_penalty
+    if penalty and encoding != "quadratic_generalized":
+        _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
+
+
+def with_defaults(config: ConfigDict) -> ConfigDict:
+    """A copy in which keys that a run of an earlier version does not have are at their defaults."""
+
+    def fill(values: dict, schema: dict) -> dict:
+        missing = {key: _defaults({key: field})[key] for key, field in schema.items() if key not in values}
+        return missing | {
+            key: fill(value, schema[key]) if isinstance(value, dict) and isinstance(schema.get(key), dict) else value
+            for key, value in values.items()
+        }
+
+    return ConfigDict(fill(config.to_dict(), schema_of(config)))
 
 
 def _check_attention(model: ConfigDict) -> None:

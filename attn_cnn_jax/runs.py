@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import validate
+from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
@@ -97,7 +97,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     with open_checkpoints(workdir, read_config(workdir), read_only=True) as checkpoints:
         number = find_step(checkpoints, workdir, step)
         try:
-            config = ConfigDict(restore_part(checkpoints, number, config=ocp.args.JsonRestore()))
+            config = with_defaults(ConfigDict(restore_part(checkpoints, number, config=ocp.args.JsonRestore())))
             validate(config)
             model = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
             skeleton, parameters, statistics = split(model)

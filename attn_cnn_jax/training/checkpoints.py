@@ -95,6 +95,14 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     return state, restored.progress
 
 
+def saved_config(checkpoints: ocp.CheckpointManager) -> ConfigDict | None:
+    """The configuration inside the newest checkpoint, None where there is none."""
+    step = checkpoints.latest_step()
+    if step is None:
+        return None
+    return ConfigDict(checkpoints.restore(step, args=ocp.args.Composite(config=ocp.args.JsonRestore())).config)
+
+
 def network(state: TrainState) -> dict[str, dict]:
     """The part of a state that makes predictions, as checkpoints keep it."""
     return {"parameters": state.parameters, "statistics": state.statistics}

@@ -15,13 +15,13 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
 from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.positions import create_recorder
+from attn_cnn_jax.training.start import begin, fixed_entries
 from attn_cnn_jax.training.step import (
     MAX_STEPS_A_DISPATCH,
     Pictures,
@@ -65,7 +65,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         if is_main():
             files.claim(workdir, config)
         with stop_requests() as stop:
-            return Run(config, workdir, mesh, dataset).train(stop)
+            return Run(*begin(config, workdir), workdir, mesh, dataset).train(stop)
 
 
 def check_batch_size(config: ConfigDict, num_devices: int) -> None:
@@ -91,7 +91,7 @@ def is_main() -> bool:
 class Run:
     """One process's part in a run; `train` is its only use."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, mesh, dataset: sources.Dataset):
+    def __init__(self, config: ConfigDict, model: nnx.Module, workdir: Path, mesh, dataset: sources.Dataset):
         self.config, self.workdir = config, workdir
         everywhere = replicated(mesh)
         train, splits = dataset.train, {"test": dataset.test}
@@ -104,8 +104,8 @@ class Run:
         self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
         self.total_steps = config.train.num_epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
-        optimizer = create_optimizer(config.optimizer, self.schedule)
-        skeleton, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(config.seed)))
+        skeleton, parameters, statistics = split(model)
+        optimizer = create_optimizer(config.optimizer, self.schedule, fixed_entries(config, parameters))
         self.skeleton = skeleton
         state = TrainState(jnp.int32(0), parameters, statistics, optimizer.init(parameters))
         self.state = place(state, everywhere)
@@ -154,6 +154,8 @@ class Run:
         seconds, timed_steps, seconds_a_step = 0.0, 0, None
         if step == 0 and is_main():
             self.record_positions(0, 0.0, self.state.parameters)
+        if step == 0 and self.config.start.run:
+            self.save(0)  # from here on the run it started from is not needed
         while step < self.total_steps:
             count, stop_signal = agree(self.steps_ahead(step, seconds_a_step), stop["signal"])
             if stop_signal:

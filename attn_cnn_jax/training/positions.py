@@ -50,9 +50,12 @@ def create_recorder(
     if config.model.encoding == "relative" and "position_position" not in config.model.relative_terms:
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
+    last = max((record["step"] for record in read_positions(workdir)), default=-1)
     of_layers = quadratic_positions if config.model.encoding in QUADRATIC else position_moments(config, skeleton)
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
+        if step <= last:  # the start of a run that was stopped before its first step
+            return
         position = {name: np.asarray(array) for name, array in parameters.items() if ".attention.position." in name}
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": of_layers(position)})
 

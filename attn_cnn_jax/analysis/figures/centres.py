@@ -1,9 +1,11 @@
 """Where heads look: centres over training (Fig. 3), and centres with contours of all layers (Fig. 4)."""
 
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
+from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.figures import contours, style
 from attn_cnn_jax.errors import UserError
@@ -27,8 +29,8 @@ def draw_layers(layers: list[np.ndarray], centres: list[np.ndarray], query: tupl
     with style.styled():
         columns = min(3, len(layers))
         rows = -(-len(layers) // columns)
-        panel = style.PAGE / 3
-        figure = style.create_figure(style.PAGE * columns / 3, rows * (panel * height / width + 0.12) + 0.3)
+        panel = (style.PAGE - 0.5) / 3
+        figure = style.create_figure(0.5 + panel * columns, rows * (panel * height / width + 0.17) + 0.3)
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for n, axes in enumerate(panels.flat):
             if n >= len(layers):
@@ -94,6 +96,8 @@ def label(axes: Axes, row: float, column: float, head: int):
         fontsize=5,
         color=style.look(head).colour,
         annotation_clip=True,
+        path_effects=[patheffects.withStroke(linewidth=1.2, foreground="white")],
+        zorder=6,
     )
 
 
@@ -120,7 +124,8 @@ def draw_training(records: list[dict], layer: int, epochs: list[float] | None = 
     with style.styled():
         columns = min(4, len(chosen))
         rows = -(-len(chosen) // columns)
-        figure = style.create_figure(style.PAGE * columns / 4, rows * (style.PAGE / 4 + 0.1) + 0.3)
+        panel = (style.PAGE - 0.5) / 4
+        figure = style.create_figure(0.5 + panel * columns, rows * (panel + 0.17) + 0.3)
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         reach = extent(records, layer)
         for n, axes in enumerate(panels.flat):
@@ -136,6 +141,8 @@ def draw_training(records: list[dict], layer: int, epochs: list[float] | None = 
 def draw_epoch(axes: Axes, record: dict, layer: int, reach: float) -> None:
     """One panel: centres at one epoch, circles or ellipses of one standard deviation around them."""
     axes.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal", title=f"epoch {record['epoch']:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10), integer=True))
     positions = record["layers"][layer]
     for head, covariance in enumerate(covariances(positions)):
         if np.all(np.isfinite(covariance)):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.errors import UserError
@@ -44,6 +45,7 @@ def draw(workdirs: list[Path]) -> Figure:
             axes.set_axisbelow(True)
             axes.spines[["top", "right"]].set_visible(False)
             axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         kinds = [split for split in LINES if split in splits]
         handles = markers + [Line2D([], [], color="0.3", linestyle=LINES[split]) for split in kinds]
         figure.legend(handles, names(workdirs) + kinds, loc="outside lower center", ncols=4, frameon=False)
