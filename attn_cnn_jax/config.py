@@ -5,6 +5,7 @@ refuses unknown keys and impossible values; `complete` fills in what the data se
 """
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -85,6 +86,10 @@ ATTENTION = {
         "absolute_sinusoidal",
     ),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
+    "gate": boolean(False),  # or weigh the two softmaxes by a gate a head, as ConViT does
+    "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
+    "locality": number(1.0, 0, open_low=True),  # of init "grid": alpha of every head, in one over squared pixels
+    "init_values": choice("random", "identity"),  # of init "grid": or every head moves its share of the channels
     "relative_terms": Field(  # of encoding "relative", eq. 8
         RELATIVE_TERMS,
         lambda value: isinstance(value, tuple | list) and value and set(value) <= set(RELATIVE_TERMS),
@@ -109,7 +114,13 @@ ATTENTION = {
     "kernel": choice("auto", "dense", "factorised"),
 }
 
-RESNET = {"name": choice("resnet"), **MODEL_COMMON, "depth": choice(18, *(d for d in BLOCKS if d != 18))}
+RESNET = {
+    "name": choice("resnet"),
+    **MODEL_COMMON,
+    "depth": choice(18, *(d for d in BLOCKS if d != 18)),
+    "layers": choice("convolution", "attention"),  # attention that begins as a convolution, by Theorem 1
+    "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
+}
 
 
 def pairs(default: tuple, allowed: str) -> Field:
@@ -297,6 +308,16 @@ def _check_attention(model: ConfigDict) -> None:
             True,
             f"False for encoding {model.encoding!r}, which has content of its own{hint}",
         )
+    if model.gate and not model.content:
+        _refuse("model.gate", True, "False without content, config.model.content=True")
+    if model.init == "grid":
+        if model.encoding not in QUADRATIC:
+            _refuse("model.init", "grid", f"'paper' for encoding {model.encoding!r}, which has no centres")
+        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
+        if any(math.isqrt(count) ** 2 != count for count in counts):
+            _refuse("model.num_heads", model.num_heads, "a square number for config.model.init='grid'")
+    elif model.init_values != "random":
+        _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
     if model.share_tables and model.encoding not in ("learned", "relative"):
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
     if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:

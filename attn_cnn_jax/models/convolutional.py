@@ -11,7 +11,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import kernels
 from attn_cnn_jax.models.attention import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
-from attn_cnn_jax.models.shifts import kernel_shifts
+from attn_cnn_jax.models.shifts import grid_positions
 
 Padding = str | tuple[tuple[int, int], ...]
 
@@ -124,14 +124,6 @@ class ConvolutionalAttention(nnx.Module):
                     f"{self.window()[0]}x{self.window()[1]} needs a larger one, or more padding"
                 )
         return tuple(queries)
-
-
-def grid_positions(
-    kernel_size: tuple[int, int], dilation: tuple[int, int], sharpness: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Centres `Delta_h` `(h, 2)` on a kernel's grid of shifts and equal spreads `s_h` `(h,)`, `alpha = s^2 / 2`."""
-    centre = kernel_shifts(kernel_size, dilation).astype(np.float64)
-    return centre, np.full(len(centre), math.sqrt(2 * sharpness))
 
 
 def shifted(x: jax.Array, shift: jax.Array, rows: np.ndarray, columns: np.ndarray) -> jax.Array:

@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding, grid_positions
+from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
+from attn_cnn_jax.models.shifts import grid_positions
 from attn_cnn_jax.models.variables import join, split
 
 
