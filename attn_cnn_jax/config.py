@@ -135,6 +135,7 @@ REST = {
     "seed": integer(0, 0),
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, or '' to start from nothing"),
+        "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
         "prune": boolean(False),  # remove degenerate heads
         "reset": boolean(False),  # or start them again: position and value weights
         "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
@@ -264,6 +265,8 @@ QUADRATIC = ("quadratic", "quadratic_generalized")
 def _check_start(config: ConfigDict) -> None:
     start, encoding = config.start, config.model.get("encoding")
     changes = [key for key in ("prune", "reset") if start[key]]
+    if start.kernel and (start.run or config.model.get("init") != "grid"):
+        _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
     if changes and not start.run:
         _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
     if len(changes) == 2:

@@ -1,11 +1,13 @@
 """Starting from a finished run: without some of its heads, with these heads reset, or, a ResNet, as attention.
 
 All as `config.start` says; a ResNet's convolutions become attention where `config.model.layers` does (Theorem 1).
+Or, without a run, every layer from one kernel.
 
 What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is
 written before the first step: a run needs the one it started from only once.
 """
 
+import math
 from pathlib import Path
 
 import jax
@@ -17,6 +19,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.encoder import heads_by_layer
 from attn_cnn_jax.models.from_convolution import convolutions_to_attention
+from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import Arrays, join, split
 from attn_cnn_jax.runs import load_run
@@ -41,13 +44,15 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     Raises:
       UserError: if the first run is not there, is of another kind, or would lose all heads of a layer.
     """
-    if not config.start.run:
+    if not config.start.run and not config.start.kernel:
         return config, create_model(config.model, rngs=nnx.Rngs(config.seed))
     with open_checkpoints(workdir, config) as checkpoints:
         saved = saved_config(checkpoints)
     if saved is not None:
         saved.dataset.data_dir = config.dataset.data_dir
         return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
+    if config.start.kernel:
+        return config, create_from_kernel(config)
     first = load_run(config.start.run)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
@@ -69,6 +74,24 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     if config.start.reset:
         parameters = reset(parameters, split(fresh)[1], counts, chosen)
     return config, with_arrays(fresh, parameters, statistics)
+
+
+def create_from_kernel(config: ConfigDict) -> nnx.Module:
+    """A new network whose layers all begin as the convolution in the file `config.start.kernel`."""
+    path = config.start.kernel
+    try:
+        kernel = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
+    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    for block in model.blocks:
+        size = math.isqrt(block.attention.num_heads)
+        shape = (size, size, config.model.hidden_size, config.model.hidden_size)
+        if not isinstance(kernel, np.ndarray) or kernel.shape != shape or kernel.dtype.kind != "f":
+            found = f"{kernel.shape} {kernel.dtype}" if isinstance(kernel, np.ndarray) else "several arrays"
+            raise UserError(f"config.start.kernel={path!r} holds {found}: allowed is {shape}, floating point")
+        start_on_grid(block.attention, config.model.locality, kernel)
+    return model
 
 
 def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
