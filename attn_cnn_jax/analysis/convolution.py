@@ -162,15 +162,8 @@ def draw(original: float, results: list[Result]) -> Figure:
         for n, kind in enumerate(SUBSTITUTES):
             look = style.look(n)
             values = [100 * r.accuracy[kind][-1] for r in results]
-            whole.plot(
-                kernel_sizes,
-                values,
-                marker=look.marker,
-                color=look.colour,
-                markersize=3,
-                label=IN_WORDS[kind],
-                gid=kind,
-            )
+            line = {"color": look.colour, "marker": "o", "markersize": 2.5, "linewidth": 1}
+            whole.plot(kernel_sizes, values, **line, label=IN_WORDS[kind], gid=kind)
         for axes in (whole, first):
             axes.axhline(100 * original, color="0.4", linestyle="--", linewidth=0.8, label="the network itself")
         for n, colour in enumerate(colours):
