@@ -123,6 +123,9 @@ RESNET = {
 }
 
 
+FIGURES = ("centres", "maps", "training")  # see analysis/figures
+
+
 def pairs(default: tuple, allowed: str) -> Field:
     def allows(value):
         one = integers((), 1, "", length=2).allows
@@ -167,6 +170,12 @@ REST = {
         "eval_every_epochs": integer(1, 1),
         "log_every_steps": integer(50, 1),
         "tensorboard": boolean(True),
+        "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
+        "figures": Field(
+            ("centres", "maps"),
+            lambda value: isinstance(value, tuple | list) and value and set(value) <= set(FIGURES),
+            f"some of {', '.join(FIGURES)}",
+        ),
     },
     "checkpoint": {
         "every_epochs": integer(1, 1),
@@ -206,6 +215,8 @@ def validate(config: ConfigDict) -> None:
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
     _check_start(config)
+    if config.train.figures_every_epochs and not config.train.tensorboard:
+        _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
     if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if config.model.name == "attention":

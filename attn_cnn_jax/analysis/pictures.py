@@ -65,6 +65,12 @@ def grid(run: Run) -> tuple[int, int]:
     return height // run.config.model.downsample, width // run.config.model.downsample
 
 
+def centre(run: Run) -> tuple[int, int]:
+    """The query pixel in the middle, the least touched by the border."""
+    height, width = grid(run)
+    return height // 2, width // 2
+
+
 def attention_bytes(run: Run) -> int:
     """Size of all layers' attention to one picture in float32."""
     pixels = int(np.prod(grid(run)))

@@ -1,8 +1,8 @@
 """Heads that learned nothing, and networks without them: which they are, removing, resetting, fixing them.
 
-Degenerate, by the criteria of the authors' release: an isotropic head whose `s^2` is below 1e-5 attends uniformly; so does a
-generalised one whose largest eigenvalue of `Sigma^-1` is, and one whose condition number is above 1000
-attends to a line.
+Degenerate, by the criteria of the authors' release: an isotropic head whose `s^2` is below 1e-5 attends
+uniformly; so does a generalised one whose largest eigenvalue of `Sigma^-1` is, and one whose condition
+number is above 1000 attends to a line.
 
 Works on a network's named arrays (variables.py). Heads are counted from 0.
 """

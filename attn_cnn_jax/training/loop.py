@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
 from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
@@ -35,6 +36,9 @@ from attn_cnn_jax.training.step import (
 SECONDS_A_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
 
 
+DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
+
+
 class Interrupted(Exception):
     """The run was asked to stop, has saved, and can go on; `signal` is the signal's number."""
 
@@ -43,12 +47,15 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
+def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | None = None) -> dict[str, dict]:
     """Trains as configured, from the newest checkpoint in `workdir` on.
 
     Args:
       config: what a file in configs/ returns.
       workdir: run directory; created if need be.
+      draw_figures: given configuration, step, network and run directory, draws what TensorBoard shows every
+        `config.train.figures_every_epochs` epochs, `(height, width, 3)` uint8 by name. A function rather
+        than an import: what looks at networks builds on training, not the other way round.
 
     Returns:
       The last record of metrics of every split, by the split's name.
@@ -66,7 +73,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         if is_main():
             files.claim(workdir, config)
         with stop_requests() as stop:
-            return Run(*begin(config, workdir), workdir, mesh, dataset).train(stop)
+            return Run(*begin(config, workdir), workdir, mesh, dataset, draw_figures).train(stop)
 
 
 def check_devices(config: ConfigDict, num_devices: int) -> None:
@@ -96,8 +103,16 @@ def is_main() -> bool:
 class Run:
     """One process's part in a run; `train` is its only use."""
 
-    def __init__(self, config: ConfigDict, model: nnx.Module, workdir: Path, mesh, dataset: sources.Dataset):
-        self.config, self.workdir = config, workdir
+    def __init__(
+        self,
+        config: ConfigDict,
+        model: nnx.Module,
+        workdir: Path,
+        mesh,
+        dataset: sources.Dataset,
+        draw_figures: DrawFigures | None,
+    ):
+        self.config, self.workdir, self.draw_figures = config, workdir, draw_figures
         train, splits = dataset.train, {"test": dataset.test}
         if config.dataset.num_validation:
             train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
@@ -108,11 +123,12 @@ class Run:
         self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
         self.total_steps = config.train.num_epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
-        optimizer = create_optimizer(config.optimizer, self.schedule, fixed_entries(config, split(model)[1]))
-        skeleton, state = initial_state(model, optimizer)
-        self.skeleton, self.state = skeleton, place(state, mesh)
-        self.train_steps = create_train_steps(config, mesh, skeleton, optimizer, dataset.spec)
-        self.evaluate = create_evaluate(config, mesh, skeleton, dataset.spec)
+        fixed = fixed_entries(config, split(model)[1])
+        optimizer = create_optimizer(config.optimizer, self.schedule, fixed)
+        self.skeleton, state = initial_state(model, optimizer)
+        self.state = place(state, mesh)
+        self.train_steps = create_train_steps(config, mesh, self.skeleton, optimizer, dataset.spec)
+        self.evaluate = create_evaluate(config, mesh, self.skeleton, dataset.spec)
 
     def train(self, stop: dict) -> dict[str, dict]:
         """Trains to the end; see `run`."""
@@ -236,8 +252,16 @@ class Run:
                 results = {k: float(v) for k, v in jax.device_get(self.evaluate(self.state, pictures)).items()}
                 self.write({"step": step, "epoch": float(epoch), "split": name, **results})
                 accuracies[name] = results["accuracy"]
+        if self.draws(epoch, last):
+            model = join(self.skeleton, *jax.device_get((self.state.parameters, self.state.statistics)))
+            self.writer.write_pictures(step, self.draw_figures(self.config, step, model, self.workdir))
         if last or epoch % self.config.checkpoint.every_epochs == 0:
             self.save(step, accuracies.get("validation"))
+
+    def draws(self, epoch: int, last: bool) -> bool:
+        """Whether this process draws figures after this epoch."""
+        every = self.config.train.figures_every_epochs
+        return bool(self.draw_figures and every and is_main() and (last or epoch % every == 0))
 
     def save(self, step: int, validation_accuracy: float | None = None) -> None:
         metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from attn_cnn_jax.training.files import write_atomically
@@ -59,6 +60,12 @@ class MetricsWriter:
             for name, value in record.items():
                 if name not in ("step", "epoch", "split"):
                     self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
+
+    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+        """Shows `(height, width, 3)` uint8 pictures in TensorBoard, by name."""
+        if self._board is not None:
+            for name, picture in pictures.items():
+                self._board.add_image(f"figures/{name}", picture, step, dataformats="HWC")
 
     def close(self) -> None:
         if self._board is not None:

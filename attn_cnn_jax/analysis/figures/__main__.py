@@ -78,7 +78,7 @@ def draw(args: argparse.Namespace) -> list[Path]:
     run = load_run(args.runs[0], args.step)
     wanted = args.figures or applicable(run, args.runs[0])
     out = args.out or args.runs[0] / "figures"
-    query = args.query or central(run)
+    query = args.query or pictures.centre(run)
     written = []
     if "curves" in wanted:
         written += style.save(curves.draw(args.runs), out, "curves")
@@ -92,14 +92,9 @@ def draw(args: argparse.Namespace) -> list[Path]:
     if "centres" in wanted or "maps" in wanted:
         layers = pictures.mean_attention(run, args.images, args.data_dir)
     if "centres" in wanted:
-        middle = central(run)
-        of_layers = [
-            centres.layer_centres(block.attention, layer, middle)
-            for block, layer in zip(run.model.blocks, layers, strict=True)
-        ]
-        written += style.save(centres.draw_layers(layers, of_layers, middle), out, "centres")
+        written += style.save(centres.draw_run(run, layers), out, "centres")
     if "maps" in wanted:
-        title = maps_title(run, query, args.images)
+        title = maps.title(query, args.images if run.model.depends_on_content else None)
         written += style.save(maps.draw(layers, query, args.order, title), out, f"maps_{query[0]}_{query[1]}")
     if "pictures" in wanted:
         written += draw_pictures(args, run, out, query)
@@ -114,16 +109,6 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     if not read_positions(workdir):
         missing.add("training")
     return tuple(name for name in NAMES if name not in missing)
-
-
-def central(run: Run) -> tuple[int, int]:
-    height, width = pictures.grid(run)
-    return height // 2, width // 2
-
-
-def maps_title(run: Run, query: tuple[int, int], num_images: int) -> str:
-    mean = f", mean over {num_images} test pictures" if run.model.depends_on_content else ""
-    return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}"
 
 
 def draw_training(args: argparse.Namespace, run: Run, out: Path) -> list[Path]:

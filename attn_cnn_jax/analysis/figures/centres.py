@@ -7,14 +7,24 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from matplotlib.ticker import MaxNLocator
 
+from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import contours, style
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import moments
 from attn_cnn_jax.models.attention import SelfAttention
+from attn_cnn_jax.runs import Run
 
 SHARES = (0.9, 0.5)  # of the attention inside the outer and the inner contour
 FRAMES = 100  # of an animation at most
 RANGE = 0.5  # pixels beyond the outermost centre
+
+
+def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
+    """`draw_layers` for a run's central query pixel; `layers` as `pictures.mean_attention` gives them."""
+    query = pictures.centre(run)
+    blocks = run.model.blocks
+    found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
+    return draw_layers(layers, found, query)
 
 
 def draw_layers(layers: list[np.ndarray], centres: list[np.ndarray], query: tuple[int, int]) -> Figure:

@@ -14,6 +14,12 @@ QUERY = "#44FFDD"  # seen on dark and on bright pixels of that map
 ORDERS = ("distance", "position", "index")
 
 
+def title(query: tuple[int, int], num_images: int | None) -> str:
+    """What a figure of maps shows; `num_images` where they are a mean over pictures."""
+    mean = f", mean over {num_images} test pictures" if num_images else ""
+    return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}"
+
+
 def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: str) -> Figure:
     """Maps of every head (columns) of every layer (rows) for one query pixel.
 
