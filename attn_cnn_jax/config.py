@@ -5,6 +5,7 @@ refuses unknown keys and impossible values; `complete` fills in what the data se
 """
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -85,6 +86,10 @@ ATTENTION = {
         "absolute_sinusoidal",
     ),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
+    "gate": boolean(False),  # or weigh the two softmaxes by a gate a head, as ConViT does
+    "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
+    "locality": number(1.0, 0, open_low=True),  # of init "grid": alpha of every head, in one over squared pixels
+    "init_values": choice("random", "identity"),  # of init "grid": or every head moves its share of the channels
     "relative_terms": Field(  # of encoding "relative", eq. 8
         RELATIVE_TERMS,
         lambda value: isinstance(value, tuple | list) and value and set(value) <= set(RELATIVE_TERMS),
@@ -109,7 +114,13 @@ ATTENTION = {
     "kernel": choice("auto", "dense", "factorised"),
 }
 
-RESNET = {"name": choice("resnet"), **MODEL_COMMON, "depth": choice(18, *(d for d in BLOCKS if d != 18))}
+RESNET = {
+    "name": choice("resnet"),
+    **MODEL_COMMON,
+    "depth": choice(18, *(d for d in BLOCKS if d != 18)),
+    "layers": choice("convolution", "attention"),  # attention that begins as a convolution, by Theorem 1
+    "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
+}
 
 
 FIGURES = ("centres", "maps", "training")  # see analysis/figures
@@ -127,6 +138,7 @@ REST = {
     "seed": integer(0, 0),
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, or '' to start from nothing"),
+        "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
         "prune": boolean(False),  # remove degenerate heads
         "reset": boolean(False),  # or start them again: position and value weights
         "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
@@ -264,6 +276,8 @@ QUADRATIC = ("quadratic", "quadratic_generalized")
 def _check_start(config: ConfigDict) -> None:
     start, encoding = config.start, config.model.get("encoding")
     changes = [key for key in ("prune", "reset") if start[key]]
+    if start.kernel and (start.run or config.model.get("init") != "grid"):
+        _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
     if changes and not start.run:
         _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
     if len(changes) == 2:
@@ -308,6 +322,16 @@ def _check_attention(model: ConfigDict) -> None:
             True,
             f"False for encoding {model.encoding!r}, which has content of its own{hint}",
         )
+    if model.gate and not model.content:
+        _refuse("model.gate", True, "False without content, config.model.content=True")
+    if model.init == "grid":
+        if model.encoding not in QUADRATIC:
+            _refuse("model.init", "grid", f"'paper' for encoding {model.encoding!r}, which has no centres")
+        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
+        if any(math.isqrt(count) ** 2 != count for count in counts):
+            _refuse("model.num_heads", model.num_heads, "a square number for config.model.init='grid'")
+    elif model.init_values != "random":
+        _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
     if model.share_tables and model.encoding not in ("learned", "relative"):
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
     if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:

@@ -20,6 +20,7 @@ LARGEST_CONDITION_NUMBER = 1000.0
 
 # Which axis of a layer's parameter runs over heads: alone, or together with the channels of a head.
 HEAD_AXIS = {
+    "gate": 0,
     "position.centre": 0,
     "position.spread": 0,
     "position.row_weight": 0,

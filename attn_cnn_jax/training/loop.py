@@ -157,13 +157,25 @@ class Run:
         return last_records(self.workdir)
 
     def restore(self) -> dict[str, list]:
-        """Restores the newest checkpoint; returns the metrics of the steps since the last record."""
-        step = self.checkpoints.latest_step()
-        if step is None:
-            return {"loss": [], "accuracy": []}
-        self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
-        say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
-        return progress
+        """Restores the newest intact checkpoint; returns the metrics of the steps since the last record."""
+        steps = sorted(self.checkpoints.all_steps(), reverse=True)
+        for step in steps:
+            try:
+                self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
+            except UserError as error:
+                if jax.process_count() > 1:
+                    raise
+                say(f"skipping: {error}")
+                ckpt.set_aside(self.checkpoints, step)
+                continue
+            say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
+            return progress
+        if steps:
+            raise UserError(
+                f"no checkpoint in {self.workdir} is intact; they lie in {self.workdir / 'damaged'}\n"
+                "start again in another --workdir"
+            )
+        return {"loss": [], "accuracy": []}
 
     def loop(self, step: int, stop: dict) -> None:
         started = time.monotonic()

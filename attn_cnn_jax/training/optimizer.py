@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.models.variables import Arrays
 
-# Weight decay would pull heads towards the query pixel and towards uniform attention.
-NOT_DECAYED = ("centre", "spread")
+# Weight decay would pull heads towards the query pixel, towards uniform attention, and gates half open.
+NOT_DECAYED = ("centre", "spread", "gate")
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
@@ -46,7 +46,7 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
 
 
 def decayed(parameters: Arrays) -> dict[str, bool]:
-    """Which parameters weight decay applies to: all but the heads' centres and spreads."""
+    """Which parameters weight decay applies to: all but the heads' centres, spreads and gates."""
     return {name: name.rpartition(".")[2] not in NOT_DECAYED for name in parameters}
 
 

@@ -1,9 +1,13 @@
-"""Starting from a finished run: without some of its heads, or with these heads reset, as `config.start` says.
+"""Starting from a finished run: without some of its heads, with these heads reset, or, a ResNet, as attention.
+
+All as `config.start` says; a ResNet's convolutions become attention where `config.model.layers` does (Theorem 1).
+Or, without a run, every layer from one kernel.
 
 What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is
 written before the first step: a run needs the one it started from only once.
 """
 
+import math
 from pathlib import Path
 
 import jax
@@ -14,13 +18,16 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.encoder import heads_by_layer
+from attn_cnn_jax.models.from_convolution import convolutions_to_attention
+from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import Arrays, join, split
 from attn_cnn_jax.runs import load_run
 from attn_cnn_jax.training.checkpoints import open_checkpoints, saved_config
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
-MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "kernel", "dtype")
+INITIAL = ("init", "init_values", "locality", "sharpness")
+MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "kernel", "dtype", *INITIAL)
 
 
 def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
@@ -37,17 +44,24 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     Raises:
       UserError: if the first run is not there, is of another kind, or would lose all heads of a layer.
     """
-    if not config.start.run:
+    if not config.start.run and not config.start.kernel:
         return config, create_model(config.model, rngs=nnx.Rngs(config.seed))
     with open_checkpoints(workdir, config) as checkpoints:
         saved = saved_config(checkpoints)
     if saved is not None:
         saved.dataset.data_dir = config.dataset.data_dir
         return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
+    if config.start.kernel:
+        return config, create_from_kernel(config)
     first = load_run(config.start.run)
+    if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
+        first.config.model.layers = "attention"
+        first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
     check_same_kind(config, first.config)
-    counts = heads_by_layer(first.config.model)
     parameters, statistics = split(first.model)[1:]
+    if config.model.name == "resnet":
+        return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(config.seed)), parameters, statistics)
+    counts = heads_by_layer(first.config.model)
     chosen = choose(config, parameters, counts)
     if config.start.prune:
         check_some_left(counts, chosen)
@@ -57,11 +71,33 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     # Not the first run's seed alone: that would put the heads back where they came from.
     key = jax.random.fold_in(jax.random.key(config.seed), 2)
     fresh = create_model(config.model, rngs=nnx.Rngs(key))
-    skeleton, fresh_parameters, _ = split(fresh)
     if config.start.reset:
-        parameters = reset(parameters, fresh_parameters, counts, chosen)
-    parameters = {name: parameters[name].astype(array.dtype) for name, array in fresh_parameters.items()}
-    return config, join(skeleton, parameters, statistics)
+        parameters = reset(parameters, split(fresh)[1], counts, chosen)
+    return config, with_arrays(fresh, parameters, statistics)
+
+
+def create_from_kernel(config: ConfigDict) -> nnx.Module:
+    """A new network whose layers all begin as the convolution in the file `config.start.kernel`."""
+    path = config.start.kernel
+    try:
+        kernel = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
+    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    for block in model.blocks:
+        size = math.isqrt(block.attention.num_heads)
+        shape = (size, size, config.model.hidden_size, config.model.hidden_size)
+        if not isinstance(kernel, np.ndarray) or kernel.shape != shape or kernel.dtype.kind != "f":
+            found = f"{kernel.shape} {kernel.dtype}" if isinstance(kernel, np.ndarray) else "several arrays"
+            raise UserError(f"config.start.kernel={path!r} holds {found}: allowed is {shape}, floating point")
+        start_on_grid(block.attention, config.model.locality, kernel)
+    return model
+
+
+def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
+    """A network of this structure and with its types of parameters, but with the values of another."""
+    skeleton, own, _ = split(model)
+    return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
 
 
 def choose(config: ConfigDict, parameters: Arrays, counts: tuple[int, ...]) -> Heads:
@@ -90,6 +126,7 @@ def resolved(config: ConfigDict, counts: tuple[int, ...], chosen: Heads) -> Conf
     """The configuration with the numbers of heads that are left, and which were removed or reset."""
     values = config.to_dict()
     values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
+    values["model"] |= {"init": "paper", "init_values": "random"}  # heads that are left need not fill a grid
     values["start"]["heads"] = named(chosen)
     return ConfigDict(values)
 
