@@ -113,11 +113,11 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
 
 
 def saved_config(checkpoints: ocp.CheckpointManager) -> ConfigDict | None:
-    """The configuration inside the newest checkpoint, None where there is none."""
-    step = checkpoints.latest_step()
-    if step is None:
-        return None
-    return ConfigDict(checkpoints.restore(step, args=ocp.args.Composite(config=ocp.args.JsonRestore())).config)
+    """The configuration inside the newest checkpoint that can be read, None where there is none."""
+    for step in sorted(checkpoints.all_steps(), reverse=True):
+        with contextlib.suppress(UserError):  # damaged: the loop says so, and goes on from an older one
+            return ConfigDict(read_plain(checkpoints, step, "config"))
+    return None
 
 
 def network(state: TrainState) -> dict[str, dict]:

@@ -172,13 +172,30 @@ def test_configurations_without_sense_are_refused(data_dir, changes, message):
         small_config(data_dir, **changes)
 
 
-def test_runs_of_versions_without_these_keys_still_load(first, tmp_path):
-    shutil.copytree(first, tmp_path / "old")
-    (metadata,) = (tmp_path / "old" / "checkpoints").glob("*/config/metadata")
-    config = files.json.loads(metadata.read_text())
-    del config["start"], config["optimizer"]["covariance_penalty"]
-    metadata.write_text(files.json.dumps(config))
-    assert load_run(tmp_path / "old").config.start.run == ""
+def test_runs_of_versions_without_these_keys_still_load(data_dir, tmp_path):
+    config = small_config(data_dir)
+    _, state = initial_state(create_model(config.model, rngs=nnx.Rngs(0)), create_optimizer(config.optimizer, abs))
+    values = config.to_dict()
+    del values["start"], values["optimizer"]["covariance_penalty"]
+    old = files.from_json(files.json.dumps(values))
+    files.claim(tmp_path, old)
+    with checkpoints.open_checkpoints(tmp_path, old) as manager:
+        checkpoints.save(manager, 6, state, old, {"loss": [], "accuracy": []})
+    loaded = load_run(tmp_path).config
+    assert loaded.start.run == ""
+    assert loaded.optimizer.covariance_penalty == 0
+
+
+def test_a_damaged_newest_checkpoint_does_not_stop_a_pruned_run(first, data_dir, tmp_path):
+    config = small_config(data_dir, start__run=str(first), start__prune=True)
+    begun, network = start.begin(config, tmp_path)
+    _, state = initial_state(network, create_optimizer(config.optimizer, abs))
+    with checkpoints.open_checkpoints(tmp_path, begun) as manager:
+        for step in (0, 3):
+            checkpoints.save(manager, step, state, begun, {"loss": [], "accuracy": []})
+    (metadata,) = (tmp_path / "checkpoints" / "3").glob("config/metadata")
+    metadata.write_text(metadata.read_text()[:-9])
+    assert list(start.begin(config, tmp_path)[0].model.num_heads) == [3, 2]
 
 
 def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir, tmp_path):

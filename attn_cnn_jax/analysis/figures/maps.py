@@ -89,7 +89,8 @@ def draw_map(axes: Axes, probabilities: np.ndarray, query: tuple[int, int], head
     """One head's attention `(k, l)`; of uniform attention an even field of the middle colour."""
     largest = probabilities.max()
     axes.imshow(probabilities, cmap=COLOURS, vmin=0, vmax=largest, gid=f"map {head}", interpolation="nearest")
-    style.mark_query(axes, *query, colour=QUERY)
+    # In small pixels a thick outline would hide what the query attends to in itself.
+    style.mark_query(axes, *query, colour=QUERY, line=0.9 if max(probabilities.shape) <= 10 else 0.5)
     axes.set_title(f"{head + 1}", color=style.look(head).colour, fontsize=6, fontweight="bold", pad=1.5)
     for spine in axes.spines.values():
         spine.set_edgecolor(style.look(head).colour)

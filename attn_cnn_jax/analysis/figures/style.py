@@ -83,10 +83,12 @@ def styled():
     return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)
 
 
-def mark_query(axes: Axes, row: float = 0.0, column: float = 0.0, size: float = 1.0, colour: str = QUERY) -> None:
-    """Outlines the query pixel, whose centre stands at `(row, column)`."""
+def mark_query(
+    axes: Axes, row: float = 0.0, column: float = 0.0, size: float = 1.0, colour: str = QUERY, line: float = 0.9
+) -> None:
+    """Outlines the query pixel, whose centre stands at `(row, column)`, with a line in points."""
     corner = (column - size / 2, row - size / 2)
-    axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=colour, linewidth=0.9, gid="query", zorder=5))
+    axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=colour, linewidth=line, gid="query", zorder=5))
 
 
 def pixels(figure: Figure) -> np.ndarray:
