@@ -27,7 +27,7 @@ def fingerprint(folder):
 def read(folder):
     """Return the four arrays by name, or None where there is no valid cache."""
     try:
-        with np.load(folder / _FILE, allow_pickle=False) as file:
+        with (folder / _FILE).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             if str(file["fingerprint"]) == fingerprint(folder):
                 return {key: file[key] for key in _KEYS}
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError):

@@ -1,8 +1,8 @@
 """The data set that needs no network: scikit-learn's bundled 8x8 handwritten digits, as a tfds builder.
 
-The 1,797 pictures come in a fixed order. Every fifth one (index i with i % 5 == 4) is a test picture, the
-others train: 1,438 and 359. Pixel values 0 .. 16 are stored as round(255 / 16 * value), so 16 becomes 255 and
-the 17 levels stay distinct.
+The 1,797 pictures come in a fixed order. Of each class every fifth one is a test picture, the others train:
+1,442 and 355, the latter with 34 to 36 a class. Pixel values 0 .. 16 are stored as
+round(255 / 16 * value), so 16 becomes 255 and the 17 levels stay distinct.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from PIL import Image
 
 _DESCRIPTION = """
 1,797 handwritten digits, 8x8 grey pixels, bundled with scikit-learn: the test set of the UCI Machine Learning
-Repository's "Optical Recognition of Handwritten Digits". Every fifth picture is in the test split.
+Repository's "Optical Recognition of Handwritten Digits". Every fifth picture of each class is in the test split.
 """
 
 
@@ -48,9 +48,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
                 index,
                 {
                     "id": f"{split}_{index:05d}",
-                    "image": Image.fromarray(
-                        image
-                    ),  # tfds encodes NumPy pictures with TensorFlow, but not PIL's
+                    "image": Image.fromarray(image),  # tfds encodes NumPy pictures with TensorFlow, but not PIL's
                     "label": int(label),
                 },
             )
@@ -61,6 +59,8 @@ def pictures(split):
     from sklearn.datasets import load_digits  # a second to import, needed only once: on preparing
 
     digits = load_digits()
-    is_test = np.arange(len(digits.images)) % 5 == 4
+    is_test = np.zeros(len(digits.target), bool)
+    for digit in range(10):
+        is_test[np.flatnonzero(digits.target == digit)[4::5]] = True
     chosen = is_test if split == "test" else ~is_test
     return np.round(digits.images[chosen] * (255 / 16)).astype(np.uint8), digits.target[chosen]

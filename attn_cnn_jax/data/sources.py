@@ -33,10 +33,8 @@ SPECS = {
     spec.name: spec
     for spec in (
         Spec("cifar10", (32, 32, 3), 10, 50_000, 10_000, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        Spec(
-            "cifar100", (32, 32, 3), 100, 50_000, 10_000, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-        ),
-        Spec("digits", (8, 8, 1), 10, 1_438, 359, (0.3059,), (0.3763,)),
+        Spec("cifar100", (32, 32, 3), 100, 50_000, 10_000, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        Spec("digits", (8, 8, 1), 10, 1_442, 355, (0.3052,), (0.3760,)),
     )
 }
 
@@ -136,9 +134,7 @@ def split_validation(split, num_validation, seed):
     order = np.argsort(np.random.PCG64(seed).random_raw(total), kind="stable")
     is_validation = np.zeros(total, bool)
     is_validation[order[:num_validation]] = True
-    return tuple(
-        Split(split.images[chosen], split.labels[chosen]) for chosen in (~is_validation, is_validation)
-    )
+    return tuple(Split(split.images[chosen], split.labels[chosen]) for chosen in (~is_validation, is_validation))
 
 
 def _read(builder, split, spec):
@@ -158,8 +154,6 @@ def _read(builder, split, spec):
     if len(set(ids)) != expected:
         raise ValueError(f"{len(set(ids))} different {split} pictures where {expected} are announced")
     if not np.all((labels >= 0) & (labels < spec.num_classes)):
-        raise ValueError(
-            f"labels from {labels.min()} to {labels.max()} where there are {spec.num_classes} classes"
-        )
+        raise ValueError(f"labels from {labels.min()} to {labels.max()} where there are {spec.num_classes} classes")
     order = np.argsort(ids)  # tfds stores them shuffled
     return Split(images[order], labels[order])

@@ -65,8 +65,7 @@ def damaged(name, data_dir, reason):
     how = f"`{command(name, data_dir)} --replace`"
     archive = "" if name == "digits" else " (with `--archive PATH` where there is no network)"
     return UserError(
-        f"The prepared data set {folder(name, data_dir)} is damaged: {reason}.\n"
-        f"Prepare it again: {how}{archive}."
+        f"The prepared data set {folder(name, data_dir)} is damaged: {reason}.\nPrepare it again: {how}{archive}."
     )
 
 

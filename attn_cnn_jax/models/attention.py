@@ -67,7 +67,7 @@ class SelfAttention(nnx.Module):
         return self.position.position_terms(height, width, rows)
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array | None = None):
-        """Score terms that depend on the picture `(b, H, W, D)`: a dict of `(b, h, i, j, k, l)`."""
+        """Score terms that depend on the picture `(b, H, W, D)`: a dict of arrays that broadcast to `(b, h, i, j, k, l)`."""
         rows = jnp.arange(x.shape[1]) if query_rows is None else query_rows
         terms = self.position.content_terms(x, rows)
         return terms if self.content is None else terms | self.content.content_terms(x, rows)
@@ -88,8 +88,8 @@ class SelfAttention(nnx.Module):
         if self.depends_on_content:
             terms += self.content_terms(x).values()
         scores = functools.reduce(jnp.add, terms)
-        pixels = height * width
-        probabilities = kernels.softmax(scores.reshape(*scores.shape[:2], pixels, pixels))
+        scores = jnp.broadcast_to(scores, (*scores.shape[:2], height, width, height, width))
+        probabilities = kernels.softmax(scores.reshape(*scores.shape[:2], height * width, height * width))
         return probabilities if self.depends_on_content else probabilities[0]
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:

@@ -15,7 +15,8 @@ from attn_cnn_jax.models.encodings import (
     Relative,
     RelativeTables,
 )
-from attn_cnn_jax.models.layers import dropout, linear, parameter_dtype
+from attn_cnn_jax.models.layers import dropout, linear
+from attn_cnn_jax.models.scores import at_least_float32
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 
@@ -39,7 +40,7 @@ class Block(nnx.Module):
                 epsilon=LAYER_NORM_EPSILON,
                 use_fast_variance=False,
                 dtype=dtype,
-                param_dtype=parameter_dtype(dtype),
+                param_dtype=at_least_float32(dtype),
                 rngs=rngs,
             )
 
@@ -98,7 +99,7 @@ class AttentionClassifier(nnx.Module):
                 attention.append(with_pixel_axes(block.attention.probabilities(x), x.shape[1:3]))
             x = block(x, None if key is None else jax.random.fold_in(key, n))
         logits = self.classifier(x.mean(axis=(1, 2)))
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        logits = logits.astype(at_least_float32(logits.dtype))
         return (logits, attention) if return_attention else logits
 
     def attention(self, image_shape: tuple[int, int, int]) -> list[jax.Array]:

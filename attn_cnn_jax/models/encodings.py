@@ -11,7 +11,8 @@ from flax import nnx
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import scores
-from attn_cnn_jax.models.layers import linear, parameter_dtype, uniform
+from attn_cnn_jax.models.layers import linear, uniform
+from attn_cnn_jax.models.scores import at_least_float32
 from attn_cnn_jax.models.shifts import relative_positions
 
 RELATIVE_TERMS = ("content_content", "content_position", "position_content", "position_position")
@@ -28,7 +29,7 @@ class Encoding(nnx.Module):
         return {}
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
-        """Scores that depend on the picture `x` `(b, H, W, D)`, by name: `(b, h, i, j, k, l)`."""
+        """Scores that depend on the picture `x` `(b, H, W, D)`, by name; broadcast to `(b, h, i, j, k, l)`."""
         return {}
 
 
@@ -55,7 +56,7 @@ class Quadratic(FactorisingEncoding):
     """
 
     def __init__(self, num_heads: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        param_dtype = parameter_dtype(dtype)
+        param_dtype = at_least_float32(dtype)
         self.centre = nnx.Param(2 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
         self.spread = nnx.Param(1 + 0.01 * jax.random.normal(rngs.params(), (num_heads,), param_dtype))
 
@@ -76,7 +77,7 @@ class GeneralizedQuadratic(Encoding):
     """
 
     def __init__(self, num_heads: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        param_dtype = parameter_dtype(dtype)
+        param_dtype = at_least_float32(dtype)
         self.centre = nnx.Param(2 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
         noise = 0.01 * jax.random.normal(rngs.params(), (num_heads, 2, 2), param_dtype)
         self.spread = nnx.Param(jnp.eye(2, dtype=param_dtype)[None] + noise)
@@ -99,7 +100,7 @@ class RelativeTables(nnx.Module):
     def __init__(self, grid: tuple[int, int], hidden_size: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         def table(size):
             shape = (2 * size - 1, hidden_size)
-            return nnx.Param(jax.random.normal(rngs.params(), shape, parameter_dtype(dtype)))
+            return nnx.Param(jax.random.normal(rngs.params(), shape, at_least_float32(dtype)))
 
         self.row, self.column = table(grid[0]), table(grid[1])
 
@@ -123,7 +124,7 @@ class Learned(FactorisingEncoding):
 
     def __init__(self, num_heads: int, hidden_size: int, tables: RelativeTables, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         init = uniform(hidden_size)
-        shape, param_dtype = (num_heads, hidden_size), parameter_dtype(dtype)
+        shape, param_dtype = (num_heads, hidden_size), at_least_float32(dtype)
         self.tables = tables
         self.row_weight = nnx.Param(init(rngs.params(), shape, param_dtype))
         self.column_weight = nnx.Param(init(rngs.params(), shape, param_dtype))
@@ -194,7 +195,7 @@ class Relative(Encoding):
         rngs: nnx.Rngs,
     ):
         self.num_heads, self.head_size, self.terms, self.dtype = num_heads, head_size, tuple(terms), dtype
-        features, param_dtype = num_heads * head_size, parameter_dtype(dtype)
+        features, param_dtype = num_heads * head_size, at_least_float32(dtype)
 
         def needed(*names):
             return any(name in self.terms for name in names)
@@ -240,7 +241,7 @@ class Relative(Encoding):
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
         _, height, width, _ = x.shape
-        dtype = scores.at_least_float32(self.dtype)
+        dtype = at_least_float32(self.dtype)
         query = None if self.query is None else split_heads(self.query(x[:, query_rows]), self.num_heads)
         key = None if self.key is None else split_heads(self.key(x), self.num_heads)
         terms = {}
@@ -282,7 +283,7 @@ class Absolute(Content):
         super().__init__(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs, use_bias=False)
         shape = None if grid is None else (*grid, hidden_size)
         self.position = (
-            None if grid is None else nnx.Param(jax.random.normal(rngs.params(), shape, parameter_dtype(dtype)))
+            None if grid is None else nnx.Param(jax.random.normal(rngs.params(), shape, at_least_float32(dtype)))
         )
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
@@ -291,7 +292,7 @@ class Absolute(Content):
     def positions(self, x: jax.Array) -> jax.Array:
         """`P` for a picture's activations `x` `(b, H, W, D)`: `(H, W, D)` in their type."""
         if self.position is None:
-            return scores.sinusoidal_positions(*x.shape[1:], jnp.float32).astype(x.dtype)[None]
+            return scores.sinusoidal_positions(*x.shape[1:], at_least_float32(x.dtype)).astype(x.dtype)[None]
         if self.position.shape != x.shape[1:]:
             raise UserError(
                 f"a picture of {x.shape[1]}x{x.shape[2]} pixels, where learned absolute positions are for "

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from attn_cnn_jax.models.scores import at_least_float32
+
 
 def uniform(fan_in: int) -> nnx.Initializer:
     """PyTorch's default for linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
@@ -27,16 +29,11 @@ def linear(
         out_features,
         use_bias=use_bias,
         dtype=dtype,
-        param_dtype=parameter_dtype(dtype),
+        param_dtype=at_least_float32(dtype),
         kernel_init=uniform(in_features),
         bias_init=uniform(in_features),
         rngs=rngs,
     )
-
-
-def parameter_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """Parameters stay in float32 under bfloat16 compute, and follow float64 in tests."""
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def dropout(key: jax.Array | None, x: jax.Array, rate: float) -> jax.Array:

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.layers import linear, parameter_dtype, uniform
+from attn_cnn_jax.models.layers import linear, uniform
+from attn_cnn_jax.models.scores import at_least_float32
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 CHANNELS = (64, 128, 256, 512)
@@ -23,7 +24,7 @@ def convolution(
         padding=kernel_size // 2,
         use_bias=False,
         dtype=dtype,
-        param_dtype=parameter_dtype(dtype),
+        param_dtype=at_least_float32(dtype),
         kernel_init=uniform(in_features * kernel_size**2),
         rngs=rngs,
     )
@@ -37,7 +38,7 @@ def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchN
         epsilon=1e-5,
         use_fast_variance=False,
         dtype=dtype,
-        param_dtype=parameter_dtype(dtype),
+        param_dtype=at_least_float32(dtype),
         rngs=rngs,
     )
 
@@ -92,4 +93,4 @@ class ResNet(nnx.Module):
         for block in self.blocks:
             x = block(x, train)
         logits = self.classifier(x.mean(axis=(1, 2)))
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return logits.astype(at_least_float32(logits.dtype))

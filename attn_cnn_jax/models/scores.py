@@ -104,5 +104,5 @@ def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtyp
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
-    """The type in which scores and softmax are computed for activations of `dtype`."""
-    return jnp.promote_types(dtype, jnp.float32)
+    """The type of parameters, scores, softmax and loss where activations are of `dtype`."""
+    return max(jnp.dtype(dtype), jnp.dtype(jnp.float32), key=lambda d: d.itemsize)

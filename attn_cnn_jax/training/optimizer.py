@@ -31,12 +31,14 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
             after = optax.piecewise_constant_schedule(config.learning_rate, steps)
         case "constant":
             after = optax.constant_schedule(config.learning_rate)
-    schedule = after
-    if warmup:
-        rise = optax.linear_schedule(0.0, config.learning_rate, warmup)
-        schedule = optax.join_schedules([rise, after], [warmup])
-    if config.schedule_every == "epoch":
-        return lambda step: schedule(step // steps_per_epoch * steps_per_epoch)
+
+    def schedule(step):
+        if config.schedule_every == "epoch":
+            step = step // steps_per_epoch * steps_per_epoch
+        step = jnp.asarray(step, float)  # an integer would count in float32 even where x64 is on
+        rising = config.learning_rate * step / max(1, warmup)
+        return jnp.where(step < warmup, rising, after(jnp.maximum(step - warmup, 0)))
+
     return schedule
 
 

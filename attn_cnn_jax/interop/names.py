@@ -1,0 +1,91 @@
+"""Which array of a network here is which array of a PyTorch network of the authors' release.
+
+PyTorch keeps a linear map as `(out, in)` and a convolution as `(out, in, row, column)`; here they are
+`(in, out)` and `(row, column, in, out)`.
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+ATTENTION = {
+    "embedding": "features_upscale",
+    "attention.position.centre": "attention.self.attention_centers",
+    "attention.position.spread": "attention.self.attention_spreads",
+    "attention.position.tables.row": "attention.self.row_embeddings.weight",
+    "attention.position.tables.column": "attention.self.col_embeddings.weight",
+    "attention.position.row_weight": "attention.self.head_keys_row.weight",
+    "attention.position.column_weight": "attention.self.head_keys_col.weight",
+    "attention.content.query": "attention.self.query",
+    "attention.content.key": "attention.self.key",
+    "attention.output": "attention.self.value",
+    "dense": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output_norm": "output.LayerNorm",
+    "classifier": "classifier",
+}
+
+RESNET = {
+    "stem": "conv1",
+    "stem_norm": "bn1",
+    "conv1": "conv1",
+    "norm1": "bn1",
+    "conv2": "conv2",
+    "norm2": "bn2",
+    "shortcut": "shortcut.0",
+    "shortcut_norm": "shortcut.1",
+    "classifier": "linear",
+}
+
+LEAVES = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
+
+
+def to_pytorch(arrays: Mapping[str, np.ndarray], *, blocks_a_stage: tuple[int, ...] | None = None) -> dict:
+    """Renames and transposes arrays (parameters, statistics or gradients) as the release has them.
+
+    Args:
+      arrays: by our names, such as `blocks.0.dense.kernel`.
+      blocks_a_stage: of a ResNet, e.g. `(2, 2, 2, 2)`; None for an attention network.
+
+    Returns:
+      NumPy arrays by the release's names.
+    """
+    return {pytorch_name(name, blocks_a_stage): transposed(name, np.asarray(x)) for name, x in arrays.items()}
+
+
+def pytorch_name(name: str, blocks_a_stage: tuple[int, ...] | None) -> str:
+    """`blocks.0.dense.kernel -> encoder.layer.0.attention.output.dense.weight`."""
+    table = ATTENTION if blocks_a_stage is None else RESNET
+    prefix, rest = "", name
+    if match := re.match(r"blocks\.(\d+)\.(.*)", name):
+        number, rest = int(match[1]), match[2]
+        prefix = f"encoder.layer.{number}." if blocks_a_stage is None else f"layer{_stage(number, blocks_a_stage)}."
+    if rest in table:
+        return prefix + table[rest]
+    module, _, leaf = rest.rpartition(".")
+    return f"{prefix}{table[module]}.{LEAVES[leaf]}"
+
+
+def _stage(number: int, blocks_a_stage: tuple[int, ...]) -> str:
+    """Block 3 of stages of two is block 1 of stage 2: `"2.1"`."""
+    for stage, count in enumerate(blocks_a_stage, start=1):
+        if number < count:
+            return f"{stage}.{number}"
+        number -= count
+    raise KeyError(f"block {number} is outside the stages {blocks_a_stage}")
+
+
+def transposed(name: str, x: np.ndarray) -> np.ndarray:
+    """One of our arrays in PyTorch's order of axes."""
+    if not name.endswith(".kernel"):
+        return x
+    return x.T if x.ndim == 2 else x.transpose(3, 2, 0, 1)

@@ -1,0 +1,281 @@
+"""What the archive reader takes, and everything that it must refuse."""
+
+import contextlib
+import gzip
+import os
+import pickle
+import tarfile
+
+import cifar_archives
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attn_cnn_jax.data import archive, python_layout
+from attn_cnn_jax.errors import UserError
+
+FOLDER = "cifar-10-batches-bin"
+
+
+@pytest.mark.parametrize(("name", "kind"), cifar_archives.FOLDERS)
+def test_pictures_labels_and_names_come_back_exactly(tmp_path, name, kind):
+    content = archive.read(cifar_archives.write(tmp_path / "a.tar.gz", name, kind), name)
+    for split, (images, labels) in cifar_archives.random_pictures(name).items():
+        np.testing.assert_array_equal(content.images[split], images)
+        np.testing.assert_array_equal(content.labels[split], labels)
+    assert content.class_names == tuple(map(tuple, cifar_archives.class_names(name)))
+    assert content.kind == kind
+    assert not content.official
+
+
+def refusal(path, name="cifar10"):
+    with pytest.raises(UserError) as caught:
+        archive.read(path, name)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert str(path) in lines[0]
+    assert "https://www.cs.toronto.edu/~kriz/cifar.html" in lines[1]
+    return lines[0]
+
+
+def changed(tmp_path, change, name="cifar10", kind="binary"):
+    return refusal(cifar_archives.write(tmp_path / "a.tar.gz", name, kind, change=change), name)
+
+
+def test_a_path_that_is_no_file(tmp_path):
+    assert "No such file" in refusal(tmp_path / "absent.tar.gz")
+    assert "Is a directory" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"not an archive", b"PK\x03\x04 a zip", b"\x1f\x8b\x08\x00"])
+def test_another_kind_of_file(tmp_path, data):
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(data)
+    assert "no .tar.gz" in refusal(path)
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("kind", ["binary", "python"])
+def test_a_truncated_file(tmp_path, fraction, kind):
+    path = cifar_archives.write(tmp_path / "a.tar.gz", kind=kind)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * fraction)])
+    assert "truncated" in refusal(path)
+
+
+def test_a_flipped_bit_anywhere_is_found(tmp_path):
+    path = cifar_archives.write(tmp_path / "a.tar.gz")
+    data = bytearray(path.read_bytes())
+    for place in np.linspace(20, len(data) - 1, 25, dtype=int):
+        data[place] ^= 1
+        path.write_bytes(data)
+        refusal(path)
+        data[place] ^= 1
+
+
+def test_the_archive_of_the_other_data_set(tmp_path):
+    assert "it holds cifar100" in refusal(cifar_archives.write(tmp_path / "a.tar.gz", "cifar100"), "cifar10")
+
+
+def test_an_archive_of_something_else(tmp_path):
+    assert "none of the official folders" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", [("x/y", b"z")]))
+    assert "none of the official folders" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", []))
+
+
+def test_two_layouts_in_one(tmp_path):
+    files = [("cifar-10-batches-bin/test_batch.bin", b"x"), ("cifar-10-batches-py/test_batch", b"x")]
+    assert "second 'cifar-10-batches-py'" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", files))
+    files = [("cifar-10-batches-bin/test_batch.bin", b"x")] * 2
+    assert "second 'test_batch.bin'" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", files))
+
+
+@pytest.mark.parametrize("missing", ["data_batch_3.bin", "test_batch.bin", "batches.meta.txt"])
+def test_a_missing_file(tmp_path, missing):
+    assert f"{FOLDER}/{missing} is missing" in changed(tmp_path, lambda files: files.pop(missing))
+
+
+@pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"x"])
+def test_a_file_that_is_not_whole_records(tmp_path, cut):
+    change = lambda files: files.update({"data_batch_2.bin": cut(files["data_batch_2.bin"])})  # noqa: E731
+    assert "data_batch_2.bin has" in changed(tmp_path, change)
+    assert "not a multiple of 3,073" in changed(tmp_path, change)
+
+
+@pytest.mark.parametrize(("name", "place", "limit"), [("cifar10", 0, 10), ("cifar100", 0, 20), ("cifar100", 1, 100)])
+def test_a_label_out_of_range(tmp_path, name, place, limit):
+    file = "test_batch.bin" if name == "cifar10" else "test.bin"
+
+    def change(files):
+        data = bytearray(files[file])
+        data[place] = limit
+        files[file] = bytes(data)
+
+    assert f"the label {limit}; {name} has 0 to {limit - 1}" in changed(tmp_path, change, name)
+
+
+@pytest.mark.parametrize("text", [b"", b"cat\n" * 10, b"\xff\xfe" * 10, b"a b c d e f g h i", b"a b c d e f g h i j k"])
+def test_wrong_class_names(tmp_path, text):
+    assert "class names" in changed(tmp_path, lambda files: files.update({"batches.meta.txt": text}))
+
+
+def test_more_pictures_than_official(tmp_path):
+    rows = np.zeros((10_001, 3073), np.uint8).tobytes()
+    message = changed(tmp_path, lambda files: files.update({"test_batch.bin": rows}))
+    assert "10,001 test pictures; cifar10 has 10,000" in message
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", f"{FOLDER}/../../x", f"{FOLDER}/.."])
+def test_a_path_that_leads_outside(tmp_path, name):
+    assert "leads outside" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", [(name, b"")]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (tarfile.SYMTYPE, "is a link"),
+        (tarfile.LNKTYPE, "is a link"),
+        (tarfile.FIFOTYPE, "no plain file"),
+        (tarfile.CHRTYPE, "no plain file"),
+    ],
+)
+def test_a_member_that_is_no_plain_file(tmp_path, kind, reason):
+    info = tarfile.TarInfo(f"{FOLDER}/test_batch.bin")
+    info.type, info.linkname = kind, "/etc/passwd"
+    assert reason in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", [(info, b"")]))
+
+
+def test_a_bomb_by_claim(tmp_path):
+    info = tarfile.TarInfo(f"{FOLDER}/test_batch.bin")
+    info.size = 2**40
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)))
+    assert "claims 1,099,511,627,776 bytes" in refusal(path)
+
+
+def test_a_bomb_in_fact_is_stopped_at_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_MAX_BYTES", 2**22)
+    path = cifar_archives.write_huge(tmp_path / "a.tar.gz", 2**22)
+    assert path.stat().st_size < 2**16
+    assert "unpacks to more than 4 MiB" in refusal(path)
+
+
+def test_a_bomb_behind_the_last_member(tmp_path, monkeypatch):
+    path = cifar_archives.write(tmp_path / "a.tar.gz")
+    monkeypatch.setattr(archive, "_MAX_BYTES", 2**20)
+    path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**21)))
+    assert "unpacks to more than 1 MiB" in refusal(path)
+
+
+def test_a_long_name_that_is_a_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_MAX_BYTES", 2**20)
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2**21)))
+    assert "unpacks to more than 1 MiB" in refusal(path)
+
+
+def test_very_many_members(tmp_path):
+    members = [(f"x/{i}", b"") for i in range(101)]
+    assert "more than 100 members" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", members))
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_malicious_pickle_is_refused_and_does_nothing(tmp_path, protocol):
+    bait = pickle.dumps({"data": Malicious(tmp_path / "run")}, protocol)
+    pickle.loads(bait)
+    assert (tmp_path / "run").exists()  # the bait works on pickle itself
+    (tmp_path / "run").rmdir()
+    message = changed(tmp_path, lambda files: files.update({"data_batch_1": bait}), kind="python")
+    assert "data_batch_1 is no pickle of the official form" in message
+    assert "no need of" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "exhausted"),
+        (b"\x80\x02}q\x01", "exhausted"),
+        (b"\x80\x02]q\x01.", "no dict"),
+        (b"cos\nsystem\n(S'true'\ntR.", "os system"),
+        (b"\x80\x02cnumpy\nndarray\n.", "no dict"),
+        (b"\x80\x02}U\x04datacnumpy\ndtype\nU\x02u1\x85Rs.", "no array"),
+        (b"\x80\x02}(K\x01u.", "shorter"),
+        (b"\x80\x02.", "damaged"),
+        (b"\x80\x02}h\x07.", "damaged"),
+        (b"\x80\x02K\x01K\x02a.", "no list"),
+        (b"\x80\x02K\x01K\x02K\x03s.", "no dict"),
+        (b"\x80\x02}K\x01b.", "no array"),
+        (b"\x80\x02}(]K\x01u.", "damaged"),
+        (b"\x80\x02(\x85.", "damaged"),
+    ],
+)
+def test_damaged_and_senseless_pickles(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        python_layout.loads(data)
+
+
+def test_very_many_opcodes(monkeypatch):
+    monkeypatch.setattr(python_layout, "_MAX_OPCODES", 1000)
+    with pytest.raises(ValueError, match="more than 1000 pickle opcodes"):
+        python_layout.loads(b"]" * 1002 + b".")
+
+
+def test_a_memo_index_costs_no_memory():
+    # pickle itself would reserve 32 GiB for this index.
+    assert python_layout.loads(b"\x80\x02}r\xff\xff\xff\x7fU\x01aK\x01s.") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda c: c.pop(b"data"), "no 'data' of N x 3,072 bytes"),
+        (lambda c: c.update({b"data": b"text"}), "no 'data'"),
+        (lambda c: c.update({b"data": c[b"data"][:, :-1]}), "no 'data'"),
+        (lambda c: c.update({b"data": c[b"data"].astype(np.float32)}), "something else than bytes"),
+        (lambda c: c.update({b"data": np.array([[{}]])}), "something else than bytes"),
+        (lambda c: c.pop(b"labels"), "no list 'labels'"),
+        (lambda c: c[b"labels"].pop(), "no list 'labels'"),
+        (lambda c: c[b"labels"].__setitem__(0, -1), "not class numbers"),
+        (lambda c: c[b"labels"].__setitem__(0, True), "not class numbers"),
+        (lambda c: c[b"labels"].__setitem__(0, b"cat"), "not class numbers"),
+        (lambda c: c[b"labels"].__setitem__(0, 2**70), "not class numbers"),
+        (lambda c: c[b"labels"].__setitem__(0, 10), "the label 10"),
+    ],
+)
+def test_a_python_batch_with_wrong_content(tmp_path, edit, reason):
+    def change(files):
+        images, labels = cifar_archives.random_pictures("cifar10")["test"]
+        content = cifar_archives.python_batch("cifar10", "test_batch", images.reshape(7, -1), labels)
+        edit(content)
+        files["test_batch"] = cifar_archives.old_pickle(content)
+
+    message = changed(tmp_path, change, kind="python")
+    assert "test" in message
+    assert reason in message
+
+
+def test_a_column_major_array_is_read_right():
+    array = np.asfortranarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
+    assert np.array_equal(python_layout.loads(cifar_archives.old_pickle({b"data": array}))["data"], array)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_change_of_a_pickle_gives_content_or_a_value_error(data):
+    whole = cifar_archives.old_pickle({b"data": np.zeros((2, 3), np.uint8), b"labels": [1, 2], b"l": [b"x"]})
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ValueError):
+        assert isinstance(python_layout.loads(bytes(damaged)), dict)

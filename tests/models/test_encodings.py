@@ -1,0 +1,198 @@
+"""Every encoding against the naive loops of tests/references, in float64."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.encodings import RELATIVE_TERMS
+from tests.references import numpy_attention as naive
+
+HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 4, 3
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def layer_and_picture(**model):
+    """A float64 attention layer with no parameter left at a special value, and a picture for it."""
+    config = attention_config(
+        dtype="float64", image_shape=(HEIGHT, WIDTH, 3), downsample=1, num_layers=1, num_heads=HEADS, hidden_size=HIDDEN
+    ).model
+    with config.unlocked():
+        config.update(model)
+    layer = create_model(config, rngs=nnx.Rngs(0)).blocks[0].attention
+    return layer, jax.random.normal(jax.random.key(1), (HEIGHT, WIDTH, HIDDEN), jnp.float64)
+
+
+def value(variable):
+    return np.asarray(variable[...])
+
+
+def per_head(linear):
+    """A linear map to `h D_h` features as one matrix a head, `(h, D, D_h)`, and its bias `(h, D_h)`."""
+    kernel = value(linear.kernel)
+    weights = kernel.reshape(kernel.shape[0], HEADS, -1).transpose(1, 0, 2)
+    return weights, None if linear.bias is None else value(linear.bias).reshape(HEADS, -1)
+
+
+def naive_scores(layer, x):
+    """Scores `(h, i, j, k, l)` of the layer's parameters by a loop over heads and pairs of pixels."""
+    position, kind = layer.position, type(layer.position).__name__
+    x = np.asarray(x)
+    if layer.content is not None:
+        query, query_bias = per_head(layer.content.query)
+        key, key_bias = per_head(layer.content.key)
+    if kind == "Relative":
+        maps = {name: per_head(getattr(position, name))[0] for name in ("query", "key") if getattr(position, name)}
+        tables = [value(position.tables.row), value(position.tables.column)] if position.tables else None
+
+    def score(h, q, k):
+        if kind == "Quadratic":
+            total = naive.quadratic_score(q, k, value(position.centre)[h], value(position.spread)[h])
+        elif kind == "GeneralizedQuadratic":
+            total = naive.generalized_quadratic_score(q, k, value(position.centre)[h], value(position.spread)[h])
+        elif kind == "Learned":
+            total = naive.learned_score(
+                q,
+                k,
+                value(position.tables.row),
+                value(position.tables.column),
+                value(position.row_weight)[h],
+                value(position.column_weight)[h],
+            )
+        elif kind == "Relative":
+            nothing = np.zeros((HIDDEN, HEAD_SIZE))
+            names = {"position_content": "bias_content", "position_position": "bias_position"}
+            total = naive.relative_score(
+                x[q],
+                x[k],
+                naive.relative_vector(q, k, *tables) if tables else np.zeros(HIDDEN),
+                maps["query"][h] if "query" in maps else nothing,
+                maps["key"][h] if "key" in maps else nothing,
+                value(position.position_key)[h] if position.position_key is not None else nothing,
+                value(position.content_bias)[h] if position.content_bias is not None else np.zeros(HEAD_SIZE),
+                value(position.position_bias)[h] if position.position_bias is not None else np.zeros(HEAD_SIZE),
+                terms=tuple(names.get(term, term) for term in position.terms),
+            )
+        else:
+            weights = [per_head(m)[0][h] for m in (position.query, position.key)]
+            if position.position is None:
+                p = naive.sinusoidal_positions(HEIGHT, WIDTH, HIDDEN)
+            else:
+                p = value(position.position)
+            total = naive.absolute_score(x[q], p[q], x[k], p[k], *weights)
+        if layer.content is not None:
+            total += naive.content_score(x[q], x[k], query[h], query_bias[h], key[h], key_bias[h])
+        return total
+
+    return naive.scores_of_picture(score, HEADS, HEIGHT, WIDTH)
+
+
+CASES = [
+    {"encoding": "quadratic"},
+    {"encoding": "quadratic_generalized"},
+    {"encoding": "learned"},
+    {"encoding": "quadratic", "content": True},
+    {"encoding": "quadratic_generalized", "content": True, "head_size": HEAD_SIZE},
+    {"encoding": "learned", "content": True},
+    {"encoding": "relative", "head_size": HEAD_SIZE},
+    *({"encoding": "relative", "head_size": HEAD_SIZE, "relative_terms": (term,)} for term in RELATIVE_TERMS),
+    {"encoding": "absolute_learned", "head_size": HEAD_SIZE},
+    {"encoding": "absolute_sinusoidal"},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_attention_is_the_softmax_of_the_papers_scores(case):
+    layer, x = layer_and_picture(**case)
+    expected = naive.softmax_over_keys(naive_scores(layer, x))
+    got = layer.probabilities(x[None])
+    assert (got.ndim == 4) == layer.depends_on_content
+    got = got[0] if layer.depends_on_content else got
+    chex.assert_trees_all_close(got.reshape(expected.shape), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_layer_output_is_the_sum_over_heads(case):
+    layer, x = layer_and_picture(**case)
+    probabilities = naive.softmax_over_keys(naive_scores(layer, x))
+    bias = value(layer.output.bias)
+    if layer.value is None:
+        weights = value(layer.output.kernel).reshape(HEADS, HIDDEN, HIDDEN)
+        expected = naive.mhsa(probabilities, np.asarray(x), weights, bias)
+    else:
+        values = value(layer.value.kernel).reshape(HIDDEN, HEADS, HEAD_SIZE).transpose(1, 0, 2)
+        outputs = value(layer.output.kernel).reshape(HEADS, HEAD_SIZE, HIDDEN)
+        expected = naive.mhsa_factored(probabilities, np.asarray(x), values, outputs, bias)
+    other = jax.random.normal(jax.random.key(2), x.shape, x.dtype)
+    got = layer(jnp.stack([other, x]))[1]
+    chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_head_size_below_hidden_size_factors_the_value_map():
+    layer, x = layer_and_picture(encoding="quadratic", head_size=HEAD_SIZE)
+    chex.assert_shape(layer.value.kernel[...], (HIDDEN, HEADS * HEAD_SIZE))
+    probabilities = naive.softmax_over_keys(naive_scores(layer, x))
+    values = value(layer.value.kernel).reshape(HIDDEN, HEADS, HEAD_SIZE).transpose(1, 0, 2)
+    outputs = value(layer.output.kernel).reshape(HEADS, HEAD_SIZE, HIDDEN)
+    expected = naive.mhsa_factored(probabilities, np.asarray(x), values, outputs, value(layer.output.bias))
+    chex.assert_trees_all_close(layer(x[None])[0], expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("encoding", ["quadratic", "learned"])
+def test_factorised_kernel_equals_dense_forward_and_backward(encoding):
+    layer, x = layer_and_picture(encoding=encoding)
+    graph, state = nnx.split(layer)
+
+    def loss(state, x, kernel):
+        layer = nnx.merge(graph, state, copy=True)
+        layer.kernel = kernel
+        return jnp.square(layer(x[None])).sum()
+
+    dense = jax.value_and_grad(loss, argnums=(0, 1))(state, x, "dense")
+    factorised = jax.value_and_grad(loss, argnums=(0, 1))(state, x, "factorised")
+    chex.assert_trees_all_close(factorised, dense, rtol=1e-11, atol=1e-12)
+
+
+def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre():
+    layer, _ = layer_and_picture(encoding="quadratic", image_shape=(31, 31, 3))
+    layer.position.centre[...] = jnp.array([[2.0, -1.0], [0.5, 0.25]])
+    layer.position.spread[...] = jnp.array([1.0, 0.8])
+    attention = layer.probabilities(jax.ShapeDtypeStruct((1, 31, 31, 0), jnp.float64)).reshape(2, 31, 31, 31, 31)
+    row, column = np.meshgrid(np.arange(31) - 15, np.arange(31) - 15, indexing="ij")
+    for h, spread in enumerate((1.0, 0.8)):
+        p = np.asarray(attention[h, 15, 15])
+        mean = np.array([(p * row).sum(), (p * column).sum()])
+        np.testing.assert_allclose(mean, value(layer.position.centre)[h], atol=1e-6)
+        variance = (p * (row - mean[0]) ** 2).sum()
+        np.testing.assert_allclose(variance, spread**-2, rtol=1e-6)
+
+
+def test_shared_tables_are_one_pair_for_all_layers():
+    config = attention_config(encoding="learned", share_tables=True, num_layers=3, hidden_size=8, image_shape=(4, 6, 3))
+    model = create_model(config.model, rngs=nnx.Rngs(0))
+    tables = [block.attention.position.tables for block in model.blocks]
+    assert all(table is tables[0] for table in tables)
+    with config.unlocked():
+        config.model.share_tables = False
+    count = lambda m: sum(leaf.size for leaf in jax.tree.leaves(nnx.state(m, nnx.Param)))  # noqa: E731
+    own = create_model(config.model, rngs=nnx.Rngs(0))
+    assert count(own) - count(model) == 2 * ((2 * 2 - 1) + (2 * 3 - 1)) * 8
+
+
+def test_pictures_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables():
+    from attn_cnn_jax.errors import UserError
+
+    layer, _ = layer_and_picture(encoding="quadratic")
+    assert layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64)).shape == (1, 7, 2, HIDDEN)
+    layer, _ = layer_and_picture(encoding="learned")
+    with pytest.raises(UserError, match="7x2 pixels, where learned relative positions reach 3x4"):
+        layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64))
