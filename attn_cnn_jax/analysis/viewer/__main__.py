@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.viewer import pictures as sources
-from attn_cnn_jax.analysis.viewer.collect import page_data, picture_data
+from attn_cnn_jax.analysis.viewer.collect import page_data, picture_entries
 from attn_cnn_jax.analysis.viewer.page import render, write
 from attn_cnn_jax.errors import UserError
 
@@ -31,11 +31,10 @@ def build(arguments: argparse.Namespace) -> None:
     shape = tuple(run.config.model.image_shape)
     size = arguments.size or shape[:2]
     title = f"What the heads of {arguments.run.resolve().name} attend to"
-    data = page_data(run, size, title=title)
+    data = page_data(run, size, title=title, workdir=arguments.run)
     pictures, class_names = choose_pictures(run, arguments, (*size, shape[2]))
     room = arguments.megabytes * 1e6 - len(render(data))
-    for number, picture in enumerate(pictures):
-        entry = picture_data(run, picture, class_names)
+    for number, entry in enumerate(picture_entries(run, pictures, class_names)):
         room -= len(render(data | {"pictures": [entry]})) - len(render(data | {"pictures": []}))
         if room < 0:
             print(

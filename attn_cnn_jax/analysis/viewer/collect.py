@@ -1,11 +1,14 @@
 """What the page knows of a run, as a dictionary that is ready for JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attn_cnn_jax.analysis.viewer.content import pack, quantise
+from attn_cnn_jax.analysis.viewer.history import recorded_epochs
 from attn_cnn_jax.analysis.viewer.pictures import Picture, data_uri
 from attn_cnn_jax.analysis.viewer.positions import position_parameters, position_scores
 from attn_cnn_jax.errors import UserError
@@ -16,6 +19,7 @@ from attn_cnn_jax.runs import Run
 MOST_HEADS = 1024
 MOST_PIXELS = 128 * 128  # that a query can attend to, in the browser
 MOST_CONTENT_PIXELS = 32 * 32  # where every pair of pixels is stored
+MOST_VALUES = 4_000_000  # that the browser computes when the query moves
 
 
 def check(run: Run, size: tuple[int, int]) -> None:
@@ -33,20 +37,22 @@ def check(run: Run, size: tuple[int, int]) -> None:
     if pixels > most:
         kind = "attention that depends on content" if content else "attention"
         raise UserError(f"{kind} over {pixels} pixels: a page shows at most {most}; choose a smaller --size")
+    if heads * pixels > MOST_VALUES:
+        raise UserError(f"{heads} heads over {pixels} pixels are too much for a page; choose a smaller --size")
 
 
-def page_data(run: Run, size: tuple[int, int], *, title: str, epochs: list[dict] | None = None) -> dict:
+def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | None = None) -> dict:
     """All that does not depend on a picture.
 
     Args:
       run: the run.
       size: (H, W) of the pictures, in pixels.
       title: the page's title, plain text.
-      epochs: positions recorded in training, as `history.recorded` returns them.
+      workdir: the run directory, whose recorded positions become `epochs`; None for none.
 
     Returns:
-      `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of score terms),
-      `contentTerms` (those that are stored with each picture), `layers` (`heads`, and `position` as
+      `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of
+      score terms), `contentTerms` (those that are stored with each picture), `layers` (`heads`, and `position` as
       `position_parameters` returns it), `epochs`, and `pictures`, an empty list.
     """
     check(run, size)
@@ -57,7 +63,8 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, epochs: list[dict]
         for block in run.model.blocks
     ]
     content = content_names(run)
-    positions = [layer["position"]["term"] for layer in layers if layer["position"]]
+    position = layers[0]["position"]["term"] if layers[0]["position"] else None
+    heads = [layer["heads"] for layer in layers]
     return {
         "title": title,
         "facts": {
@@ -68,50 +75,64 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, epochs: list[dict]
         "size": list(size),
         "grid": list(grid),
         "channels": model.image_shape[2],
-        "terms": positions[:1] + content,
+        "terms": [position] * (position is not None) + content,
         "contentTerms": content,
         "layers": layers,
-        "epochs": epochs or [],
+        "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],
         "pictures": [],
     }
 
 
-def picture_data(run: Run, picture: Picture, class_names: tuple[str, ...]) -> dict:
-    """A picture, what the network takes it for, and the content scores of every head.
+def picture_entries(run: Run, pictures: list[Picture], class_names: tuple[str, ...]) -> Iterator[dict]:
+    """Pictures, what the network takes them for, and the content scores of every head.
+
+    Yields:
+      For each picture `name`, `label`, `prediction`, `confidence`, `source` (a data URI), and `content`: None, or
+      what `content_data` returns.
+    """
+    if not pictures:
+        return
+    predictions = run.predict(np.stack([picture.pixels for picture in pictures]))
+    scores = content_scorer(run) if run.model.depends_on_content else None
+    for picture, probabilities in zip(pictures, predictions, strict=True):
+        best = int(probabilities.argmax())
+        yield {
+            "name": picture.name,
+            "label": picture.label,
+            "prediction": class_names[best] if class_names else f"class {best}",
+            "confidence": round(float(probabilities[best]), 4),
+            "source": data_uri(picture.pixels),
+            "content": content_data(run, scores(picture.pixels)) if scores else None,
+        }
+
+
+def content_data(run: Run, layers: list[dict[str, np.ndarray]]) -> dict:
+    """Quantised content scores of a picture.
+
+    Args:
+      run: the run.
+      layers: for each layer, its content terms by name, `(h, i, j, k, l)` each.
 
     Returns:
-      `name`, `label`, `prediction`, `confidence`, `source` (a data URI), and `content`: None, or `codes` as
-      `content.pack` writes them and `heads[layer][head][term]`, a pair of rank and step; factors stand in the
-      order of layers, heads and terms, queries before keys.
+      `codes` as `content.pack` writes them, and `heads[layer][head][term]`, a pair of rank and step; factors
+      stand in the order of layers, heads and terms, queries before keys.
     """
-    probabilities = run.predict(picture.pixels[None])[0]
-    prediction = int(probabilities.argmax())
-    return {
-        "name": picture.name,
-        "label": picture.label,
-        "prediction": class_names[prediction] if class_names else f"class {prediction}",
-        "confidence": round(float(probabilities[prediction]), 4),
-        "source": data_uri(picture.pixels),
-        "content": content_data(run, picture.pixels) if run.model.depends_on_content else None,
-    }
-
-
-def content_data(run: Run, pixels: np.ndarray) -> dict:
-    """Quantised content scores of a picture `(H, W, C)`: what `picture_data` calls `content`."""
     codes, heads = [], []
-    for attention, terms in zip(_attentions(run), content_scores(run, pixels), strict=True):
-        grid = tuple(size // run.config.model.downsample for size in pixels.shape[:2])
-        position = np.broadcast_to(position_scores(attention, grid), next(iter(terms.values())).shape)
+    for block, terms in zip(run.model.blocks, layers, strict=True):
+        _, height, width, _, _ = next(iter(terms.values())).shape
+        pixels = height * width
+        terms = {name: np.asarray(term, np.float64).reshape(-1, pixels, pixels) for name, term in terms.items()}
+        position = position_scores(block.attention, (height, width))
         heads.append([])
-        for head in range(attention.num_heads):
+        for head in range(block.attention.num_heads):
             factors = quantise({name: term[head] for name, term in terms.items()}, position[head])
             heads[-1].append({name: [f.codes.shape[1], f.step] for name, f in factors.items()})
             codes += [f.codes for f in factors.values()]
     return {"codes": pack(codes), "heads": heads}
 
 
-def content_scores(run: Run, pixels: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-    """For each layer, its content terms by name: `(h, q, p)` float64, flattened pixels."""
+def content_scorer(run: Run) -> Callable[[np.ndarray], list[dict[str, jax.Array]]]:
+    """A function from a picture `(H, W, C)` uint8 to each layer's content terms by name, `(h, i, j, k, l)`."""
     skeleton, *arrays = split(run.model)
 
     @jax.jit
@@ -120,12 +141,14 @@ def content_scores(run: Run, pixels: np.ndarray) -> Iterator[dict[str, np.ndarra
         x = model.embedding(space_to_depth(x, model.downsample))
         layers = []
         for block in model.blocks:
-            layers.append(block.attention.content_terms(x))
+            grid = x.shape[1:3]
+            shape = (block.attention.num_heads, *grid, *grid)  # some terms are the same for all queries
+            terms = block.attention.content_terms(x)
+            layers.append({name: jnp.broadcast_to(term[0], shape) for name, term in terms.items()})
             x = block(x)
         return layers
 
-    for terms in all_layers(arrays, run.normalised(pixels[None])):
-        yield {name: _flat(np.asarray(term, np.float64)[0]) for name, term in terms.items()}
+    return lambda pixels: all_layers(arrays, run.normalised(pixels[None]))
 
 
 def content_names(run: Run) -> list[str]:
@@ -136,15 +159,4 @@ def content_names(run: Run) -> list[str]:
     x = jax.ShapeDtypeStruct(
         (1, size[0] // downsample, size[1] // downsample, run.config.model.hidden_size), run.config.model.dtype
     )
-    attention = _attentions(run)[0]
-    return list(jax.eval_shape(attention.content_terms, x))
-
-
-def _attentions(run):
-    return [block.attention for block in run.model.blocks]
-
-
-def _flat(scores: np.ndarray) -> np.ndarray:
-    """`(h, i, j, k, l) -> (h, q, p)`."""
-    heads, height, width = scores.shape[:3]
-    return scores.reshape(heads, height * width, height * width)
+    return list(jax.eval_shape(run.model.blocks[0].attention.content_terms, x))

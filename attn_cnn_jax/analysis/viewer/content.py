@@ -3,15 +3,17 @@
 Scores of content are `q . k` for every pair of pixels. The singular value decomposition turns queries and keys
 into the fewest numbers with the same products, most important direction first, and a step as coarse as the
 attention can bear rounds them. Directions that fall below the step vanish; those just above need few bits.
+Where there are too many directions for that, the scores themselves are rounded, as products with unit vectors.
 """
 
 import base64
 import gzip
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-TOLERANCE = 3e-5  # largest error of a probability; the page promises 1e-4
+TOLERANCE = 5e-5  # largest error of a probability; the page promises 1e-4
 COARSEST, FINEST = 2.0, 2.0**-24  # steps that are tried
 
 
@@ -27,7 +29,7 @@ class Factors(NamedTuple):
         return query.T @ key
 
 
-def quantise(terms: dict[str, np.ndarray], position: np.ndarray | float = 0.0) -> dict[str, Factors]:
+def quantise(terms: dict[str, np.ndarray], position: np.ndarray) -> dict[str, Factors]:
     """Factors of one head's content terms, as coarse as keeps its attention.
 
     Args:
@@ -40,22 +42,35 @@ def quantise(terms: dict[str, np.ndarray], position: np.ndarray | float = 0.0) -
     """
     total = sum(terms.values()) + position
     share = TOLERANCE / len(terms)
-    return {name: _coarsest(term, total - term, share) for name, term in terms.items()}
+    return {name: _smallest(term, total - term, share) for name, term in terms.items()}
 
 
-def _coarsest(term: np.ndarray, others: np.ndarray | float, tolerance: float) -> Factors:
+def _smallest(term: np.ndarray, others: np.ndarray, tolerance: float) -> Factors:
+    """The smaller one of two ways to write a term: its main directions, or its rows one by one."""
+    left, values, right = np.linalg.svd(term, full_matrices=False)
+    directions = np.stack([left.T, right]) * np.sqrt(values)[:, None]
+
+    def by_direction(step):
+        codes = np.rint(directions / step).astype(np.int32)
+        return Factors(step, codes[:, np.any(codes, axis=(0, 2))])
+
+    def by_row(step):
+        return Factors(step, np.stack([np.eye(len(term)), np.rint(term / step**2)]).astype(np.int32))
+
+    candidates = [_coarsest(rounded, term, others, tolerance) for rounded in (by_direction, by_row)]
+    return min(candidates, key=lambda factors: np.log2(1 + 2 * np.abs(factors.codes)).sum())  # about its bits
+
+
+def _coarsest(rounded: Callable[[float], Factors], term: np.ndarray, others: np.ndarray, tolerance: float) -> Factors:
     """Factors with the coarsest step at which attention by `term`, alone or with `others`, is within `tolerance`."""
-    left, values, right = np.linalg.svd(np.asarray(term, np.float64), full_matrices=False)
-    factors = np.stack([left.T, right]) * np.sqrt(values)[:, None]
     exact = [softmax(term), softmax(term + others)]
     step = COARSEST
     while True:
-        codes = np.rint(factors / step).astype(np.int32)
-        rounded = Factors(step, codes[:, np.any(codes, axis=(0, 2))])
-        scores = rounded.scores()
+        factors = rounded(step)
+        scores = factors.scores()
         errors = [np.abs(softmax(s) - e).max() for s, e in zip((scores, scores + others), exact, strict=True)]
         if max(errors) <= tolerance or step <= FINEST:
-            return rounded
+            return factors
         step /= 2
 
 

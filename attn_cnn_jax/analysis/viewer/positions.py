@@ -48,11 +48,13 @@ def axis_scores_by_shift(encoding: Encoding, height: int, width: int) -> dict[st
     return tables
 
 
-def position_scores(attention: SelfAttention, grid: tuple[int, int]) -> np.ndarray | float:
-    """All of a layer's position scores `(h, q, p)` float64, flattened pixels; 0.0 where it has none."""
-    terms = attention.position_terms(*grid).values()
+def position_scores(attention: SelfAttention, grid: tuple[int, int]) -> np.ndarray:
+    """All of a layer's position scores `(h, q, p)` float64, flattened pixels; zeros where it has none."""
     pixels = grid[0] * grid[1]
-    return sum(np.asarray(term, np.float64).reshape(-1, pixels, pixels) for term in terms) if terms else 0.0
+    total = np.zeros((attention.num_heads, pixels, pixels))
+    for term in attention.position_terms(*grid).values():
+        total += np.asarray(term, np.float64).reshape(total.shape)
+    return total
 
 
 def numbers(**arrays: np.ndarray | nnx.Param) -> dict[str, list]:
