@@ -61,27 +61,37 @@ function extent(map) {
   return [low, high];
 }
 
-/** Statistics of one map of attention: centre of mass relative to the query, spread along the two main axes
-    (standard deviations in pixels, long one first), entropy in nats, mean attended distance in pixels. */
+/** Statistics of one map of attention, which all can be averaged over queries: centre of mass relative to the
+    query, covariance, mean attended distance (pixels), entropy (nats), share in the pixel nearest to the centre. */
 function statisticsOf(map, query, grid) {
   let row = 0, column = 0, distance = 0, entropy = 0;
+  forEachKey(map, grid, (p, k, l) => {
+    row += p * k;
+    column += p * l;
+    distance += p * Math.hypot(k - query[0], l - query[1]);
+    if (p > 0) entropy -= p * Math.log(p);
+  });
   let rowRow = 0, rowColumn = 0, columnColumn = 0;
+  forEachKey(map, grid, (p, k, l) => {
+    rowRow += p * (k - row) ** 2;
+    rowColumn += p * (k - row) * (l - column);
+    columnColumn += p * (l - column) ** 2;
+  });
+  const atCentre = map[Math.round(row) * grid[1] + Math.round(column)];
+  return { row: row - query[0], column: column - query[1], rowRow, rowColumn, columnColumn, distance, entropy, atCentre };
+}
+
+function forEachKey(map, grid, action) {
   for (let k = 0, n = 0; k < grid[0]; k++) {
-    for (let l = 0; l < grid[1]; l++, n++) {
-      const p = map[n], dr = k - query[0], dc = l - query[1];
-      row += p * dr;
-      column += p * dc;
-      distance += p * Math.hypot(dr, dc);
-      rowRow += p * dr * dr;
-      rowColumn += p * dr * dc;
-      columnColumn += p * dc * dc;
-      if (p > 0) entropy -= p * Math.log(p);
-    }
+    for (let l = 0; l < grid[1]; l++, n++) action(map[n], k, l);
   }
-  const a = rowRow - row * row, b = rowColumn - row * column, d = columnColumn - column * column;
-  const middle = (a + d) / 2, radius = Math.hypot((a - d) / 2, b);
-  const spread = [Math.sqrt(Math.max(0, middle + radius)), Math.sqrt(Math.max(0, middle - radius))];
-  return { row, column, long: spread[0], short: spread[1], entropy, distance };
+}
+
+/** Standard deviations along the two main axes of a covariance, the larger one first. */
+function mainAxes({ rowRow, rowColumn, columnColumn }) {
+  const middle = (rowRow + columnColumn) / 2;
+  const radius = Math.hypot((rowRow - columnColumn) / 2, rowColumn);
+  return [middle + radius, middle - radius].map((variance) => Math.sqrt(Math.max(0, variance)));
 }
 
 /** Integers as content.py packs them: base64, gzip, byte planes, sign in the lowest bit. */

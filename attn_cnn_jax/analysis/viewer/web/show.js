@@ -2,11 +2,12 @@
 // The elements of the page: made once, brought up to date by `show`.
 
 const MOST_PIXELS_FOR_MEANS = 1024; // a mean over all query pixels has to be there at once
-const STATISTICS = [ // label, unit or explanation, text of a set of statistics
-  ["Centre of mass", "rows, columns from the query pixel", (s) => `${signed(s.row)}, ${signed(s.column)}`],
-  ["Spread", "standard deviation along the two main axes, in pixels", (s) => `${s.long.toFixed(2)} × ${s.short.toFixed(2)}`],
-  ["Mean distance", "in pixels", (s) => s.distance.toFixed(2)],
-  ["Entropy", "in nats", (s) => s.entropy.toFixed(2)],
+const STATISTICS = [ // label, explanation, text of a set of statistics
+  ["Centre", "centre of mass: rows, columns from the query pixel", (s) => `${signed(s.row)}, ${signed(s.column)}`],
+  ["Spread", "standard deviation along the two main axes, in pixels", (s) => mainAxes(s).map(fixed).join(" × ")],
+  ["Distance", "mean distance from the query pixel, in pixels", (s) => fixed(s.distance)],
+  ["Entropy", "in nats", (s) => fixed(s.entropy)],
+  ["At centre", "share of the attention in the pixel nearest to the centre", (s) => `${(100 * s.atCentre).toFixed(1)}%`],
 ];
 
 const $ = (id) => document.getElementById(id);
@@ -15,7 +16,8 @@ const darkness = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => (darkness.matches ? "dark" : "light");
 const isHead = (head, layer, number) => head !== null && head[0] === layer && head[1] === number;
 const headName = ([layer, head]) => `Layer ${layer + 1}, head ${head + 1}`;
-const signed = (x) => (x < -0.005 ? "−" : "+") + Math.abs(x).toFixed(2);
+const fixed = (x) => x.toFixed(2);
+const signed = (x) => (x < -0.005 ? "−" : "+") + fixed(Math.abs(x));
 const termName = (term) => term.replace("_and_", " and ").replace("_", "–");
 
 /** An element with properties and children; text given here is never read as HTML. */
@@ -63,10 +65,18 @@ function makeSettings() {
   $("epoch").max = lastEpoch;
   $("own").hidden = data.contentTerms.length > 0;
   $("own-not").hidden = !$("own").hidden;
-  $("mean-heading").hidden = pixels > MOST_PIXELS_FOR_MEANS;
-  $("mean-heading").title = "averaged over all query pixels";
-  const aspect = grid[0] / grid[1];
-  Object.assign($("picture"), { width: aspect > 1 ? Math.round(640 / aspect) : 640, height: aspect > 1 ? 640 : Math.round(640 * aspect) });
+  const meanHeading = document.querySelector("#statistics .mean");
+  meanHeading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
+  meanHeading.title = "averaged over all query pixels";
+  const notes = [];
+  if (data.contentTerms.length) notes.push("Content is known for the end of training only.");
+  if (data.layers[0].position?.kind === "axes") {
+    notes.push("Before the end, Gaussians with the recorded centre and covariance stand for the heads.");
+  }
+  $("history-note").textContent = notes.join(" ");
+  const larger = Math.max(...grid);
+  $("picture").width = Math.round((640 * grid[1]) / larger);
+  $("picture").height = Math.round((640 * grid[0]) / larger);
 }
 
 /** Adds a picture's button; `picture.image` is what can be drawn of it. */
@@ -149,7 +159,7 @@ function showChoices() {
     $("epoch-text").textContent = `${data.epochs[view.epoch].epoch} of ${data.epochs[lastEpoch].epoch}`;
     $("epoch").setAttribute("aria-valuetext", `epoch ${data.epochs[view.epoch].epoch}`);
   }
-  $("history-note").hidden = atEnd() || !data.contentTerms.length;
+  $("history-note").hidden = atEnd() || !$("history-note").textContent;
   const picture = data.pictures[view.picture];
   const prediction = picture?.prediction && `taken for ${picture.prediction} (${Math.round(100 * picture.confidence)}%)`;
   $("caption").textContent = picture ? [pictureName(picture), prediction].filter(Boolean).join(" · ") : "";
@@ -157,15 +167,17 @@ function showChoices() {
 
 function showReading(head, statistics, overlay) {
   const [row, column] = currentQuery();
-  $("reading-title").textContent = head ? headName(head) : "No head chosen";
-  $("query-text").textContent = `Query pixel (${row}, ${column})` + (head ? `, ${peakText(overlay)}` : ": point at a head");
+  $("reading-title").textContent = head ? headName(head) : `Query pixel (${row}, ${column})`;
+  $("query-text").textContent = head
+    ? `From pixel (${row}, ${column}), ${peakText(overlay)}`
+    : "Point at a head to see its numbers; click it to lay it over the picture.";
   $("statistics").hidden = !head;
   if (!head) return;
   const mean = pixels <= MOST_PIXELS_FOR_MEANS ? meanStatistics(...head) : null;
   $("statistics").tBodies[0].replaceChildren(...STATISTICS.map(([label, unit, text]) => make("tr", {},
     make("th", { scope: "row", textContent: label, title: unit }),
     make("td", { textContent: text(statistics) }),
-    ...(mean ? [make("td", { textContent: text(mean) })] : []))));
+    ...(mean ? [make("td", { className: "mean", textContent: text(mean) })] : []))));
 }
 
 /** Where a map is highest, in words. */
