@@ -3,12 +3,13 @@
 import argparse
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.viewer import pictures as sources
 from attn_cnn_jax.analysis.viewer.collect import page_data, picture_entries
-from attn_cnn_jax.analysis.viewer.page import render, write
+from attn_cnn_jax.analysis.viewer.page import as_script_text, render, write
 from attn_cnn_jax.errors import UserError
 
 IMAGES = 8
@@ -33,21 +34,34 @@ def build(arguments: argparse.Namespace) -> None:
     title = f"What the heads of {arguments.run.resolve().name} attend to"
     data = page_data(run, size, title=title, workdir=arguments.run)
     pictures, class_names = choose_pictures(run, arguments, (*size, shape[2]))
-    room = arguments.megabytes * 1e6 - len(render(data))
-    for number, entry in enumerate(picture_entries(run, pictures, class_names)):
-        room -= len(render(data | {"pictures": [entry]})) - len(render(data | {"pictures": []}))
-        if room < 0:
-            print(
-                f"{number} of {len(pictures)} pictures fit into {arguments.megabytes:g} MB: this network's attention "
-                "depends on content,\nwhich is stored with every picture; --megabytes allows more",
-                file=sys.stderr,
-            )
-            break
-        data["pictures"].append(entry)
+    if run.model.depends_on_content and not pictures:
+        raise UserError("this network's attention depends on content: give it pictures, --images 1 or more")
+    data["pictures"] = those_that_fit(data, picture_entries(run, pictures, class_names), arguments.megabytes)
+    if len(data["pictures"]) < len(pictures):
+        print(
+            f"{len(data['pictures'])} of {len(pictures)} pictures fit into {arguments.megabytes:g} MB: this network's "
+            "attention depends on content,\nwhich is stored with every picture; --megabytes allows more",
+            file=sys.stderr,
+        )
     out = arguments.out or arguments.run / "viewer.html"
     html = render(data)
     write(out, html)
     print(f"{out}: {len(data['pictures'])} pictures, {len(html.encode()) / 1e6:.2f} MB")
+
+
+def those_that_fit(data: dict, entries: Iterator[dict], megabytes: float) -> list[dict]:
+    """The first pictures with which the page stays below a size; UserError if not even one does."""
+    room, chosen = megabytes * 1e6 - len(render(data)), []
+    for entry in entries:
+        room -= len(as_script_text(entry))
+        if room < 0 and not chosen:
+            raise UserError(
+                f"a page with one picture has {megabytes - room / 1e6:.1f} MB: choose --megabytes above that"
+            )
+        if room < 0:
+            break
+        chosen.append(entry)
+    return chosen
 
 
 def choose_pictures(run, arguments, shape):

@@ -12,12 +12,12 @@ function viewToHash(view, data) {
   return "#" + parts.join("&");
 }
 
-/** The view that a hash names; what it doesn't name, or names wrongly, stays as in `view`. */
-function viewFromHash(hash, view, data) {
+/** The view that a hash names; what it doesn't name, or names wrongly, is as in `initial`. */
+function viewFromHash(hash, initial, data) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const within = (n, size) => Number.isInteger(n) && n >= 0 && n < size;
   const pair = (name) => (given.get(name) ?? "").split(",").map((part) => part === "" ? NaN : Number(part));
-  const result = { ...view };
+  const result = { ...initial };
 
   const picture = Number(given.get("picture") ?? NaN);
   if (within(picture, data.pictures.length)) result.picture = picture;
@@ -31,7 +31,7 @@ function viewFromHash(hash, view, data) {
   const terms = given.get("terms");
   if (terms !== null) result.terms = new Set(data.terms.filter((term) => terms.split(",").includes(term)));
   if (given.has("softmax")) result.softmax = given.get("softmax") !== "0";
-  result.common = given.has("scale") ? given.get("scale") === "common" : view.common;
+  if (given.has("scale")) result.common = given.get("scale") === "common";
 
   const epoch = data.epochs.findIndex((entry) => String(entry.epoch) === given.get("epoch"));
   if (epoch >= 0) result.epoch = epoch;

@@ -86,7 +86,10 @@ function listenToPointer() {
 function listenToKeyboard() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.target.type === "range") return;
-    if (event.key === "Escape") return choose({ head: null });
+    if (event.key === "Escape") {
+      pointed.head = null;
+      choose({ head: null });
+    }
     const arrow = ARROWS[event.key];
     if (!arrow) return;
     event.preventDefault();
@@ -120,7 +123,7 @@ function listenToSettings() {
   $("common").addEventListener("change", () => choose({ common: $("common").checked }));
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
   $("file").addEventListener("change", () => addPicture($("file").files[0]));
-  addEventListener("hashchange", () => choose(viewFromHash(location.hash, view, data)));
+  addEventListener("hashchange", () => choose(viewFromHash(location.hash, initialView, data)));
   darkness.addEventListener("change", show);
   if (data.contentTerms.length) return;
   for (const [event, dropping] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
@@ -163,7 +166,7 @@ async function start() {
   makeHeads();
   makeSettings();
   data.pictures.forEach(makePicture);
-  view = viewFromHash(location.hash, view, data);
+  view = viewFromHash(location.hash, initialView, data);
   listenToPointer();
   listenToKeyboard();
   listenToSettings();

@@ -106,6 +106,7 @@ function show() {
 }
 
 function showNow() {
+  if (contentIsMissing()) return; // what is on the page stays until the picture's scores are there
   const colours = colourTable(theme());
   const maps = data.layers.map((layer, l) => Array.from({ length: layer.heads }, (_, h) => mapOf(l, h)));
   const ranges = maps.map((layer) => layer.map(rangeOf));

@@ -8,7 +8,7 @@ const lastEpoch = data.epochs.length - 1;
 
 /** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
     `epoch`: index into data.epochs, null where none are recorded. */
-let view = {
+const initialView = {
   picture: 0,
   query: [grid[0] >> 1, grid[1] >> 1],
   head: null,
@@ -17,6 +17,7 @@ let view = {
   common: false,
   epoch: lastEpoch >= 0 ? lastEpoch : null,
 };
+let view = initialView;
 
 /** Pointed at or focused: goes before the view while it lasts. */
 const pointed = { query: null, head: null };
@@ -26,6 +27,7 @@ let content = null;
 
 const currentQuery = () => pointed.query ?? view.query;
 const currentHead = () => pointed.head ?? view.head;
+const contentIsMissing = () => content === null && data.contentTerms.length > 0;
 const atEnd = () => view.epoch === null || view.epoch === lastEpoch;
 
 /** Scores of one head for a query, the sum of the chosen terms. */
