@@ -5,7 +5,6 @@ refuses unknown keys and impossible values; `complete` fills in what the data se
 """
 
 import difflib
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,15 +32,14 @@ def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
     return Field(default, allows, f"an integer from {low} to {high}")
 
 
-def number(default: float, low: float, high: float = math.inf, *, open_low=False, open_high=True) -> Field:
+def number(default: float, low: float, high: float = 1e6, *, open_low=False, open_high=True) -> Field:
     def allows(value):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             return False
+        # No comparison holds for NaN.
         return (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
 
-    bounds = f"{'above' if open_low else 'from'} {low:g}"
-    if high < math.inf:
-        bounds += f" {'and below' if open_high else 'to'} {high:g}"
+    bounds = f"{'above' if open_low else 'from'} {low:g} {'and below' if open_high else 'to'} {high:g}"
     return Field(default, allows, f"a number {bounds}")
 
 
@@ -163,6 +161,9 @@ def resnet_config(**model: Any) -> ConfigDict:
 
 
 def _fields(schema: dict, values: dict) -> dict:
+    for key in values:
+        if key not in schema:
+            raise UserError(unknown_key(f"config.model.{key}", schema))
     return {key: schema[key]._replace(default=value) for key, value in values.items()}
 
 

@@ -67,7 +67,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
       UserError: for a configuration that can't be loaded, an unknown key, or a value of the wrong type.
     """
     plain, overrides = separate(argv)
-    values = define_flags()
+    values = define_flags(plain)
     values(plain)
     if values.help:
         return values
@@ -76,7 +76,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
     config = load(values)
     for override in overrides:
         check_key(config, override)
-    values = define_flags()
+    values = define_flags(argv)
     try:
         values(argv)
     except flags.Error as error:
@@ -88,10 +88,11 @@ def parse(argv: list[str]) -> flags.FlagValues:
     return values
 
 
-def define_flags() -> flags.FlagValues:
+def define_flags(argv: list[str]) -> flags.FlagValues:
     values = flags.FlagValues()
     common = {"flag_values": values}
-    config_flags.DEFINE_config_file("config", None, "File that describes the run.", lock_config=True, **common)
+    # sys_argv: where to look for overrides; without it in sys.argv, which need not be the line parsed here.
+    config_flags.DEFINE_config_file("config", None, "File that describes the run.", sys_argv=argv, **common)
     flags.DEFINE_string("workdir", None, "Run directory; runs/NAME of the config file by default.", **common)
     flags.DEFINE_boolean("multihost", False, "One of several processes of a run.", **common)
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not detected.", **common)
@@ -120,6 +121,7 @@ def separate(argv: list[str]) -> tuple[list[str], list[Override]]:
 def load(values: flags.FlagValues) -> ConfigDict:
     try:
         config = values.config
+        getattr(config, "lock", None)  # where the file could not be read, any attribute raises, and only now
     except OSError as error:
         name = values["config"].config_filename
         if not Path(name).is_file():

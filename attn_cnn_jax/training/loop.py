@@ -16,7 +16,6 @@ from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
 from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
@@ -24,11 +23,11 @@ from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
     MAX_STEPS_A_DISPATCH,
     Pictures,
-    TrainState,
     create_evaluate,
     create_train_steps,
     data_mesh,
-    replicated,
+    initial_state,
+    place,
 )
 
 SECONDS_A_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
@@ -58,8 +57,9 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
     """
     config, workdir = complete(config), Path(workdir)
     mesh = data_mesh()
-    check_batch_size(config, mesh.size)
+    check_devices(config, mesh.size)
     dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
+    check_counts(config, len(dataset.train.labels))
     with files.locked(workdir) if is_main() else nullcontext():
         if is_main():
             files.claim(workdir, config)
@@ -67,18 +67,22 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             return Run(config, workdir, mesh, dataset).train(stop)
 
 
-def check_batch_size(config: ConfigDict, num_devices: int) -> None:
-    """UserError unless a batch splits evenly over the devices and the training set fills one."""
-    batch_size = config.train.batch_size
-    if batch_size % num_devices:
+def check_devices(config: ConfigDict, num_devices: int) -> None:
+    """UserError unless a batch splits evenly over the devices."""
+    if config.train.batch_size % num_devices:
         raise UserError(
-            f"config.train.batch_size={batch_size}: allowed is a multiple of the {num_devices} devices it is split over"
+            f"config.train.batch_size={config.train.batch_size}: "
+            f"allowed is a multiple of {num_devices}, the number of devices that a batch is split over"
         )
-    spec = sources.SPECS[config.dataset.name]
-    if config.dataset.num_validation + batch_size > spec.train_examples:
+
+
+def check_counts(config: ConfigDict, num_pictures: int) -> None:
+    """UserError unless the training set fills a batch beside the validation split."""
+    batch_size, num_validation = config.train.batch_size, config.dataset.num_validation
+    if num_validation + batch_size > num_pictures:
         raise UserError(
-            f"config.train.batch_size={batch_size} and config.dataset.num_validation={config.dataset.num_validation}: "
-            f"allowed is together at most the {spec.train_examples} training pictures of {spec.name}"
+            f"config.train.batch_size={batch_size} and config.dataset.num_validation={num_validation}: "
+            f"allowed is together at most {num_pictures}, the training pictures of {config.dataset.name}"
         )
 
 
@@ -92,21 +96,19 @@ class Run:
 
     def __init__(self, config: ConfigDict, workdir: Path, mesh, dataset: sources.Dataset):
         self.config, self.workdir = config, workdir
-        everywhere = replicated(mesh)
         train, splits = dataset.train, {"test": dataset.test}
         if config.dataset.num_validation:
             train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
             splits = {"validation": validation} | splits
-        self.train_set = place(Pictures(*train), everywhere)
-        self.eval_sets = {name: place(Pictures(*pictures), everywhere) for name, pictures in splits.items()}
+        self.train_set = place(Pictures(*train), mesh)
+        self.eval_sets = {name: place(Pictures(*pictures), mesh) for name, pictures in splits.items()}
 
         self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
         self.total_steps = config.train.num_epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
         optimizer = create_optimizer(config.optimizer, self.schedule)
-        skeleton, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(config.seed)))
-        state = TrainState(jnp.int32(0), parameters, statistics, optimizer.init(parameters))
-        self.state = place(state, everywhere)
+        skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(config.seed)), optimizer)
+        self.state = place(state, mesh)
         self.train_steps = create_train_steps(config, mesh, skeleton, optimizer, dataset.spec)
         self.evaluate = create_evaluate(config, mesh, skeleton, dataset.spec)
 
@@ -229,16 +231,6 @@ class Run:
     def save(self, step: int, validation_accuracy: float | None = None) -> None:
         metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
         ckpt.save(self.checkpoints, step, self.state, self.config, self.window, metrics)
-
-
-def place(tree, sharding):
-    """Puts the same host values on every device of every process."""
-
-    def put(x):
-        x = np.asarray(x)
-        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
-
-    return jax.tree.map(put, tree)
 
 
 def agree(count: int, stop_signal: int) -> tuple[int, int]:

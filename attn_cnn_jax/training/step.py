@@ -4,12 +4,14 @@ Everything random is a function of `(seed, step)`: the order of the pictures in 
 dropout. The arrays are global, so that the numbers are the same for any number of devices.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -30,6 +32,12 @@ class TrainState(NamedTuple):
     optimizer: optax.OptState
 
 
+def initial_state(model: nnx.Module, optimizer: optax.GradientTransformation) -> tuple[Skeleton, TrainState]:
+    """A network taken apart for training, before the first step."""
+    skeleton, parameters, statistics = split(model)
+    return skeleton, TrainState(jnp.int32(0), parameters, statistics, optimizer.init(parameters))
+
+
 class Pictures(NamedTuple):
     """A data set on the devices: images `(n, H, W, C)` uint8, labels `(n,)` int32; replicated."""
 
@@ -37,13 +45,24 @@ class Pictures(NamedTuple):
     labels: jax.Array
 
 
-def data_mesh() -> Mesh:
-    """All devices of all processes along one axis, `data`, over which batches are split."""
-    return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+def data_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """All devices of all processes (or those given) along one axis, `data`, over which batches are split."""
+    devices = jax.devices() if devices is None else devices
+    return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
+
+
+def place(tree: Any, mesh: Mesh) -> Any:
+    """Puts the same host values on every device of every process."""
+
+    def put(x):
+        x = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, replicated(mesh), lambda index: x[index])
+
+    return jax.tree.map(put, tree)
 
 
 def split_over_devices(mesh: Mesh, x: jax.Array) -> jax.Array:

@@ -1,0 +1,99 @@
+"""Learning rates and updates against the paper's formulas, written out as loops."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.training.optimizer import all_finite, create_optimizer, decayed, learning_rate
+
+
+def rates(config, num_epochs, steps_per_epoch):
+    schedule = jax.jit(learning_rate(config, num_epochs, steps_per_epoch))
+    return np.array([schedule(jnp.int32(step)) for step in range(num_epochs * steps_per_epoch)])
+
+
+def test_warm_up_over_five_percent_then_half_a_cosine():
+    total, warmup = 200, 10
+    expected = [
+        0.1 * step / warmup
+        if step < warmup
+        else 0.1 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+        for step in range(total)
+    ]
+    got = rates(attention_config().optimizer, num_epochs=20, steps_per_epoch=10)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
+    assert got[0] == 0
+    assert got[warmup] == pytest.approx(0.1)
+
+
+def test_once_an_epoch_holds_the_rate_of_the_epochs_first_step():
+    config = attention_config().optimizer
+    by_step = rates(config, 20, 10)
+    config.schedule_every = "epoch"
+    np.testing.assert_array_equal(rates(config, 20, 10), np.repeat(by_step[::10], 10))
+
+
+def test_step_decay_divides_by_ten_at_the_boundaries():
+    config = resnet_config().optimizer
+    config.update({"schedule": "step", "warmup_fraction": 0.0, "boundaries": (2, 4)})
+    expected = np.repeat([0.1, 0.1, 0.01, 0.01, 0.001], 3)
+    np.testing.assert_allclose(rates(config, 5, 3), expected, rtol=1e-5)
+
+
+def test_step_decay_boundaries_count_from_the_start_with_warm_up_too():
+    config = resnet_config().optimizer
+    config.update({"schedule": "step", "warmup_fraction": 0.2, "boundaries": (2, 4)})
+    expected = [0, 0.1 / 3, 0.2 / 3, 0.1, 0.1, 0.1, *[0.01] * 6, *[0.001] * 3]
+    np.testing.assert_allclose(rates(config, 5, 3), expected, rtol=1e-5, atol=1e-9)
+
+
+def test_weight_decay_joins_the_gradient_before_momentum_and_spares_centres_and_spreads():
+    config = attention_config().optimizer
+    config.update({"schedule": "constant", "warmup_fraction": 0.0, "weight_decay": 0.5})
+    names = ("blocks.0.attention.position.centre", "blocks.0.attention.position.spread", "blocks.0.dense.kernel")
+    parameters = {name: jnp.array([1.0, -2.0]) for name in names}
+    optimizer = create_optimizer(config, learning_rate(config, 1, 10))
+    state = optimizer.init(parameters)
+    for _ in range(3):
+        gradients = {name: 0.3 * p for name, p in parameters.items()}
+        updates, state = optimizer.update(gradients, state, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+
+    def by_hand(weight_decay):
+        p, momentum = np.array([1.0, -2.0]), 0
+        for _ in range(3):
+            momentum = 0.9 * momentum + (0.3 * p + weight_decay * p)
+            p = p - 0.1 * momentum
+        return p
+
+    for name in names:
+        expected = by_hand(0.5 if name.endswith("kernel") else 0.0)
+        chex.assert_trees_all_close(parameters[name], expected.astype(np.float32), rtol=1e-6)
+
+
+def test_every_other_parameter_is_decayed():
+    parameters = {name: jnp.zeros(1) for name in ("a.centre", "a.spread", "a.bias", "a.scale", "a.tables.row", "kernel")}
+    assert [name for name, value in decayed(parameters).items() if not value] == ["a.centre", "a.spread"]
+
+
+def test_adam_moves_by_the_learning_rate_first():
+    config = attention_config().optimizer
+    config.update({"name": "adam", "schedule": "constant", "warmup_fraction": 0.0, "weight_decay": 0.0})
+    optimizer = create_optimizer(config, learning_rate(config, 1, 10))
+    parameters = {"kernel": jnp.array([1.0, 1.0])}
+    with jax.numpy_dtype_promotion("standard"):  # optax raises its decay rates to an integer step
+        updates, _ = optimizer.update({"kernel": jnp.array([3.0, -0.01])}, optimizer.init(parameters), parameters)
+    chex.assert_trees_all_close(updates["kernel"], jnp.array([-0.1, 0.1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_all_finite_sees_one_bad_entry(bad):
+    arrays = {"a": jnp.ones(3), "b": jnp.ones((2, 2))}
+    assert all_finite(arrays)
+    assert not all_finite(arrays | {"b": arrays["b"].at[1, 0].set(bad)})

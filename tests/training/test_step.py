@@ -1,0 +1,165 @@
+"""The step and the evaluation: the same numbers on any number of devices, every picture counted once."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.variables import join
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.step import (
+    Pictures,
+    create_evaluate,
+    create_train_steps,
+    data_mesh,
+    epoch_order,
+    initial_state,
+    losses,
+    place,
+    step_keys,
+)
+
+SPEC = SPECS["cifar10"]
+
+
+def small_config(network):
+    if network == "resnet":
+        config = resnet_config(depth=10, image_shape=(8, 8, 3))
+        config.optimizer.learning_rate = 0.002  # where a network of this size does not blow rounding up
+    else:
+        config = attention_config(
+            image_shape=(8, 8, 3), hidden_size=16, intermediate_size=16, num_layers=2, num_heads=4, encoding=network
+        )
+        config.optimizer.learning_rate = 0.05
+    config.train.batch_size = 32 if network == "resnet" else 8
+    return config
+
+
+def pictures(count):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+    return Pictures(images, generator.integers(0, 10, count).astype(np.int32))
+
+
+def prepare(config, num_devices, count=40):
+    """State, data and compiled functions on the first devices."""
+    mesh = data_mesh(jax.devices()[:num_devices])
+    optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 4, count // config.train.batch_size))
+    skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(0)), optimizer)
+    train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPEC)
+    evaluate = create_evaluate(config, mesh, skeleton, SPEC)
+    return place(state, mesh), place(pictures(count), mesh), train_steps, evaluate, skeleton, optimizer
+
+
+def twenty_steps(config, num_devices):
+    state, data, train_steps, *_ = prepare(config, num_devices, count=5 * config.train.batch_size)
+    found = []
+    for _ in range(4):
+        state, results = train_steps(state, data, jnp.int32(5))
+        found += list(np.asarray(results["loss"][:5]))
+    return np.array(found), jax.device_get(state)
+
+
+@pytest.mark.parametrize("network", ["quadratic", "learned", "resnet"])
+def test_same_losses_on_1_2_and_8_devices_with_dropout_and_augmentation(network):
+    config = small_config(network)
+    one, state = twenty_steps(config, 1)
+    assert state.step == 20
+    for num_devices in (2, 8):
+        several, _ = twenty_steps(config, num_devices)
+        np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
+
+
+def test_many_steps_a_dispatch_are_the_same_steps_bit_for_bit():
+    config = small_config("quadratic")
+    state, data, train_steps, *_ = prepare(config, 1)
+    together, results = train_steps(state, data, jnp.int32(5))
+    state, _, train_steps, *_ = prepare(config, 1)
+    found = []
+    for count in (1, 3, 1):
+        state, part = train_steps(state, data, jnp.int32(count))
+        found += list(np.asarray(part["loss"][:count]))
+    np.testing.assert_array_equal(found, results["loss"][:5])
+    chex.assert_trees_all_equal(jax.device_get(state), jax.device_get(together))
+
+
+def test_a_step_is_gather_augment_loss_and_update():
+    config = small_config("quadratic")
+    state, data, train_steps, _, skeleton, optimizer = prepare(config, 1)
+    parameters, optimizer_state = jax.tree.map(jnp.copy, (state.parameters, state.optimizer))
+    for step in range(7):  # across the end of an epoch of five steps
+        state, results = train_steps(state, data, jnp.int32(1))
+        epoch, place_in_epoch = divmod(step, 5)
+        indices = epoch_order(config.seed, epoch, 40)[place_in_epoch * 8 : place_in_epoch * 8 + 8]
+        augment_key, dropout_key = step_keys(config.seed, step)
+        images = augment(augment_key, data.images[indices], crop_padding=4, flip=True)
+        x = normalise(images, SPEC.mean, SPEC.std)
+
+        def mean_loss(parameters, x=x, indices=indices, key=dropout_key):
+            return losses(join(skeleton, parameters, {})(x, key=key), data.labels[indices])[0].mean()
+
+        loss, gradients = jax.value_and_grad(mean_loss)(parameters)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+        np.testing.assert_allclose(results["loss"][0], loss, rtol=1e-5)
+    chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
+
+
+def test_an_epoch_visits_every_picture_once_in_an_order_of_its_own():
+    orders = [np.asarray(epoch_order(seed, epoch, 100)) for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(100))
+    assert not any((a == b).all() for a, b in zip(orders, [*orders[1:], orders[0]], strict=True))
+
+
+@pytest.mark.parametrize(("count", "batch_size", "num_devices"), [(40, 40, 1), (37, 10, 1), (37, 10, 8), (5, 64, 2)])
+def test_evaluation_counts_every_picture_once(count, batch_size, num_devices):
+    config = small_config("quadratic")
+    config.train.eval_batch_size = batch_size
+    state, data, _, evaluate, skeleton, _ = prepare(config, num_devices, count)
+    results = evaluate(state, data)
+    model = join(skeleton, *jax.device_get((state.parameters, state.statistics)))
+    expected = []
+    for image, label in zip(*pictures(count), strict=True):
+        logits = model(normalise(jnp.asarray(image)[None], SPEC.mean, SPEC.std))[0]
+        expected.append((-jax.nn.log_softmax(logits)[label], logits.argmax() == label))
+    loss, right = np.array(expected, dtype=np.float64).T
+    np.testing.assert_allclose(results["loss"], loss.mean(), rtol=1e-5)
+    np.testing.assert_allclose(results["accuracy"], right.mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", ["loss", "parameter"])
+def test_a_step_that_blows_up_is_reported(bad):
+    config = small_config("quadratic")
+    state, data, train_steps, *_ = prepare(config, 1)
+    _, results = train_steps(jax.tree.map(jnp.copy, state), data, jnp.int32(1))
+    assert results["finite"]
+    if bad == "loss":
+        state.parameters["classifier.bias"] = jnp.full(10, jnp.nan)
+    else:  # the loss is fine, the update is not
+        momentum = jax.tree.map(lambda x: jnp.full_like(x, jnp.inf) if x.shape == (10,) else x, state.optimizer)
+        state = state._replace(optimizer=momentum)
+        # the first learning rate is 0, which would hide it
+        state, _ = train_steps(state._replace(step=jnp.int32(0)), data, jnp.int32(1))
+    _, results = train_steps(state, data, jnp.int32(1))
+    assert not results["finite"]
+
+
+def test_bfloat16_compute_keeps_parameters_loss_and_optimizer_in_float32():
+    config = small_config("quadratic")
+    config.model.dtype = "bfloat16"
+    # Flax's LayerNorm promotes bfloat16 to float32 by itself.
+    with jax.numpy_dtype_promotion("standard"):
+        state, data, train_steps, *_ = prepare(config, 2)
+        state, results = train_steps(state, data, jnp.int32(5))
+    assert {x.dtype for x in jax.tree.leaves((state.parameters, state.optimizer)) if x.ndim} == {jnp.dtype("float32")}
+    wide, _ = twenty_steps(small_config("quadratic"), 2)
+    np.testing.assert_allclose(results["loss"][:5], wide[:5], atol=0.05)
+    assert not np.array_equal(results["loss"][:5], wide[:5])
