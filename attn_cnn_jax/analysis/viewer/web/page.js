@@ -122,7 +122,10 @@ function listenToSettings() {
   $("softmax").addEventListener("change", () => choose({ softmax: $("softmax").checked }));
   $("common").addEventListener("change", () => choose({ common: $("common").checked }));
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
-  $("file").addEventListener("change", () => addPicture($("file").files[0]));
+  $("file").addEventListener("change", () => {
+    addPicture($("file").files[0]);
+    $("file").value = ""; // so that the same file, changed meanwhile, can be chosen again
+  });
   addEventListener("hashchange", () => choose(viewFromHash(location.hash, initialView, data)));
   darkness.addEventListener("change", show);
   if (data.contentTerms.length) return;
