@@ -13,6 +13,7 @@ from attn_cnn_jax.analysis.viewer.pictures import Picture, data_uri
 from attn_cnn_jax.analysis.viewer.positions import position_parameters, position_scores
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encoder import space_to_depth
+from attn_cnn_jax.models.encodings import RELATIVE_TERMS
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import Run
 
@@ -64,6 +65,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
     ]
     content = content_names(run)
     position = layers[0]["position"]["term"] if layers[0]["position"] else None
+    terms = [position] * (position is not None) + content
     heads = [layer["heads"] for layer in layers]
     return {
         "title": title,
@@ -75,7 +77,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "size": list(size),
         "grid": list(grid),
         "channels": model.image_shape[2],
-        "terms": [position] * (position is not None) + content,
+        "terms": [term for term in RELATIVE_TERMS if term in terms] or terms,  # in the order of eq. 8
         "contentTerms": content,
         "layers": layers,
         "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],

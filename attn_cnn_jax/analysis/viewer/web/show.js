@@ -68,12 +68,6 @@ function makeSettings() {
   const meanHeading = document.querySelector("#statistics .mean");
   meanHeading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
   meanHeading.title = "averaged over all query pixels";
-  const notes = [];
-  if (data.contentTerms.length) notes.push("Content is known for the end of training only.");
-  if (data.layers[0].position?.kind === "axes") {
-    notes.push("Before the end, Gaussians with the recorded centre and covariance stand for the heads.");
-  }
-  $("history-note").textContent = notes.join(" ");
   const larger = Math.max(...grid);
   $("picture").width = Math.round((640 * grid[1]) / larger);
   $("picture").height = Math.round((640 * grid[0]) / larger);
@@ -160,10 +154,17 @@ function showChoices() {
     $("epoch-text").textContent = `${data.epochs[view.epoch].epoch} of ${data.epochs[lastEpoch].epoch}`;
     $("epoch").setAttribute("aria-valuetext", `epoch ${data.epochs[view.epoch].epoch}`);
   }
-  $("history-note").hidden = atEnd() || !$("history-note").textContent;
+  $("history-note").textContent = atEnd() ? "" : historyNote();
   const picture = data.pictures[view.picture];
   const prediction = picture?.prediction && `taken for ${picture.prediction} (${Math.round(100 * picture.confidence)}%)`;
   $("caption").textContent = picture ? [pictureName(picture), prediction].filter(Boolean).join(" · ") : "";
+}
+
+/** What an earlier epoch shows less exactly than the last one. */
+function historyNote() {
+  const moments = data.layers[0].position?.kind === "axes";
+  const position = moments ? "Gaussians as recorded" : "";
+  return [position, data.contentTerms.length ? "without content" : ""].filter(Boolean).join(", ");
 }
 
 function showReading(head, statistics, overlay) {
@@ -171,7 +172,8 @@ function showReading(head, statistics, overlay) {
   $("reading-title").textContent = head ? headName(head) : `Query pixel (${row}, ${column})`;
   $("query-text").textContent = head
     ? `From pixel (${row}, ${column}), ${peakText(overlay)}`
-    : "Point at a head to see its numbers; click it to lay it over the picture.";
+    : "";
+  $("hint").hidden = head !== null;
   $("statistics").hidden = !head;
   if (!head) return;
   const mean = pixels <= MOST_PIXELS_FOR_MEANS ? meanStatistics(...head) : null;
