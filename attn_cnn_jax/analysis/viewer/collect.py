@@ -30,6 +30,8 @@ def check(run: Run, size: tuple[int, int]) -> None:
         raise UserError(f"a {model.name} has no attention to show")
     if size[0] % model.downsample or size[1] % model.downsample:
         raise UserError(f"--size={size[0]}x{size[1]}: both sides must be multiples of {model.downsample}")
+    if not all(np.all(np.isfinite(array)) for array in split(run.model)[1].values()):
+        raise UserError(f"the parameters at step {run.step} are not finite numbers: choose an earlier --step")
     heads = sum(block.attention.num_heads for block in run.model.blocks)
     if heads > MOST_HEADS:
         raise UserError(f"this network has {heads} heads in all; a page shows at most {MOST_HEADS}")

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attn_cnn_jax.errors import UserError
+
 TOLERANCE = 5e-5  # largest error of a probability; the page promises 1e-4
-COARSEST, FINEST = 2.0, 2.0**-24  # steps that are tried
+STEPS = 2.0 ** -np.arange(-1, 25)  # that are tried, coarsest first
 
 
 class Factors(NamedTuple):
-    """Scores `(q, p)` as `step^2 * codes[0].T @ codes[1]`; codes `(2, rank, pixels)` int32."""
+    """Scores `(q, p)` as `step^2 * codes[0].T @ codes[1]`; codes `(2, rank, pixels)`, whole numbers."""
 
     step: float
     codes: np.ndarray
@@ -37,7 +39,7 @@ def quantise(terms: dict[str, np.ndarray], position: np.ndarray) -> dict[str, Fa
       position: scores `(q, p)` that are added to them.
 
     Returns:
-      Factors by name. Attention by all scores together, or by one term alone, differs from the exact one by no
+      Factors by name, int32. Attention by all scores together, or by one term alone, differs from the exact one by no
       more than TOLERANCE.
     """
     total = sum(terms.values()) + position
@@ -51,27 +53,34 @@ def _smallest(term: np.ndarray, others: np.ndarray, tolerance: float) -> Factors
     directions = np.stack([left.T, right]) * np.sqrt(values)[:, None]
 
     def by_direction(step):
-        codes = np.rint(directions / step).astype(np.int32)
+        codes = np.rint(directions / step)
         return Factors(step, codes[:, np.any(codes, axis=(0, 2))])
 
     def by_row(step):
-        return Factors(step, np.stack([np.eye(len(term)), np.rint(term / step**2)]).astype(np.int32))
+        return Factors(step, np.stack([np.eye(len(term)), np.rint(term / step**2)]))
 
     candidates = [_coarsest(rounded, term, others, tolerance) for rounded in (by_direction, by_row)]
-    return min(candidates, key=lambda factors: np.log2(1 + 2 * np.abs(factors.codes)).sum())  # about its bits
+    fine = [factors for factors in candidates if factors is not None]
+    if not fine:
+        raise UserError(f"content scores up to {np.abs(term).max():.3g} are too large to store in a page")
+    smallest = min(fine, key=lambda factors: np.log2(1 + 2 * np.abs(factors.codes)).sum())  # about its bits
+    return smallest._replace(codes=smallest.codes.astype(np.int32))
 
 
-def _coarsest(rounded: Callable[[float], Factors], term: np.ndarray, others: np.ndarray, tolerance: float) -> Factors:
+def _coarsest(
+    rounded: Callable[[float], Factors], term: np.ndarray, others: np.ndarray, tolerance: float
+) -> Factors | None:
     """Factors with the coarsest step at which attention by `term`, alone or with `others`, is within `tolerance`."""
     exact = [softmax(term), softmax(term + others)]
-    step = COARSEST
-    while True:
+    for step in STEPS:
         factors = rounded(step)
+        if np.abs(factors.codes).max(initial=0) >= 2**31:
+            return None
         scores = factors.scores()
         errors = [np.abs(softmax(s) - e).max() for s, e in zip((scores, scores + others), exact, strict=True)]
-        if max(errors) <= tolerance or step <= FINEST:
+        if max(errors) <= tolerance:
             return factors
-        step /= 2
+    return None
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -5,14 +5,19 @@ import gzip
 import json
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from attn_cnn_jax.analysis.viewer.collect import check
 from attn_cnn_jax.analysis.viewer.content import TOLERANCE, pack, quantise, softmax
 from attn_cnn_jax.analysis.viewer.history import parameters, recorded_epochs
 from attn_cnn_jax.analysis.viewer.page import as_script_text, render
+from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.runs import Run
 
 HEIGHT, WIDTH = 5, 7
 PIXELS = HEIGHT * WIDTH
@@ -121,6 +126,12 @@ def test_quantised_scores_keep_attention(rank, scale):
     assert np.abs(softmax(together) - softmax(sum(terms.values()) + position)).max() <= 2 * TOLERANCE
 
 
+def test_scores_beyond_what_can_be_stored_are_refused():
+    huge = {"content": 1e25 * np.random.default_rng(0).normal(size=(6, 6))}
+    with pytest.raises(UserError, match="too large to store"):
+        quantise(huge, np.zeros((6, 6)))
+
+
 def write_positions(path, records):
     (path / "positions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
@@ -169,3 +180,11 @@ def test_pages_that_would_be_too_large_are_refused(runs):
         check(runs["quadratic"], (1000, 1000))
     with pytest.raises(UserError, match="depends on content"):
         check(runs["learned_content"], (66, 66))
+
+
+def test_a_run_that_diverged_is_refused():
+    config = attention_config(image_shape=(4, 4, 1), num_layers=1, num_heads=1, hidden_size=4)
+    model = create_model(config.model, rngs=nnx.Rngs(0))
+    model.blocks[0].attention.position.centre[...] = jnp.array([[jnp.nan, 0.0]])
+    with pytest.raises(UserError, match="not finite"):
+        check(Run(config, 7, model), (4, 4))

@@ -128,7 +128,6 @@ function listenToSettings() {
   });
   addEventListener("hashchange", () => choose(viewFromHash(location.hash, initialView, data)));
   darkness.addEventListener("change", show);
-  if (data.contentTerms.length) return;
   for (const [event, dropping] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
     document.addEventListener(event, (what) => {
       what.preventDefault();
@@ -141,6 +140,7 @@ function listenToSettings() {
 /** Adds a visitor's picture, cut and resized to the size of the others, and chooses it. */
 async function addPicture(file) {
   if (!file) return;
+  if (data.contentTerms.length) return complain($("own-not").textContent);
   $("error").hidden = true;
   try {
     const bitmap = await createImageBitmap(file);
@@ -154,14 +154,17 @@ async function addPicture(file) {
     context.drawImage(bitmap, (width - w) / 2, (height - h) / 2, w, h);
     data.pictures.push({ name: file.name, label: "", source: canvas.toDataURL(), content: null });
   } catch {
-    $("error").textContent = `${file.name} cannot be read as a picture.`;
-    $("error").hidden = false;
-    return;
+    return complain(`${file.name} cannot be read as a picture.`);
   }
   const index = data.pictures.length - 1;
   makePicture(data.pictures[index], index);
   await data.pictures[index].image.decode();
   choose({ picture: index });
+}
+
+function complain(text) {
+  $("error").textContent = text;
+  $("error").hidden = false;
 }
 
 async function start() {

@@ -1,7 +1,8 @@
 "use strict";
 // The elements of the page: made once, brought up to date by `show`.
 
-const MOST_PIXELS_FOR_MEANS = 1024; // a mean over all query pixels has to be there at once
+// A mean over all query pixels has to be there at once, or it is not shown.
+const MOST_PIXELS_FOR_MEANS = data.contentTerms.length ? 400 : 1024;
 const STATISTICS = [ // label, explanation, text of a set of statistics
   ["Centre", "centre of mass: rows, columns from the query pixel", (s) => `${signed(s.row)}, ${signed(s.column)}`],
   ["Spread", "standard deviation along the two main axes, in pixels", (s) => mainAxes(s).map(fixed).join(" × ")],

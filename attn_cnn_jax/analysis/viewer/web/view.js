@@ -57,8 +57,10 @@ function rangeOf(map) {
 
 const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
 
-/** Statistics averaged over all query pixels. */
+/** Statistics averaged over all query pixels; kept until something but the query changes. */
 function meanStatistics(layer, head) {
+  const key = [layer, head, view.picture, content !== null, view.epoch, ...view.terms].join();
+  if (lastMeans.key === key) return lastMeans.means;
   const means = {};
   for (let row = 0; row < grid[0]; row++) {
     for (let column = 0; column < grid[1]; column++) {
@@ -67,5 +69,8 @@ function meanStatistics(layer, head) {
       for (const name in here) means[name] = (means[name] ?? 0) + here[name] / pixels;
     }
   }
+  lastMeans = { key, means };
   return means;
 }
+
+let lastMeans = {};
