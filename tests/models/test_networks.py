@@ -1,0 +1,208 @@
+"""Whole networks: types, dropout masks, attention, and taking them apart."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.models import create_model, variables
+
+SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
+NETWORKS = {
+    "quadratic": {"encoding": "quadratic"},
+    "generalised": {"encoding": "quadratic_generalized"},
+    "learned": {"encoding": "learned", "share_tables": True},
+    "learned and content": {"encoding": "learned", "content": True, "head_size": 5},
+    "relative": {"encoding": "relative"},
+    "absolute": {"encoding": "absolute_learned"},
+    "sinusoidal": {"encoding": "absolute_sinusoidal"},
+}
+POSITION_ONLY = ("quadratic", "generalised", "learned")
+PICTURES = jax.random.normal(jax.random.key(1), (2, 4, 6, 3))
+KEYS = [jax.random.key(seed, impl="unsafe_rbg") for seed in (2, 3)]
+
+
+@functools.cache
+def network(name, **model):
+    """A network; the generator of random bits is one that compiles faster than the default."""
+    config = attention_config(**SIZES | NETWORKS[name] | model).model
+    key = jax.random.key(0, impl="unsafe_rbg")
+    return create_model(config, rngs=nnx.Rngs(key))
+
+
+def abstract_resnet(**model):
+    return nnx.eval_shape(lambda: create_model(resnet_config(depth=10, **model).model, rngs=nnx.Rngs(0)))
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "return_attention"))
+def merged(graph, state, images, key=None, return_attention=False):
+    return nnx.merge(graph, state, copy=True)(images, key=key, return_attention=return_attention)
+
+
+def apply(model, images, **kwargs):
+    """Jitted value of a network at `images`; equal networks share one compilation."""
+    return merged(*nnx.split(model), images, **kwargs)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_attention_sums_to_one_over_keys_and_has_a_picture_axis_where_it_reads_the_picture(name):
+    logits, attention = apply(network(name), PICTURES, return_attention=True)
+    chex.assert_shape(logits, (2, 10))
+    assert len(attention) == SIZES["num_layers"]
+    assert network(name).depends_on_content == (name not in POSITION_ONLY)
+    for layer in attention:
+        chex.assert_shape(layer, (*(() if name in POSITION_ONLY else (2,)), 3, 2, 3, 2, 3))
+        assert layer.min() >= 0
+        chex.assert_trees_all_close(layer.sum(axis=(-2, -1)), jnp.ones(layer.shape[:-2]), atol=1e-6)
+        assert layer.std() > 1e-3  # not uniform
+        if name not in POSITION_ONLY:
+            assert not jnp.allclose(layer[0], layer[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", POSITION_ONLY)
+def test_position_attention_needs_no_picture(name):
+    attention = apply(network(name), PICTURES, return_attention=True)[1]
+    chex.assert_trees_all_close(network(name).attention((4, 6, 3)), attention, rtol=1e-5)
+
+
+class LogitsTest(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_a_picture_has_the_same_logits_alone_and_in_a_batch(self):
+        graph, state = nnx.split(network("learned and content"))
+        logits = self.variant(lambda state, images: nnx.merge(graph, state, copy=True)(images))
+        together = logits(state, PICTURES)
+        alone = jnp.concatenate([logits(state, picture[None]) for picture in PICTURES])
+        chex.assert_trees_all_close(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logits(name):
+    """bfloat16 keeps 8 bits: each rounding is off by up to 0.4%, a few of them by some percent of the logits' size."""
+    half, full = network(name, dtype="bfloat16"), network(name)
+    chex.assert_trees_all_equal(variables.split(half)[1:], variables.split(full)[1:])
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(half))} == {jnp.dtype("float32")}
+    with jax.numpy_dtype_promotion("standard"):  # Flax's norms promote bfloat16 against float32 by themselves
+        got, attention = apply(half, PICTURES.astype(jnp.bfloat16), return_attention=True)
+    expected, expected_attention = apply(full, PICTURES, return_attention=True)
+    assert got.dtype == expected.dtype == jnp.float32
+    error = jnp.abs(got - expected).max() / jnp.abs(expected).max()
+    assert 0 < error < 0.04
+    for layer, expected_layer in zip(attention, expected_attention, strict=True):
+        assert layer.dtype == jnp.float32
+        chex.assert_trees_all_close(layer.sum(axis=(-2, -1)), jnp.ones(layer.shape[:-2]), atol=1e-6)
+        chex.assert_trees_all_close(layer, expected_layer, atol=0.03)
+
+
+def test_bfloat16_resnet_has_float32_parameters_and_logits_and_bfloat16_activations():
+    model = abstract_resnet(dtype="bfloat16")
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
+    images = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.bfloat16)
+    with jax.numpy_dtype_promotion("standard"):
+        logits = nnx.eval_shape(lambda model, images: model(images), model, images)
+        stem = nnx.eval_shape(lambda model, images: model.stem_norm(model.stem(images), True), model, images)
+    assert (logits.dtype, stem.dtype) == (jnp.float32, jnp.bfloat16)
+
+
+TWINS = jnp.stack([PICTURES[0]] * 2)  # two equal pictures: only their masks can tell them apart
+
+
+@pytest.mark.parametrize(
+    ("name", "one_mask"),
+    [("quadratic", True), ("generalised", True), ("learned", True), ("learned and content", False)],
+)
+def test_attention_dropout_has_one_mask_a_batch_where_attention_depends_on_position_alone(name, one_mask):
+    model = network(name, dropout=0.0, attention_dropout=0.5)
+    first, second = apply(model, TWINS, key=KEYS[0])
+    assert bool(jnp.allclose(first, second, atol=1e-6)) == one_mask
+    assert not jnp.allclose(first, apply(model, TWINS)[0], atol=1e-3)
+
+
+def test_other_dropout_has_a_mask_a_picture():
+    first, second = apply(network("quadratic", dropout=0.5, attention_dropout=0.0), TWINS, key=KEYS[0])
+    assert not jnp.allclose(first, second, atol=1e-3)
+
+
+def test_dropout_depends_on_the_key_alone():
+    model = network("quadratic")
+    first, again, other = (apply(model, PICTURES, key=key) for key in (KEYS[0], KEYS[0], KEYS[1]))
+    chex.assert_trees_all_equal(first, again)
+    assert not jnp.allclose(first, other, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_join_undoes_split(name):
+    parts = variables.split(network(name))
+    again = variables.join(*parts)
+    assert variables.split(again)[0] == parts[0]
+    assert hash(variables.split(again)[0]) == hash(parts[0])
+    chex.assert_trees_all_equal(variables.split(again)[1:], parts[1:])
+    logits = apply(network(name), PICTURES, return_attention=True)[0]
+    chex.assert_trees_all_equal(apply(again, PICTURES, return_attention=True)[0], logits)
+
+
+def test_join_undoes_split_with_running_statistics():
+    parts = variables.split(abstract_resnet())
+    assert variables.split(variables.join(*parts)) == parts
+
+
+def test_join_gives_a_copy_with_the_arrays_it_was_given():
+    model = network("quadratic")
+    skeleton, parameters, statistics = variables.split(model)
+    before = apply(model, PICTURES)
+    zeros = jax.tree.map(jnp.zeros_like, parameters)
+    chex.assert_trees_all_equal(apply(variables.join(skeleton, zeros, statistics), PICTURES), jnp.zeros((2, 10)))
+    chex.assert_trees_all_equal(apply(model, PICTURES), before)
+
+
+@pytest.mark.parametrize("name", ["quadratic", "learned"])
+def test_gradients_go_through_join_to_every_parameter(name):
+    skeleton, parameters, statistics = variables.split(network(name))
+
+    @jax.jit
+    def gradients(parameters):
+        return jax.grad(lambda p: jnp.square(variables.join(skeleton, p, statistics)(PICTURES)).sum())(parameters)
+
+    for key, gradient in gradients(parameters).items():
+        assert gradient.shape == parameters[key].shape
+        assert np.abs(gradient).max() > 0, key
+
+
+def test_names_of_variables_are_those_of_checkpoints():
+    """Renaming one breaks every checkpoint that people have: a reason to think twice, or to convert."""
+    linear = lambda name: {f"{name}.bias", f"{name}.kernel"}  # noqa: E731
+    expected = linear("embedding") | linear("classifier")
+    for n in range(SIZES["num_layers"]):
+        block = f"blocks.{n}"
+        for name in ("attention.content.key", "attention.content.query", "attention.output", "dense"):
+            expected |= linear(f"{block}.{name}")
+        expected |= linear(f"{block}.intermediate") | linear(f"{block}.output")
+        expected |= {f"{block}.{norm}_norm.{kind}" for norm in ("attention", "output") for kind in ("bias", "scale")}
+        position = f"{block}.attention.position"
+        expected |= {f"{position}.{kind}_weight" for kind in ("row", "column")}
+        expected |= {f"{position}.tables.{kind}" for kind in ("row", "column")}
+        expected.add(f"{block}.attention.value.kernel")
+    _, parameters, statistics = variables.split(network("learned and content"))
+    assert set(parameters) == expected
+    assert statistics == {}
+
+
+def test_names_of_the_resnets_variables():
+    _, parameters, statistics = variables.split(abstract_resnet())
+    norms = {name.rpartition(".")[0] for name in statistics}
+    assert {"stem_norm", "blocks.0.norm1", "blocks.1.shortcut_norm"} <= norms
+    assert set(statistics) == {f"{norm}.{kind}" for norm in norms for kind in ("mean", "var")}
+    assert {f"{norm}.{kind}" for norm in norms for kind in ("scale", "bias")} <= set(parameters)
+    assert {"stem.kernel", "blocks.3.conv2.kernel", "blocks.1.shortcut.kernel", "classifier.bias"} <= set(parameters)
+    assert "blocks.0.shortcut.kernel" not in parameters
+
+
+def test_shared_tables_are_one_variable():
+    shared = set(variables.split(network("learned", num_layers=2))[1])
+    own = set(variables.split(network("learned", share_tables=False, num_layers=2))[1])
+    assert {name for name in own - shared if "tables" not in name} == set()
+    assert len(own) - len(shared) == 2
