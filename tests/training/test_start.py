@@ -48,6 +48,7 @@ def first(tmp_path_factory, data_dir):
     config = small_config(data_dir)
     network = create_model(config.model, rngs=nnx.Rngs(0))
     spreads = [np.array(block.attention.position.spread[...]) for block in network.blocks]
+    spreads[0][0] = np.diag([3.0, 1.0])  # long, but not degenerate
     spreads[0][1] = np.diag([40.0, 1.0])
     spreads[1][0] = np.diag([0.001, 0.001])
     spreads[1][3] = np.ones((2, 2))
@@ -118,17 +119,13 @@ def test_reset_heads_start_again_and_only_they_move_where_the_rest_is_fixed(firs
 
 
 def test_the_penalty_rounds_the_heads(first, data_dir, tmp_path):
-    """With a large weight the condition numbers of unfixed heads fall."""
+    """The condition number of a long head, 9, falls by far more than training without the penalty moves it."""
     config = small_config(
-        data_dir, start__run=str(first), start__prune=True, optimizer__covariance_penalty=10.0, train__num_epochs=1
+        data_dir, start__run=str(first), start__prune=True, optimizer__covariance_penalty=0.01, train__num_epochs=1
     )
-    begun, network = start.begin(config, tmp_path)
-    del begun
-    name = "blocks.0.attention.position.spread"
-    before = np.linalg.cond(np.asarray(split(network)[1][name]))
     loop.run(config, tmp_path)
-    after = np.linalg.cond(np.asarray(parameters(load_run(tmp_path))[name]))
-    assert np.all(after < before)
+    spread = np.asarray(parameters(load_run(tmp_path))["blocks.0.attention.position.spread"][0])
+    assert 1 < np.linalg.cond(spread) ** 2 < 8
 
 
 def test_heads_by_name_for_any_encoding(first, data_dir, tmp_path):

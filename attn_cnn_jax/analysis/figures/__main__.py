@@ -78,7 +78,6 @@ def draw(args: argparse.Namespace) -> list[Path]:
     run = load_run(args.runs[0], args.step)
     wanted = args.figures or applicable(run, args.runs[0])
     out = args.out or args.runs[0] / "figures"
-    query = args.query or pictures.centre(run)
     written = []
     if "curves" in wanted:
         written += style.save(curves.draw(args.runs), out, "curves")
@@ -86,6 +85,7 @@ def draw(args: argparse.Namespace) -> list[Path]:
         return written
     if run.config.model.name != "attention":
         raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
+    query = args.query or pictures.centre(run)
     check_query(query, pictures.grid(run))
     if "training" in wanted:
         written += draw_training(args, run, out)

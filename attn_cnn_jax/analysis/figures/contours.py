@@ -1,12 +1,13 @@
 """Contours that hold a share of a head's attention, from its probabilities."""
 
 import numpy as np
-from scipy import interpolate
+from scipy import interpolate, ndimage
 
 from attn_cnn_jax.models import moments
 
 FINENESS = 32  # points along a pixel's side
 FLAT = 1e-6  # relative differences below this are rounding
+RISE = 1.0  # nats at most above a pixel and its neighbours, where rough attention is carried to the border
 FLOOR = -16.0  # nats below the largest probability: what is less likely does not show
 
 
@@ -26,6 +27,7 @@ def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """
     probabilities = moments.normalised(probabilities)
     logs = np.log(np.maximum(probabilities / probabilities.max(), np.exp(FLOOR)))
+    highest = ndimage.maximum_filter(logs, 3) + RISE
     edges = []
     for axis, size in enumerate(probabilities.shape):
         points = (np.arange(size * FINENESS) + 0.5) / FINENESS - 0.5
@@ -34,6 +36,7 @@ def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
         else:
             logs = np.repeat(logs, FINENESS, axis=axis)
         edges.append(np.concatenate([[-0.5], points, [size - 0.5]]))
+    logs = np.minimum(logs, np.kron(highest, np.ones((FINENESS, FINENESS))))
     values = np.exp(logs - logs.max())
     values *= FINENESS**2 / values.sum()
     return *edges, np.pad(values, 1)
