@@ -5,6 +5,7 @@ refuses unknown keys and impossible values; `complete` fills in what the data se
 """
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -85,6 +86,10 @@ ATTENTION = {
         "absolute_sinusoidal",
     ),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
+    "gate": boolean(False),  # or weigh the two softmaxes by a gate a head, as ConViT does
+    "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
+    "locality": number(1.0, 0, open_low=True),  # of init "grid": alpha of every head, in one over squared pixels
+    "init_values": choice("random", "identity"),  # of init "grid": or every head moves its share of the channels
     "relative_terms": Field(  # of encoding "relative", eq. 8
         RELATIVE_TERMS,
         lambda value: isinstance(value, tuple | list) and value and set(value) <= set(RELATIVE_TERMS),
@@ -109,10 +114,37 @@ ATTENTION = {
     "kernel": choice("auto", "dense", "factorised"),
 }
 
-RESNET = {"name": choice("resnet"), **MODEL_COMMON, "depth": choice(18, *(d for d in BLOCKS if d != 18))}
+RESNET = {
+    "name": choice("resnet"),
+    **MODEL_COMMON,
+    "depth": choice(18, *(d for d in BLOCKS if d != 18)),
+    "layers": choice("convolution", "attention"),  # attention that begins as a convolution, by Theorem 1
+    "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
+}
+
+
+FIGURES = ("centres", "maps", "training")  # see analysis/figures
+
+
+def pairs(default: tuple, allowed: str) -> Field:
+    def allows(value):
+        one = integers((), 1, "", length=2).allows
+        return isinstance(value, tuple | list) and all(one(pair) for pair in value)
+
+    return Field(default, allows, allowed)
+
 
 REST = {
     "seed": integer(0, 0),
+    "start": {  # from a finished run instead of from nothing, see training/start.py
+        "run": text("", "a run directory, or '' to start from nothing"),
+        "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
+        "prune": boolean(False),  # remove degenerate heads
+        "reset": boolean(False),  # or start them again: position and value weights
+        "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
+        "freeze_positions": boolean(False),  # of all heads that are not reset
+        "freeze_values": boolean(False),
+    },
     "dataset": {
         "name": choice("cifar10", *(name for name in SPECS if name != "cifar10")),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
@@ -124,6 +156,7 @@ REST = {
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
         "weight_decay": number(1e-4, 0),
+        "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),
         "schedule_every": choice("step", "epoch"),  # the authors' release moves the rate once an epoch
         "warmup_fraction": number(0.05, 0, 1),
@@ -137,6 +170,12 @@ REST = {
         "eval_every_epochs": integer(1, 1),
         "log_every_steps": integer(50, 1),
         "tensorboard": boolean(True),
+        "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
+        "figures": Field(
+            ("centres", "maps"),
+            lambda value: isinstance(value, tuple | list) and value and set(value) <= set(FIGURES),
+            f"some of {', '.join(FIGURES)}",
+        ),
     },
     "checkpoint": {
         "every_epochs": integer(1, 1),
@@ -175,6 +214,9 @@ def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
+    _check_start(config)
+    if config.train.figures_every_epochs and not config.train.tensorboard:
+        _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
     if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if config.model.name == "attention":
@@ -228,6 +270,44 @@ def _check_optimizer(config: ConfigDict) -> None:
         _refuse("optimizer.boundaries", boundaries, "a tuple of increasing epochs")
 
 
+QUADRATIC = ("quadratic", "quadratic_generalized")
+
+
+def _check_start(config: ConfigDict) -> None:
+    start, encoding = config.start, config.model.get("encoding")
+    changes = [key for key in ("prune", "reset") if start[key]]
+    if start.kernel and (start.run or config.model.get("init") != "grid"):
+        _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
+    if changes and not start.run:
+        _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
+    if len(changes) == 2:
+        _refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
+    if start.heads and not changes:
+        _refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
+    if changes and not start.heads and encoding not in QUADRATIC:
+        _refuse("start.heads", (), f"pairs (layer, head): encoding {encoding!r} has no spread to be degenerate by")
+    if start.freeze_positions and encoding not in (*QUADRATIC, "learned"):
+        _refuse("start.freeze_positions", True, f"False for encoding {encoding!r}")
+    if start.freeze_values and config.model.name != "attention":
+        _refuse("start.freeze_values", True, f"False for a {config.model.name}")
+    penalty = config.optimizer.covariance_penalty
+    if penalty and encoding != "quadratic_generalized":
+        _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
+
+
+def with_defaults(config: ConfigDict) -> ConfigDict:
+    """A copy in which keys that a run of an earlier version does not have are at their defaults."""
+
+    def fill(values: dict, schema: dict) -> dict:
+        missing = {key: _defaults({key: field})[key] for key, field in schema.items() if key not in values}
+        return missing | {
+            key: fill(value, schema[key]) if isinstance(value, dict) and isinstance(schema.get(key), dict) else value
+            for key, value in values.items()
+        }
+
+    return ConfigDict(fill(config.to_dict(), schema_of(config)))
+
+
 def _check_attention(model: ConfigDict) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
@@ -242,6 +322,16 @@ def _check_attention(model: ConfigDict) -> None:
             True,
             f"False for encoding {model.encoding!r}, which has content of its own{hint}",
         )
+    if model.gate and not model.content:
+        _refuse("model.gate", True, "False without content, config.model.content=True")
+    if model.init == "grid":
+        if model.encoding not in QUADRATIC:
+            _refuse("model.init", "grid", f"'paper' for encoding {model.encoding!r}, which has no centres")
+        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
+        if any(math.isqrt(count) ** 2 != count for count in counts):
+            _refuse("model.num_heads", model.num_heads, "a square number for config.model.init='grid'")
+    elif model.init_values != "random":
+        _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
     if model.share_tables and model.encoding not in ("learned", "relative"):
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
     if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:

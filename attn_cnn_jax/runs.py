@@ -10,13 +10,13 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import validate
+from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.training.checkpoints import open_checkpoints
+from attn_cnn_jax.training.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
 from attn_cnn_jax.training.files import read_config
 
 
@@ -96,29 +96,16 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         raise UserError(f"{workdir} has no checkpoint yet")
     with open_checkpoints(workdir, read_config(workdir), read_only=True) as checkpoints:
         number = find_step(checkpoints, workdir, step)
-        try:
-            config = ConfigDict(restore_part(checkpoints, number, config=ocp.args.JsonRestore()))
-            validate(config)
-            model = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
-            skeleton, parameters, statistics = split(model)
-            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-            abstract = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
-                {"parameters": parameters, "statistics": statistics},
-            )
-            network = restore_part(checkpoints, number, network=ocp.args.StandardRestore(abstract))
-        except (ValueError, OSError, KeyError) as error:
-            raise UserError(
-                f"the checkpoint of step {number} in {workdir} cannot be read: {str(error).splitlines()[0]}\n"
-                f"there are those of steps {', '.join(map(str, sorted(checkpoints.all_steps())))}"
-            ) from error
+        config = with_defaults(ConfigDict(read_plain(checkpoints, number, "config")))
+        validate(config)
+        skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+            {"parameters": parameters, "statistics": statistics},
+        )
+        network = read_arrays(checkpoints, number, "network", like)
     return Run(config, number, join(skeleton, network["parameters"], network["statistics"]))
-
-
-def restore_part(checkpoints: ocp.CheckpointManager, step: int, **part: ocp.args.CheckpointArgs):
-    """One part of a checkpoint, named and told how by the one keyword argument."""
-    (name,) = part
-    return checkpoints.restore(step, args=ocp.args.Composite(**part))[name]
 
 
 def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str) -> int:
@@ -126,7 +113,7 @@ def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str
     known = sorted(checkpoints.all_steps())
     if not known:
         raise UserError(f"{workdir} has no checkpoint yet")
-    number = {"latest": checkpoints.latest_step(), "best": checkpoints.best_step()}.get(step, step)
+    number = {"latest": checkpoints.latest_step(), "best": best_step(checkpoints)}.get(step, step)
     if step == "best" and number is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
     if number not in known:

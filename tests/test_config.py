@@ -72,7 +72,7 @@ WRONG = {
     "empty entry": lambda default: ("",),
     "huge": lambda default: 10**400 if isinstance(default, int | float) else (10**400,),
     "yes for a number": lambda default: 0j if isinstance(default, bool) else True,
-    "zeros": lambda default: (0,) * len(default) if isinstance(default, tuple) else (0,),
+    "zeros": lambda default: (0,) * max(1, len(default)) if isinstance(default, tuple) else (0,),
 }
 
 
@@ -98,6 +98,8 @@ MAY_BE_ZERO = {
     "optimizer.momentum",
     "optimizer.weight_decay",
     "optimizer.warmup_fraction",
+    "optimizer.covariance_penalty",
+    "train.figures_every_epochs",
     "checkpoint.keep_every_epochs",
 }
 NUMBERS = [case for case in FIELDS if type(case.values[2].default) in (int, float)]

@@ -13,6 +13,7 @@ from flax import nnx
 from attn_cnn_jax.models import kernels
 from attn_cnn_jax.models.encodings import Content, Encoding
 from attn_cnn_jax.models.layers import dropout, linear
+from attn_cnn_jax.models.scores import at_least_float32
 
 
 class SelfAttention(nnx.Module):
@@ -21,9 +22,11 @@ class SelfAttention(nnx.Module):
     Attributes:
       position: the encoding.
       content: `q . k / sqrt(D_h)` added to its scores, or None.
-      value: per-head value maps `W_val`, only where the head size is below the hidden size; else None
+      gate: `(h,)`, or None where scores are added. Its sigmoid `g` weighs two softmaxes instead, as in ConViT:
+        `g softmax(position) + (1 - g) softmax(content)`; starts at 1, so `g = 0.73`.
+      value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
-      output: linear map from the concatenated head averages, head by head, to `D` channels.
+      output: linear map from the concatenated head averages, head by head, to `output_size` (`D`) channels.
     """
 
     def __init__(
@@ -38,18 +41,22 @@ class SelfAttention(nnx.Module):
         kernel: str,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
+        output_size: int | None = None,
+        gated: bool = False,
     ):
         self.position = position
         self.content = Content(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs) if content else None
+        self.gate = nnx.Param(jnp.ones(num_heads, at_least_float32(dtype))) if gated else None
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.kernel = kernel
-        merged = head_size >= hidden_size
+        output_size = hidden_size if output_size is None else output_size
+        merged = head_size >= min(hidden_size, output_size)
         self.value = (
             None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
         )
         averaged = num_heads * (hidden_size if merged else head_size)
-        self.output = linear(averaged, hidden_size, dtype=dtype, rngs=rngs)
+        self.output = linear(averaged, output_size, dtype=dtype, rngs=rngs)
 
     @property
     def depends_on_content(self) -> bool:
@@ -67,7 +74,7 @@ class SelfAttention(nnx.Module):
         return self.position.position_terms(height, width, rows)
 
     def content_terms(self, x: jax.Array, query_rows: jax.Array | None = None):
-        """Score terms that depend on the picture `(b, H, W, D)`: a dict of arrays that broadcast to `(b, h, i, j, k, l)`."""
+        """Score terms that depend on the picture `(b, H, W, D)`: a dict; they broadcast to `(b, h, i, j, k, l)`."""
         rows = jnp.arange(x.shape[1]) if query_rows is None else query_rows
         terms = self.position.content_terms(x, rows)
         return terms if self.content is None else terms | self.content.content_terms(x, rows)
@@ -85,12 +92,13 @@ class SelfAttention(nnx.Module):
         if self.factorises:
             return kernels.outer(*map(kernels.softmax, self.position.axis_scores(height, width)))
         terms = [term[None] for term in self.position_terms(height, width).values()]
-        if self.depends_on_content:
-            terms += self.content_terms(x).values()
-        scores = functools.reduce(jnp.add, terms)
-        scores = jnp.broadcast_to(scores, (*scores.shape[:2], height, width, height, width))
-        probabilities = kernels.softmax(scores.reshape(*scores.shape[:2], height * width, height * width))
-        return probabilities if self.depends_on_content else probabilities[0]
+        if not self.depends_on_content:
+            return softmax_of_sum(terms, height, width)[0]
+        content = list(self.content_terms(x).values())
+        if self.gate is None:
+            return softmax_of_sum(terms + content, height, width)
+        gate = jax.nn.sigmoid(self.gate[...])[None, :, None, None]
+        return gate * softmax_of_sum(terms, height, width) + (1 - gate) * softmax_of_sum(content, height, width)
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training and draws the dropout mask.
@@ -107,3 +115,10 @@ class SelfAttention(nnx.Module):
             probabilities = dropout(key, self.probabilities(x), self.dropout_rate)
             averages = kernels.dense(probabilities, values.reshape(batch, height * width, *values.shape[3:]))
         return self.output(averages.reshape(batch, height, width, -1))
+
+
+def softmax_of_sum(terms: list[jax.Array], height: int, width: int) -> jax.Array:
+    """Attention of score terms that broadcast to `(b, h, i, j, k, l)`: `(b, h, q, p)`."""
+    scores = functools.reduce(jnp.add, terms)
+    scores = jnp.broadcast_to(scores, (*scores.shape[:2], height, width, height, width))
+    return kernels.softmax(scores.reshape(*scores.shape[:2], height * width, height * width))

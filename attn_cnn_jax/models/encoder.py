@@ -15,6 +15,7 @@ from attn_cnn_jax.models.encodings import (
     Relative,
     RelativeTables,
 )
+from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
 from attn_cnn_jax.models.layers import dropout, linear
 from attn_cnn_jax.models.scores import at_least_float32
 
@@ -134,7 +135,7 @@ def self_attention(
     rngs: nnx.Rngs,
 ) -> SelfAttention:
     """One attention layer as the configuration says."""
-    return SelfAttention(
+    layer = SelfAttention(
         encoding(config, grid, num_heads, shared, rngs=rngs),
         content=config.content,
         num_heads=num_heads,
@@ -144,7 +145,12 @@ def self_attention(
         kernel=config.kernel,
         dtype=jnp.dtype(config.dtype),
         rngs=rngs,
+        gated=config.gate,
     )
+    if config.init == "grid":
+        identity = config.init_values == "identity"
+        start_on_grid(layer, config.locality, identity_kernel(num_heads, config.hidden_size) if identity else None)
+    return layer
 
 
 def head_size(config: ConfigDict) -> int:

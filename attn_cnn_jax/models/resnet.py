@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.layers import linear, uniform
 from attn_cnn_jax.models.scores import at_least_float32
 
@@ -30,6 +31,25 @@ def convolution(
     )
 
 
+def layer(
+    config: ConfigDict, in_features: int, out_features: int, kernel_size: int, stride: int, *, rngs: nnx.Rngs
+) -> nnx.Conv | ConvolutionalAttention:
+    """A convolution, or the attention that begins as one, as `config.layers` says."""
+    dtype = jnp.dtype(config.dtype)
+    if config.layers == "convolution":
+        return convolution(in_features, out_features, kernel_size, stride, dtype=dtype, rngs=rngs)
+    return ConvolutionalAttention(
+        in_features,
+        out_features,
+        (kernel_size, kernel_size),
+        stride=(stride, stride),
+        padding=((kernel_size // 2, kernel_size // 2),) * 2,
+        sharpness=config.sharpness,
+        dtype=dtype,
+        rngs=rngs,
+    )
+
+
 def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchNorm:
     """Batch norm over all devices' pictures; running statistics move by a tenth a step."""
     return nnx.BatchNorm(
@@ -46,14 +66,14 @@ def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchN
 class ResidualBlock(nnx.Module):
     """`relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))`, two 3x3 convolutions."""
 
-    def __init__(self, in_features: int, features: int, stride: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        common = {"dtype": dtype, "rngs": rngs}
-        self.conv1 = convolution(in_features, features, 3, stride, **common)
+    def __init__(self, config: ConfigDict, in_features: int, features: int, stride: int, *, rngs: nnx.Rngs):
+        common = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
+        self.conv1 = layer(config, in_features, features, 3, stride, rngs=rngs)
         self.norm1 = batch_norm(features, **common)
-        self.conv2 = convolution(features, features, 3, 1, **common)
+        self.conv2 = layer(config, features, features, 3, 1, rngs=rngs)
         self.norm2 = batch_norm(features, **common)
         changes = stride != 1 or in_features != features
-        self.shortcut = convolution(in_features, features, 1, stride, **common) if changes else None
+        self.shortcut = layer(config, in_features, features, 1, stride, rngs=rngs) if changes else None
         self.shortcut_norm = batch_norm(features, **common) if changes else None
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -72,13 +92,13 @@ class ResNet(nnx.Module):
 
     def __init__(self, config: ConfigDict, *, rngs: nnx.Rngs):
         common = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
-        self.stem = convolution(config.image_shape[2], CHANNELS[0], 3, 1, **common)
+        self.stem = layer(config, config.image_shape[2], CHANNELS[0], 3, 1, rngs=rngs)
         self.stem_norm = batch_norm(CHANNELS[0], **common)
         blocks, features = [], CHANNELS[0]
         for stage, count in enumerate(BLOCKS[config.depth]):
             for n in range(count):
                 stride = 2 if stage > 0 and n == 0 else 1
-                blocks.append(ResidualBlock(features, CHANNELS[stage], stride, **common))
+                blocks.append(ResidualBlock(config, features, CHANNELS[stage], stride, rngs=rngs))
                 features = CHANNELS[stage]
         self.blocks = nnx.List(blocks)
         self.classifier = linear(features, config.num_classes, **common)

@@ -1,5 +1,7 @@
 """Shifts between pixels: `delta = key - query`, rows first (paper.md's delta of section 2.1)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,3 +34,18 @@ def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 
     """
     axes = [dilation[a] * (np.arange(kernel_size[a]) - (kernel_size[a] - 1) // 2) for a in range(2)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def grid_positions(
+    kernel_size: tuple[int, int], dilation: tuple[int, int], sharpness: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Quadratic heads that attend as a kernel reads: one a shift of `kernel_shifts`, all equally sharp.
+
+    Args:
+      sharpness: `alpha = s^2 / 2`, in one over squared pixels.
+
+    Returns:
+      Centres `Delta_h`, `(h, 2)` pixels, and spreads `s_h`, `(h,)` one over pixels; float64.
+    """
+    centre = kernel_shifts(kernel_size, dilation).astype(np.float64)
+    return centre, np.full(len(centre), math.sqrt(2 * sharpness))

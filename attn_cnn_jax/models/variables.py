@@ -31,16 +31,17 @@ def split(model: nnx.Module) -> tuple[Skeleton, Arrays, Arrays]:
 def join(skeleton: Skeleton, parameters: Arrays, statistics: Arrays) -> nnx.Module:
     """The network that `split` took apart, with these arrays; works on tracers too."""
     states = (
-        jax.tree.unflatten(tree, [arrays[name] for name in _names(tree)])
+        jax.tree.unflatten(tree, [arrays[name] for name in names(tree)])
         for tree, arrays in ((skeleton.parameters, parameters), (skeleton.statistics, statistics))
     )
     return nnx.merge(skeleton.graph, *states, copy=True)
 
 
 def _flatten(state: nnx.State) -> Arrays:
-    return dict(zip(_names(jax.tree.structure(state)), jax.tree.leaves(state), strict=True))
+    return dict(zip(names(jax.tree.structure(state)), jax.tree.leaves(state), strict=True))
 
 
-def _names(tree: jax.tree_util.PyTreeDef) -> list[str]:
+def names(tree: jax.tree_util.PyTreeDef) -> list[str]:
+    """Dotted names of the arrays in one of a skeleton's trees, in order."""
     paths, _ = jax.tree.flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
     return [".".join(str(entry.key) for entry in path if hasattr(entry, "key")) for path, _ in paths]

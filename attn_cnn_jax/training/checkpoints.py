@@ -1,17 +1,28 @@
 """Orbax checkpoints: asynchronous, atomic, with the configuration inside; and a run read back from them.
 
-A checkpoint has four parts: `network` (parameters and running statistics), `optimizer`, `config` (the run's
-configuration) and `progress` (the metrics of the steps since the last line of metrics.jsonl).
+A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (the run's
+configuration), `progress` (the metrics of the steps since the last line of metrics.jsonl) and `checksums`.
 """
 
+import contextlib
+import gc
+import io
+import json
 import logging
+import os
+import time
+import zlib
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.step import TrainState
 
 
@@ -53,6 +64,16 @@ def validation_accuracy(metrics: dict) -> float:
     return metrics["validation_accuracy"]
 
 
+def best_step(checkpoints: ocp.CheckpointManager) -> int | None:
+    """The step with the best validation accuracy among those that have one."""
+    accuracy = {
+        step: checkpoints.metrics(step)["validation_accuracy"]
+        for step in checkpoints.all_steps()
+        if checkpoints.metrics(step)
+    }
+    return max(accuracy, key=accuracy.get, default=None)
+
+
 def save(
     checkpoints: ocp.CheckpointManager,
     step: int,
@@ -64,37 +85,106 @@ def save(
     """Starts to save a checkpoint in the background; it appears under its step once it is complete."""
     if checkpoints.latest_step() == step:
         return
+    arrays = {"network": network(state), "optimizer": state.optimizer}
+    plain = {"config": config.to_dict(), "progress": progress}
+    checksums = {part: checksum(tree) for part, tree in arrays.items()}
+    checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     checkpoints.save(
         step,
         metrics=metrics,
         args=ocp.args.Composite(
-            network=ocp.args.StandardSave(network(state)),
-            optimizer=ocp.args.StandardSave(state.optimizer),
-            config=ocp.args.JsonSave(config.to_dict()),
-            progress=ocp.args.JsonSave(progress),
+            **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
+            **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
         ),
     )
 
 
 def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[TrainState, dict]:
-    """The state at a step, placed as `like` is, and the `progress` saved with it."""
+    """The state at a step, placed as `like` is, and the `progress` saved with it.
 
-    def abstract(tree):
-        return ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, tree))
+    Raises:
+      UserError: for a damaged checkpoint.
+    """
+    restored = read_arrays(checkpoints, step, "network", network(like))
+    optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
+    number = jax.device_put(jnp.int32(step), like.step.sharding)
+    state = TrainState(number, restored["parameters"], restored["statistics"], optimizer)
+    return state, read_plain(checkpoints, step, "progress")
 
-    restored = checkpoints.restore(
-        step,
-        args=ocp.args.Composite(
-            network=abstract(network(like)),
-            optimizer=abstract(like.optimizer),
-            progress=ocp.args.JsonRestore(),
-        ),
-    )
-    number = jax.device_put(jax.numpy.int32(step), like.step.sharding)
-    state = TrainState(number, restored.network["parameters"], restored.network["statistics"], restored.optimizer)
-    return state, restored.progress
+
+def saved_config(checkpoints: ocp.CheckpointManager) -> ConfigDict | None:
+    """The configuration inside the newest checkpoint, None where there is none."""
+    step = checkpoints.latest_step()
+    if step is None:
+        return None
+    return ConfigDict(checkpoints.restore(step, args=ocp.args.Composite(config=ocp.args.JsonRestore())).config)
 
 
 def network(state: TrainState) -> dict[str, dict]:
     """The part of a state that makes predictions, as checkpoints keep it."""
     return {"parameters": state.parameters, "statistics": state.statistics}
+
+
+def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: Any) -> Any:
+    """One part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
+
+    Raises:
+      UserError: if it cannot be read, or is not what was saved: not every flipped byte makes reading fail.
+    """
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+    tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
+    _compare(checkpoints, step, part, checksum(tree))
+    return tree
+
+
+def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
+    """One part of a checkpoint that is no array, `config` or `progress`; UserError if damaged."""
+    value = _read(checkpoints, step, part, ocp.args.JsonRestore())
+    _compare(checkpoints, step, part, checksum_of_text(value))
+    return value
+
+
+def _compare(checkpoints: ocp.CheckpointManager, step: int, part: str, found: int) -> None:
+    saved = _read(checkpoints, step, "checksums", ocp.args.JsonRestore())
+    if saved.get(part) != found:
+        raise damaged(checkpoints, step, f"the checksum of its {part} is not the one saved")
+
+
+def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
+    # Orbax raises a bare Exception, and its threads print tracebacks of their own, for files that are not whole.
+    noise = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(noise):
+            return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
+    except Exception as error:
+        with contextlib.redirect_stderr(noise):
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+            error.__traceback__ = None
+            gc.collect()
+        raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
+
+
+def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> UserError:
+    return UserError(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
+
+
+def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Moves a damaged checkpoint out of the way, into `damaged/` beside `checkpoints/`."""
+    folder = Path(checkpoints.directory)
+    aside = folder.parent / "damaged" / f"{step}-{time.time_ns()}"
+    aside.parent.mkdir(exist_ok=True)
+    os.rename(folder / str(step), aside)
+    checkpoints.reload()
+
+
+def checksum(tree: Any) -> int:
+    """CRC-32 of all arrays of a tree, in the order of its leaves."""
+    crc = 0
+    for leaf in jax.tree.leaves(tree):
+        crc = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8), crc)
+    return crc
+
+
+def checksum_of_text(value: dict) -> int:
+    """CRC-32 of plain values, by what they look like in JSON."""
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     try:
         if values.multihost:
             connect(values)
-        records = run(values.config, workdir)
+        records = run(values.config, workdir, draw_figures)
     except UserError as error:
         print(error, file=sys.stderr)
         return 1
@@ -57,6 +57,13 @@ def main(argv: list[str]) -> int:
     say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})")
     return 0
+
+
+def draw_figures(*arguments):
+    """Figures for TensorBoard; matplotlib is loaded only if a configuration asks for them."""
+    from attn_cnn_jax.analysis.figures import board
+
+    return board.draw(*arguments)
 
 
 def parse(argv: list[str]) -> flags.FlagValues:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
 from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.positions import create_recorder
+from attn_cnn_jax.training.start import begin, fixed_entries
 from attn_cnn_jax.training.step import (
     MAX_STEPS_A_DISPATCH,
     Pictures,
@@ -33,6 +36,9 @@ from attn_cnn_jax.training.step import (
 SECONDS_A_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
 
 
+DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
+
+
 class Interrupted(Exception):
     """The run was asked to stop, has saved, and can go on; `signal` is the signal's number."""
 
@@ -41,12 +47,15 @@ class Interrupted(Exception):
         self.signal = number
 
 
-def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
+def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | None = None) -> dict[str, dict]:
     """Trains as configured, from the newest checkpoint in `workdir` on.
 
     Args:
       config: what a file in configs/ returns.
       workdir: run directory; created if need be.
+      draw_figures: given configuration, step, network and run directory, draws what TensorBoard shows every
+        `config.train.figures_every_epochs` epochs, `(height, width, 3)` uint8 by name. A function rather
+        than an import: what looks at networks builds on training, not the other way round.
 
     Returns:
       The last record of metrics of every split, by the split's name.
@@ -64,7 +73,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         if is_main():
             files.claim(workdir, config)
         with stop_requests() as stop:
-            return Run(config, workdir, mesh, dataset).train(stop)
+            return Run(*begin(config, workdir), workdir, mesh, dataset, draw_figures).train(stop)
 
 
 def check_devices(config: ConfigDict, num_devices: int) -> None:
@@ -94,8 +103,16 @@ def is_main() -> bool:
 class Run:
     """One process's part in a run; `train` is its only use."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, mesh, dataset: sources.Dataset):
-        self.config, self.workdir = config, workdir
+    def __init__(
+        self,
+        config: ConfigDict,
+        model: nnx.Module,
+        workdir: Path,
+        mesh,
+        dataset: sources.Dataset,
+        draw_figures: DrawFigures | None,
+    ):
+        self.config, self.workdir, self.draw_figures = config, workdir, draw_figures
         train, splits = dataset.train, {"test": dataset.test}
         if config.dataset.num_validation:
             train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
@@ -106,11 +123,12 @@ class Run:
         self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
         self.total_steps = config.train.num_epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
-        optimizer = create_optimizer(config.optimizer, self.schedule)
-        skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(config.seed)), optimizer)
+        fixed = fixed_entries(config, split(model)[1])
+        optimizer = create_optimizer(config.optimizer, self.schedule, fixed)
+        self.skeleton, state = initial_state(model, optimizer)
         self.state = place(state, mesh)
-        self.train_steps = create_train_steps(config, mesh, skeleton, optimizer, dataset.spec)
-        self.evaluate = create_evaluate(config, mesh, skeleton, dataset.spec)
+        self.train_steps = create_train_steps(config, mesh, self.skeleton, optimizer, dataset.spec)
+        self.evaluate = create_evaluate(config, mesh, self.skeleton, dataset.spec)
 
     def train(self, stop: dict) -> dict[str, dict]:
         """Trains to the end; see `run`."""
@@ -125,6 +143,9 @@ class Run:
                 if is_main()
                 else None
             )
+            self.record_positions = (
+                create_recorder(self.config, self.skeleton, self.workdir, step) if is_main() else None
+            )
             self.progress = Progress(step, self.total_steps, self.config.train.batch_size) if is_main() else None
             try:
                 self.loop(step, stop)
@@ -136,19 +157,35 @@ class Run:
         return last_records(self.workdir)
 
     def restore(self) -> dict[str, list]:
-        """Restores the newest checkpoint; returns the metrics of the steps since the last record."""
-        step = self.checkpoints.latest_step()
-        if step is None:
-            return {"loss": [], "accuracy": []}
-        self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
-        say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
-        return progress
+        """Restores the newest intact checkpoint; returns the metrics of the steps since the last record."""
+        steps = sorted(self.checkpoints.all_steps(), reverse=True)
+        for step in steps:
+            try:
+                self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
+            except UserError as error:
+                if jax.process_count() > 1:
+                    raise
+                say(f"skipping: {error}")
+                ckpt.set_aside(self.checkpoints, step)
+                continue
+            say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
+            return progress
+        if steps:
+            raise UserError(
+                f"no checkpoint in {self.workdir} is intact; they lie in {self.workdir / 'damaged'}\n"
+                "start again in another --workdir"
+            )
+        return {"loss": [], "accuracy": []}
 
     def loop(self, step: int, stop: dict) -> None:
         started = time.monotonic()
         train_steps = self.train_steps.lower(self.state, self.train_set, jnp.int32(1)).compile()
         say(f"step compiled in {time.monotonic() - started:.1f} s; {self.total_steps - step} steps to go")
         seconds, timed_steps, seconds_a_step = 0.0, 0, None
+        if step == 0 and is_main():
+            self.record_positions(0, 0.0, self.state.parameters)
+        if step == 0 and self.config.start.run:
+            self.save(0)  # from here on the run it started from is not needed
         while step < self.total_steps:
             count, stop_signal = agree(self.steps_ahead(step, seconds_a_step), stop["signal"])
             if stop_signal:
@@ -219,14 +256,24 @@ class Run:
     def end_epoch(self, step: int) -> None:
         """Evaluates and saves where the configuration says so, always after the last epoch."""
         epoch, last = step // self.steps_per_epoch, step == self.total_steps
+        if is_main():
+            self.record_positions(step, float(epoch), self.state.parameters)
         accuracies = {}
         if last or epoch % self.config.train.eval_every_epochs == 0:
             for name, pictures in self.eval_sets.items():
                 results = {k: float(v) for k, v in jax.device_get(self.evaluate(self.state, pictures)).items()}
                 self.write({"step": step, "epoch": float(epoch), "split": name, **results})
                 accuracies[name] = results["accuracy"]
+        if self.draws(epoch, last):
+            model = join(self.skeleton, *jax.device_get((self.state.parameters, self.state.statistics)))
+            self.writer.write_pictures(step, self.draw_figures(self.config, step, model, self.workdir))
         if last or epoch % self.config.checkpoint.every_epochs == 0:
             self.save(step, accuracies.get("validation"))
+
+    def draws(self, epoch: int, last: bool) -> bool:
+        """Whether this process draws figures after this epoch."""
+        every = self.config.train.figures_every_epochs
+        return bool(self.draw_figures and every and is_main() and (last or epoch % every == 0))
 
     def save(self, step: int, validation_accuracy: float | None = None) -> None:
         metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}

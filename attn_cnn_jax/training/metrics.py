@@ -10,13 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from attn_cnn_jax.training.files import write_atomically
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """The records of a metrics.jsonl; a last line that was cut off by a crash is left out."""
+    """The records of a metrics.jsonl or positions.jsonl; a last line that was cut off by a crash is left out."""
     try:
         lines = Path(path).read_text().splitlines(keepends=True)
     except FileNotFoundError:
@@ -24,15 +25,28 @@ def read_metrics(path: Path | str) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def cut_back(path: Path, after_step: int) -> None:
+    """Drops the records of steps after `after_step`, which a run that goes on from there will write again."""
+    kept = [record for record in read_metrics(path) if record["step"] <= after_step]
+    write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def append(path: Path, record: dict) -> None:
+    """Adds a record in a single write."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(file, (json.dumps(record) + "\n").encode())
+    finally:
+        os.close(file)
+
+
 class MetricsWriter:
     """Appends records to `metrics.jsonl` and, if asked, to TensorBoard event files in the same folder."""
 
     def __init__(self, workdir: Path, *, after_step: int, tensorboard: bool):
         """Opens the files of a run that goes on after `after_step` (0: a new run)."""
-        path = workdir / "metrics.jsonl"
-        kept = [record for record in read_metrics(path) if record["step"] <= after_step]
-        write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._path = workdir / "metrics.jsonl"
+        cut_back(self._path, after_step)
         self._board = None
         if tensorboard:
             from tensorboardX import SummaryWriter
@@ -41,14 +55,19 @@ class MetricsWriter:
 
     def write(self, record: dict) -> None:
         """Writes one record: `step`, `epoch`, `split` and numbers."""
-        os.write(self._file, (json.dumps(record) + "\n").encode())
+        append(self._path, record)
         if self._board is not None:
             for name, value in record.items():
                 if name not in ("step", "epoch", "split"):
                     self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
 
+    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+        """Shows `(height, width, 3)` uint8 pictures in TensorBoard, by name."""
+        if self._board is not None:
+            for name, picture in pictures.items():
+                self._board.add_image(f"figures/{name}", picture, step, dataformats="HWC")
+
     def close(self) -> None:
-        os.close(self._file)
         if self._board is not None:
             self._board.close()
 

@@ -1,13 +1,16 @@
 """optax: SGD as the paper runs it (or Adam), learning-rate schedules, and what weight decay leaves alone."""
 
+from collections.abc import Mapping
+
 import jax.numpy as jnp
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.models.variables import Arrays
 
-# Weight decay would pull heads towards the query pixel and towards uniform attention.
-NOT_DECAYED = ("centre", "spread")
+# Weight decay would pull heads towards the query pixel, towards uniform attention, and gates half open.
+NOT_DECAYED = ("centre", "spread", "gate")
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
@@ -43,16 +46,32 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
 
 
 def decayed(parameters: Arrays) -> dict[str, bool]:
-    """Which parameters weight decay applies to: all but the heads' centres and spreads."""
+    """Which parameters weight decay applies to: all but the heads' centres, spreads and gates."""
     return {name: name.rpartition(".")[2] not in NOT_DECAYED for name in parameters}
 
 
-def create_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum."""
+def create_optimizer(
+    config: ConfigDict, schedule: optax.Schedule, fixed: Mapping[str, np.ndarray] | None = None
+) -> optax.GradientTransformation:
+    """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
+
+    Args:
+      fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
+    """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
-    if config.name == "adam":
-        return optax.chain(decay, optax.adam(schedule))
-    return optax.chain(decay, optax.sgd(schedule, momentum=config.momentum))
+    rule = optax.adam(schedule) if config.name == "adam" else optax.sgd(schedule, momentum=config.momentum)
+    return optax.chain(decay, rule, hold(fixed)) if fixed else optax.chain(decay, rule)
+
+
+def hold(fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
+    """Zeroes updates where `fixed` says so: after momentum and weight decay, so that nothing moves there."""
+
+    def zero(updates, parameters):
+        return {
+            name: jnp.where(fixed[name], 0, update) if name in fixed else update for name, update in updates.items()
+        }
+
+    return optax.stateless(zero)
 
 
 def all_finite(arrays: Arrays) -> jnp.ndarray:

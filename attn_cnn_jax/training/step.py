@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import Spec
+from attn_cnn_jax.models.pruning import covariance_penalty
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
 from attn_cnn_jax.training.optimizer import all_finite
 
@@ -101,9 +102,9 @@ def create_train_steps(
 
     Returns:
       The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, mean over
-      the batch, the rest zero) and `finite`, whether all losses and the parameters are.
+      the batch without penalties, the rest zero) and `finite`, whether all losses and the parameters are.
     """
-    batch_size = config.train.batch_size
+    batch_size, weight = config.train.batch_size, config.optimizer.covariance_penalty
 
     def one_step(state: TrainState, pictures: Pictures, indices: jax.Array):
         augment_key, dropout_key = step_keys(config.seed, state.step)
@@ -115,10 +116,12 @@ def create_train_steps(
         def mean_loss(parameters):
             model = join(skeleton, parameters, state.statistics)
             loss, right = losses(model(images, key=dropout_key), labels)
-            return loss.mean(), (right.mean(dtype=jnp.float32), split(model)[2])
+            loss = loss.mean()
+            penalty = weight * covariance_penalty(parameters) if weight else 0.0
+            return loss + penalty, (loss, right.mean(dtype=jnp.float32), split(model)[2])
 
         grad = jax.value_and_grad(mean_loss, has_aux=True)
-        (loss, (accuracy, statistics)), gradients = grad(state.parameters)
+        (_, (loss, accuracy, statistics)), gradients = grad(state.parameters)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         return TrainState(state.step + 1, parameters, statistics, optimizer_state), loss, accuracy

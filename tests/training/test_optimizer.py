@@ -78,7 +78,9 @@ def test_weight_decay_joins_the_gradient_before_momentum_and_spares_centres_and_
 
 
 def test_every_other_parameter_is_decayed():
-    parameters = {name: jnp.zeros(1) for name in ("a.centre", "a.spread", "a.bias", "a.scale", "a.tables.row", "kernel")}
+    parameters = {
+        name: jnp.zeros(1) for name in ("a.centre", "a.spread", "a.bias", "a.scale", "a.tables.row", "kernel")
+    }
     assert [name for name, value in decayed(parameters).items() if not value] == ["a.centre", "a.spread"]
 
 

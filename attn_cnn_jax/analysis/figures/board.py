@@ -1,0 +1,41 @@
+"""Figures of a network in training, as TensorBoard shows them: command.py hands `draw` to the training loop."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis import pictures
+from attn_cnn_jax.analysis.figures import centres, maps, style
+from attn_cnn_jax.runs import Run
+from attn_cnn_jax.training.positions import read_positions
+
+PICTURES = 16  # to average the attention of content models over: training waits
+
+
+def draw(config: ConfigDict, step: int, model: nnx.Module, workdir: Path) -> dict[str, np.ndarray]:
+    """The figures that `config.train.figures` names, of a network at a step.
+
+    Returns:
+      By name, `(height, width, 3)` uint8. Figures that a network does not have are left out.
+    """
+    run = Run(config, step, model)
+    if config.model.name != "attention":
+        return {}
+    query = pictures.centre(run)
+    drawn = {}
+    if {"centres", "maps"} & set(config.train.figures):
+        with jax.default_device(jax.local_devices()[0]):
+            layers = pictures.mean_attention(run, PICTURES)
+        if "centres" in config.train.figures:
+            drawn["centres"] = centres.draw_run(run, layers)
+        if "maps" in config.train.figures:
+            title = maps.title(query, PICTURES if model.depends_on_content else None)
+            drawn["maps"] = maps.draw(layers, query, maps.ORDERS[0], title)
+    records = read_positions(workdir)
+    if "training" in config.train.figures and records:
+        for layer in range(len(records[0]["layers"])):
+            drawn[f"training_layer{layer + 1}"] = centres.draw_training(records, layer)
+    return {name: style.pixels(figure) for name, figure in drawn.items()}

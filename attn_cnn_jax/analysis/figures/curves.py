@@ -1,0 +1,63 @@
+"""Accuracy and loss over epochs, several runs in one plot (Fig. 2)."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.training.metrics import read_metrics
+
+LINES = {"test": "-", "validation": ":", "train": "--"}
+
+
+def draw(workdirs: list[Path]) -> Figure:
+    """Curves of runs, finished or not; a colour a run, a kind of line a split.
+
+    Raises:
+      UserError: if a run has no metrics yet.
+    """
+    with style.styled():
+        figure = style.create_figure(style.PAGE, 2.3)
+        accuracy, loss = figure.subplots(1, 2)
+        splits, markers = set(), []
+        for n, workdir in enumerate(workdirs):
+            records = read_metrics(workdir / "metrics.jsonl")
+            if not records:
+                raise UserError(f"{workdir} has no metrics yet: train it with train.py --workdir={workdir}")
+            for split, line in LINES.items():
+                epochs = np.array([record["epoch"] for record in records if record["split"] == split])
+                if not len(epochs):
+                    continue
+                splits.add(split)
+                for axes, name, scale in ((accuracy, "accuracy", 100), (loss, "loss", 1)):
+                    values = scale * np.array([record[name] for record in records if record["split"] == split])
+                    width = 0.7 if split == "train" else 1.1
+                    axes.plot(epochs, values, line, color=style.look(n).colour, linewidth=width, gid=f"{n} {split}")
+            markers.append(Line2D([], [], color=style.look(n).colour))
+        accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
+        loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")
+        for axes in (accuracy, loss):
+            axes.grid(color="0.9", linewidth=0.4)
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        kinds = [split for split in LINES if split in splits]
+        handles = markers + [Line2D([], [], color="0.3", linestyle=LINES[split]) for split in kinds]
+        figure.legend(handles, names(workdirs) + kinds, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def names(workdirs: list[Path]) -> list[str]:
+    """The runs' folder names, with as many parents as make them differ."""
+    paths = [path.absolute() for path in workdirs]
+    for depth in range(1, max(len(path.parts) for path in paths)):
+        found = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(found)) == len(found):
+            break
+    # A legend leaves out what begins with an underscore.
+    return [f"./{name}" if name.startswith("_") else name for name in found]

@@ -1,0 +1,117 @@
+"""Attention maps of one query pixel: layers by heads (Fig. 5 to 7), also beside the picture (Fig. 8 to 10)."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure, SubFigure
+
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.models import moments
+
+COLOURS = "magma"  # even steps of lightness, for every colour vision and in print
+QUERY = "#44FFDD"  # seen on dark and on bright pixels of that map
+ORDERS = ("distance", "position", "index")
+
+
+def title(query: tuple[int, int], num_images: int | None) -> str:
+    """What a figure of maps shows; `num_images` where they are a mean over pictures."""
+    mean = f", mean over {num_images} test pictures" if num_images else ""
+    return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}"
+
+
+def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: str) -> Figure:
+    """Maps of every head (columns) of every layer (rows) for one query pixel.
+
+    Args:
+      layers: one `(h, i, j, k, l)` array of probabilities a layer; numbers of heads may differ.
+      query: the query pixel.
+      order: of a layer's heads, see `ordered`.
+      title: of the whole figure.
+    """
+    most = max(len(layer) for layer in layers)
+    with style.styled():
+        width = style.PAGE if most <= 10 else 7.0
+        figure = style.create_figure(width, size(layers, width) + 0.25)
+        figure.suptitle(title, fontsize=7)
+        draw_maps(figure, layers, query, order)
+    return figure
+
+
+def draw_picture(
+    image: np.ndarray, name: str, layers: list[np.ndarray], query: tuple[int, int], order: str, downsample: int
+) -> Figure:
+    """One picture, its query pixel marked, and beside it the maps for this picture alone.
+
+    Args:
+      image: `(H, W, C)` uint8, C of 1 or 3.
+      name: what the picture shows.
+      layers: one `(h, i, j, k, l)` array a layer.
+      downsample: side of the square of the picture's pixels that is one pixel of attention.
+    """
+    with style.styled():
+        width = 7.0
+        height = max(1.8, size(layers, width * 0.78) + 0.25)
+        figure = style.create_figure(width, height)
+        left, right = figure.subfigures(1, 2, width_ratios=(0.22, 0.78))
+        axes = left.subplots()
+        axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+        centre = [downsample * position + (downsample - 1) / 2 for position in query]
+        style.mark_query(axes, *centre, size=downsample, colour="#FF00CC")
+        axes.set(xticks=[], yticks=[], title=name)
+        right.suptitle(f"attention of query pixel {query[0]},{query[1]}", fontsize=7)
+        draw_maps(right, layers, query, order)
+    return figure
+
+
+def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple[int, int], order: str) -> None:
+    """The grid of maps, each scaled to its own largest probability, its head's number above in its colour."""
+    most = max(len(layer) for layer in layers)
+    panels = figure.subplots(len(layers), most, squeeze=False, gridspec_kw={"wspace": 0.02, "hspace": 0.02})
+    for n, layer in enumerate(layers):
+        maps = layer[:, query[0], query[1]]
+        heads = ordered(maps, query, order)
+        for axes in panels[n]:
+            axes.set(xticks=[], yticks=[])
+        for axes in panels[n, len(heads) :]:
+            axes.set_axis_off()
+        for axes, head in zip(panels[n], heads, strict=False):
+            draw_map(axes, maps[head], query, head)
+        panels[n, 0].set_ylabel(f"layer {n + 1}")
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(0, 1), COLOURS), ax=list(panels.flat), location="bottom",
+        shrink=0.4, aspect=30, pad=0.02, ticks=[0, 1],
+    )  # fmt: skip
+    bar.ax.set_xticklabels(["0", "largest probability of the map"])
+
+
+def draw_map(axes: Axes, probabilities: np.ndarray, query: tuple[int, int], head: int) -> None:
+    """One head's attention `(k, l)`; of uniform attention an even field of the middle colour."""
+    largest = probabilities.max()
+    axes.imshow(probabilities, cmap=COLOURS, vmin=0, vmax=largest, gid=f"map {head}", interpolation="nearest")
+    style.mark_query(axes, *query, colour=QUERY)
+    axes.set_title(f"{head + 1}", color=style.look(head).colour, fontsize=6, fontweight="bold", pad=1.5)
+    for spine in axes.spines.values():
+        spine.set_edgecolor(style.look(head).colour)
+
+
+def ordered(maps: np.ndarray, query: tuple[int, int], order: str) -> list[int]:
+    """In which order a layer's heads are shown.
+
+    Args:
+      maps: `(h, k, l)` attention of the query pixel.
+      order: "distance" by mean distance attended to, nearest first; "position" by the row, then the column
+        of the nearest pixel to the centre of mass; "index" as they are.
+    """
+    if order == "distance":
+        return np.argsort(moments.distance(maps, query), kind="stable").tolist()
+    if order == "position":
+        nearest = np.floor(moments.centre_of_mass(maps) + 0.5)
+        return np.lexsort((nearest[:, 1], nearest[:, 0])).tolist()
+    return list(range(len(maps)))
+
+
+def size(layers: list[np.ndarray], width: float) -> float:
+    """Height in inches of the grid of maps at a width."""
+    height_a_map = (width - 0.3) / max(len(layer) for layer in layers) * layers[0].shape[-2] / layers[0].shape[-1]
+    return len(layers) * (height_a_map + 0.12) + 0.3

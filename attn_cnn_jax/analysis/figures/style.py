@@ -1,0 +1,133 @@
+"""How every figure looks, and how it is written: colours of heads, sizes, PNG, SVG and GIF files.
+
+Figures are `matplotlib.figure.Figure` objects without pyplot, so that nothing is drawn into a program's own.
+"""
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from attn_cnn_jax.errors import UserError
+
+COLUMN = 3.4  # inches: one of two columns of a paper
+PAGE = 5.5  # inches: its whole width
+DPI = 200
+
+# Paul Tol's "muted" scheme: nine colours that readers with any colour vision tell apart.
+COLOURS = (
+    "#332288",
+    "#CC6677",
+    "#117733",
+    "#DDAA33",
+    "#88CCEE",
+    "#882255",
+    "#44AA99",
+    "#999933",
+    "#AA4499",
+)
+QUERY = "#000000"
+
+RC = {
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6,
+    "ytick.labelsize": 6,
+    "legend.fontsize": 6,
+    "axes.linewidth": 0.5,
+    "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5,
+    "xtick.major.size": 2,
+    "ytick.major.size": 2,
+    "axes.titlepad": 3,
+    "text.parse_math": False,  # a run's name may hold any character
+    "svg.hashsalt": "attn_cnn_jax",  # the same run, the same file
+    "svg.fonttype": "none",  # text stays text
+}
+
+
+class Look(NamedTuple):
+    """Of one head, the same in every figure: nine colours, then the same nine dashed and square."""
+
+    colour: str
+    line: str
+    marker: str
+
+
+def look(head: int) -> Look:
+    """How head `head` (from 0) is drawn."""
+    turn = head // len(COLOURS)
+    return Look(COLOURS[head % len(COLOURS)], ("-", "--", ":", "-.")[turn % 4], ("o", "s", "D", "^")[turn % 4])
+
+
+def create_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that arranges its axes by itself; call and draw inside `styled()`."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def styled():
+    """A context with this project's sizes and fonts, whatever the user's matplotlibrc says."""
+    return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)
+
+
+def mark_query(axes: Axes, row: float = 0.0, column: float = 0.0, size: float = 1.0, colour: str = QUERY) -> None:
+    """Outlines the query pixel, whose centre stands at `(row, column)`."""
+    corner = (column - size / 2, row - size / 2)
+    axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=colour, linewidth=0.9, gid="query", zorder=5))
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    """A figure as colours: `(height, width, 3)` uint8."""
+    with styled():
+        figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Writes `name.png` and `name.svg` whole or not at all; returns their paths."""
+    written = []
+    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+        path = folder / f"{name}.{kind}"
+        with styled(), replacing(path) as file:
+            figure.savefig(file, format=kind, dpi=DPI, metadata=metadata)
+        written.append(path)
+    return written
+
+
+def save_animation(frames: list[np.ndarray], path: Path, milliseconds: int, last_milliseconds: int) -> Path:
+    """Writes an endless GIF of frames `(height, width, 3)` uint8, whole or not at all."""
+    images = [Image.fromarray(frame).quantize(128) for frame in frames]
+    durations = [milliseconds] * (len(images) - 1) + [last_milliseconds]
+    with replacing(path) as file:
+        images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    return path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[io.BytesIO]:
+    """A file in memory that takes the place of `path` once it is complete; UserError if it cannot."""
+    file = io.BytesIO()
+    yield file
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(file.getvalue())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out=DIR") from error

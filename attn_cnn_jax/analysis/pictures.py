@@ -1,0 +1,77 @@
+"""The pictures that a content model is looked at with, and its attention to them, batch by batch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encoder import heads_by_layer
+from attn_cnn_jax.runs import Run
+
+BYTES_A_BATCH = 2**28  # of attention, all layers together
+
+
+def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> sources.Split:
+    """The first pictures of the test split of a run's data set.
+
+    Args:
+      count: how many.
+      data_dir: where the data set lies, if not where the run had it.
+
+    Raises:
+      UserError: if the data set is not there, or has fewer test pictures.
+    """
+    dataset = sources.load(run.config.dataset.name, data_dir or run.config.dataset.data_dir or None)
+    total = len(dataset.test.labels)
+    if not 1 <= count <= total:
+        raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")
+    return sources.Split(dataset.test.images[:count], dataset.test.labels[:count])
+
+
+def attention_batches(
+    run: Run, num_images: int, data_dir: str | Path | None = None
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Attention of all layers, for a number of pictures at a time where it depends on them.
+
+    Yields:
+      How many pictures, and one array a layer, `(b, h, i, j, k, l)`. A position-only network counts as one
+      picture and needs no data.
+    """
+    if run.config.model.name != "attention" or not run.model.depends_on_content:
+        yield 1, [layer[None] for layer in run.attention()]
+        return
+    images = first_pictures(run, num_images, data_dir).images
+    batch_size = max(1, BYTES_A_BATCH // attention_bytes(run))
+    for start in range(0, num_images, batch_size):
+        batch = images[start : start + batch_size]
+        yield len(batch), run.attention(batch)
+
+
+def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None) -> list[np.ndarray]:
+    """Attention averaged over the first test pictures: one `(h, i, j, k, l)` a layer, as `attention_batches`."""
+    sums, total = None, 0
+    for count, layers in attention_batches(run, num_images, data_dir):
+        means = [layer.sum(axis=0, dtype=np.float64) for layer in layers]
+        sums = means if sums is None else [a + b for a, b in zip(sums, means, strict=True)]
+        total += count
+    return [layer / total for layer in sums]
+
+
+def grid(run: Run) -> tuple[int, int]:
+    """Rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
+    height, width, _ = run.config.model.image_shape
+    return height // run.config.model.downsample, width // run.config.model.downsample
+
+
+def centre(run: Run) -> tuple[int, int]:
+    """The query pixel in the middle, the least touched by the border."""
+    height, width = grid(run)
+    return height // 2, width // 2
+
+
+def attention_bytes(run: Run) -> int:
+    """Size of all layers' attention to one picture in float32."""
+    pixels = int(np.prod(grid(run)))
+    return 4 * sum(heads_by_layer(run.config.model)) * pixels**2

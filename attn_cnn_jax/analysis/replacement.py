@@ -1,0 +1,144 @@
+"""A trained attention network with its first layers replaced by convolutions, and what that costs."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from attn_cnn_jax.analysis.attention_to_conv import (
+    OutputError,
+    convolved,
+    mass_outside,
+    output_error,
+    shift_weights,
+    truncated,
+)
+from attn_cnn_jax.models import AttentionClassifier, kernels
+from attn_cnn_jax.models.attention import SelfAttention
+from attn_cnn_jax.models.encoder import space_to_depth
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
+
+# What stands in for a layer: a convolution with zeros or repeated pixels beyond the border, or the layer's own
+# attention where it lies in the window.
+SUBSTITUTES = ("zeros", "edge", "truncated")
+
+
+class Given(nnx.Variable):
+    """Attention that is given, not learned."""
+
+
+class GivenAttention(nnx.Module):
+    """A self-attention layer with its attention replaced; its value and output maps stay.
+
+    Attributes:
+      layer: the layer.
+      attention: what each query takes of each key, `(h, i, j, k, l)`.
+    """
+
+    def __init__(self, layer: SelfAttention, attention: jax.Array):
+        self.layer = layer
+        self.attention = Given(attention)
+
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """`(b, H, W, D) -> (b, H, W, D)`."""
+        batch, height, width, _ = x.shape
+        pixels = height * width
+        values = x if self.layer.value is None else self.layer.value(x)
+        per_head = () if self.layer.value is None else (self.layer.num_heads,)
+        values = values.reshape(batch, pixels, *per_head, -1)
+        averages = kernels.dense(self.attention[...].reshape(-1, pixels, pixels), values)
+        return self.layer.output(averages.reshape(batch, height, width, -1))
+
+
+class Result(NamedTuple):
+    """What one kernel size costs.
+
+    Attributes:
+      kernel_size: K.
+      accuracy: by substitute, test accuracy with the first 1, 2, ... layers replaced, `(layers,)`.
+      error: of every layer's convolution with zeros beyond the border, on the original network's activations.
+      mass_inside: attention of interior queries inside the kernel, one `(h,)` a layer.
+    """
+
+    kernel_size: int
+    accuracy: dict[str, np.ndarray]
+    error: list[OutputError]
+    mass_inside: list[np.ndarray]
+
+
+def substitute(attention: jax.Array, kernel_size: int, kind: str) -> jax.Array:
+    """One of `SUBSTITUTES` for a layer's attention: `(h, i, j, k, l)` both."""
+    if kind == "truncated":
+        return truncated(attention, kernel_size)
+    return convolved(shift_weights(attention, kernel_size), attention.shape[1:3], kind)
+
+
+def replace_first(model: AttentionClassifier, attention: Sequence[jax.Array]) -> AttentionClassifier:
+    """A copy of a network whose first layers attend as given, one `(h, i, j, k, l)` a layer."""
+    model = nnx.clone(model)
+    for block, given in zip(model.blocks, attention, strict=False):
+        block.attention = GivenAttention(block.attention, given)
+    return model
+
+
+def accuracy(model: nnx.Module, images: jax.Array, labels: np.ndarray, batch_size: int = 100) -> float:
+    """Share of normalised pictures `(n, H, W, C)` whose most probable class is right."""
+    skeleton, parameters, statistics = split(model)
+    right = [
+        np.asarray(_predictions(skeleton, parameters, statistics, images[start : start + batch_size]))
+        == labels[start : start + batch_size]
+        for start in range(0, len(labels), batch_size)
+    ]
+    return float(np.concatenate(right).mean())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predictions(skeleton: Skeleton, parameters: Arrays, statistics: Arrays, images: jax.Array) -> jax.Array:
+    return join(skeleton, parameters, statistics)(images).argmax(axis=-1)
+
+
+def layer_inputs(model: AttentionClassifier, images: jax.Array) -> list[jax.Array]:
+    """Activations that enter every attention layer, `(b, H, W, D)` each, of normalised pictures."""
+    x = model.embedding(space_to_depth(images, model.downsample))
+    inputs = []
+    for block in model.blocks:
+        inputs.append(x)
+        x = block(x)
+    return inputs
+
+
+def measure(
+    model: AttentionClassifier,
+    attention: Sequence[jax.Array],
+    kernel_size: int,
+    images: jax.Array,
+    labels: np.ndarray,
+    *,
+    error_images: int = 100,
+) -> Result:
+    """Replaces a network's layers, from the first on, and measures what changes.
+
+    Args:
+      attention: every layer's attention, or its mean over pictures where it depends on content,
+        `(h, i, j, k, l)`.
+      images: normalised, `(n, H, W, C)`; the first `error_images` serve for the output error.
+      labels: `(n,)`.
+    """
+    accuracies = {}
+    for kind in SUBSTITUTES:
+        given = [substitute(layer, kernel_size, kind) for layer in attention]
+        accuracies[kind] = np.array(
+            [accuracy(replace_first(model, given[: n + 1]), images, labels) for n in range(len(given))]
+        )
+    errors = []
+    inputs = layer_inputs(model, images[:error_images])
+    for block, x, layer in zip(model.blocks, inputs, attention, strict=True):
+        convolution = GivenAttention(block.attention, substitute(layer, kernel_size, "zeros"))
+        bias = block.attention.output.bias[...]
+        errors.append(output_error(block.attention(x), convolution(x), bias, kernel_size))
+    inside = [1 - np.asarray(mass_outside(jnp.asarray(layer), kernel_size)) for layer in attention]
+    return Result(kernel_size, accuracies, errors, inside)

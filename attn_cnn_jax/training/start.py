@@ -1,0 +1,176 @@
+"""Starting from a finished run: without some of its heads, with these heads reset, or, a ResNet, as attention.
+
+All as `config.start` says; a ResNet's convolutions become attention where `config.model.layers` does (Theorem 1).
+Or, without a run, every layer from one kernel.
+
+What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is
+written before the first step: a run needs the one it started from only once.
+"""
+
+import math
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.encoder import heads_by_layer
+from attn_cnn_jax.models.from_convolution import convolutions_to_attention
+from attn_cnn_jax.models.grid import start_on_grid
+from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
+from attn_cnn_jax.models.variables import Arrays, join, split
+from attn_cnn_jax.runs import load_run
+from attn_cnn_jax.training.checkpoints import open_checkpoints, saved_config
+
+# What may differ between a run and the one that it starts from; the rest shapes the parameters.
+INITIAL = ("init", "init_values", "locality", "sharpness")
+MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "kernel", "dtype", *INITIAL)
+
+
+def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
+    """The network that training begins with, and the configuration that describes it.
+
+    Args:
+      config: complete and valid.
+      workdir: the run directory; where it has a checkpoint, only the network's shape matters.
+
+    Returns:
+      The configuration, with `model.num_heads` and `start.heads` as pruning or resetting left them, and the
+      network.
+
+    Raises:
+      UserError: if the first run is not there, is of another kind, or would lose all heads of a layer.
+    """
+    if not config.start.run and not config.start.kernel:
+        return config, create_model(config.model, rngs=nnx.Rngs(config.seed))
+    with open_checkpoints(workdir, config) as checkpoints:
+        saved = saved_config(checkpoints)
+    if saved is not None:
+        saved.dataset.data_dir = config.dataset.data_dir
+        return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
+    if config.start.kernel:
+        return config, create_from_kernel(config)
+    first = load_run(config.start.run)
+    if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
+        first.config.model.layers = "attention"
+        first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
+    check_same_kind(config, first.config)
+    parameters, statistics = split(first.model)[1:]
+    if config.model.name == "resnet":
+        return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(config.seed)), parameters, statistics)
+    counts = heads_by_layer(first.config.model)
+    chosen = choose(config, parameters, counts)
+    if config.start.prune:
+        check_some_left(counts, chosen)
+        parameters = prune(parameters, counts, chosen)
+        counts = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
+    config = resolved(config, counts, chosen)
+    # Not the first run's seed alone: that would put the heads back where they came from.
+    key = jax.random.fold_in(jax.random.key(config.seed), 2)
+    fresh = create_model(config.model, rngs=nnx.Rngs(key))
+    if config.start.reset:
+        parameters = reset(parameters, split(fresh)[1], counts, chosen)
+    return config, with_arrays(fresh, parameters, statistics)
+
+
+def create_from_kernel(config: ConfigDict) -> nnx.Module:
+    """A new network whose layers all begin as the convolution in the file `config.start.kernel`."""
+    path = config.start.kernel
+    try:
+        kernel = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
+    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    for block in model.blocks:
+        size = math.isqrt(block.attention.num_heads)
+        shape = (size, size, config.model.hidden_size, config.model.hidden_size)
+        if not isinstance(kernel, np.ndarray) or kernel.shape != shape or kernel.dtype.kind != "f":
+            found = f"{kernel.shape} {kernel.dtype}" if isinstance(kernel, np.ndarray) else "several arrays"
+            raise UserError(f"config.start.kernel={path!r} holds {found}: allowed is {shape}, floating point")
+        start_on_grid(block.attention, config.model.locality, kernel)
+    return model
+
+
+def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
+    """A network of this structure and with its types of parameters, but with the values of another."""
+    skeleton, own, _ = split(model)
+    return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
+
+
+def choose(config: ConfigDict, parameters: Arrays, counts: tuple[int, ...]) -> Heads:
+    """The heads to prune or reset: those that `config.start.heads` names, or else the degenerate ones."""
+    if not (config.start.prune or config.start.reset):
+        return {}
+    if not config.start.heads:
+        return degenerate_heads(parameters)
+    chosen: dict[int, set[int]] = {}
+    for layer, head in config.start.heads:
+        if layer > len(counts) or head > counts[layer - 1]:
+            number = f", layer {layer} has {counts[layer - 1]} heads" if layer <= len(counts) else ""
+            raise UserError(
+                f"config.start.heads has ({layer}, {head}): {config.start.run} has {len(counts)} layers{number}"
+            )
+        chosen.setdefault(layer - 1, set()).add(head - 1)
+    return chosen
+
+
+def named(heads: Heads) -> tuple[tuple[int, int], ...]:
+    """Heads as `config.start.heads` has them: (layer, head) counted from 1, as in tables and figures."""
+    return tuple((layer + 1, head + 1) for layer in sorted(heads) for head in sorted(heads[layer]))
+
+
+def resolved(config: ConfigDict, counts: tuple[int, ...], chosen: Heads) -> ConfigDict:
+    """The configuration with the numbers of heads that are left, and which were removed or reset."""
+    values = config.to_dict()
+    values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
+    values["model"] |= {"init": "paper", "init_values": "random"}  # heads that are left need not fill a grid
+    values["start"]["heads"] = named(chosen)
+    return ConfigDict(values)
+
+
+def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
+    """UserError, naming what differs, unless the first run's parameters fit this network."""
+    there, here = first.model.to_dict(), config.model.to_dict()
+    comparable = lambda value: list(value) if isinstance(value, tuple) else value  # noqa: E731
+    differing = [
+        f"config.model.{key} ({there.get(key)!r} there, {here.get(key)!r} here)"
+        for key in sorted(there | here)
+        if key not in MAY_DIFFER and comparable(there.get(key)) != comparable(here.get(key))
+    ]
+    # One number for all layers is a choice; one a layer can only come from pruning, and is taken over.
+    heads = there.get("num_heads"), here.get("num_heads")
+    if all(isinstance(number, int) for number in heads) and heads[0] != heads[1]:
+        differing.append(f"config.model.num_heads ({heads[0]} there, {heads[1]} here)")
+    if differing:
+        raise UserError(
+            f"config.start.run={config.start.run!r} is another network: {', '.join(differing)}\n"
+            "set them as they are there"
+        )
+
+
+def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
+    """UserError if a layer would lose all its heads."""
+    empty = [str(layer + 1) for layer, count in enumerate(counts) if len(chosen.get(layer, ())) == count]
+    if empty:
+        raise UserError(
+            f"config.start.prune: no head would be left in layer {', '.join(empty)}, all are degenerate or named\n"
+            "reset them with config.start.reset=True, or name those to remove in config.start.heads"
+        )
+
+
+def fixed_entries(config: ConfigDict, parameters: Arrays) -> dict[str, np.ndarray]:
+    """Which entries of the parameters training leaves alone, see pruning.fixed: those of surviving heads."""
+    free: dict[int, set[int]] = {}
+    if config.start.reset:
+        for layer, head in config.start.heads:
+            free.setdefault(layer - 1, set()).add(head - 1)
+    return fixed(
+        parameters,
+        heads_by_layer(config.model) if config.model.name == "attention" else (),
+        free,
+        positions=config.start.freeze_positions,
+        values=config.start.freeze_values,
+    )

@@ -1,0 +1,1 @@
+"""Measurements beside each other in one run: medians and ratios, never absolute times alone."""

@@ -1,0 +1,155 @@
+"""python -m attn_cnn_jax.analysis.convolution on small untrained runs: numbers, tables, figure, errors."""
+
+import csv
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis import convolution, pictures
+from attn_cnn_jax.analysis.attention_to_conv import merged_maps
+from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs import Run
+from attn_cnn_jax.training import checkpoints, files
+from attn_cnn_jax.training.step import TrainState
+
+FULL = 15  # covers the 8x8 pictures from every query
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def save_run(tmp_path_factory):
+    """Writes a run directory of an untrained network on digits: `save_run(config) -> its path`."""
+    data_dir = tmp_path_factory.mktemp("data")
+
+    def save(config):
+        config.dataset.name, config.dataset.data_dir = "digits", str(data_dir)
+        workdir = tmp_path_factory.mktemp("run")
+        files.claim(workdir, config)
+        _, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(0)))
+        state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
+        with checkpoints.open_checkpoints(workdir, config) as manager:
+            checkpoints.save(manager, 1, state, config, {})
+            manager.wait_until_finished()
+        return workdir
+
+    return save
+
+
+def small(**model):
+    settings = {"image_shape": (8, 8, 1), "downsample": 1, "num_layers": 2, "hidden_size": 16, "intermediate_size": 16}
+    return attention_config(**settings | model)
+
+
+@pytest.fixture(scope="module")
+def workdir(save_run):
+    return save_run(small())
+
+
+@pytest.fixture(scope="module")
+def content_workdir(save_run):
+    return save_run(small(encoding="learned", content=True, num_heads=2))
+
+
+def test_tables_csv_and_figure(workdir, tmp_path, capsys):
+    arguments = [str(workdir), f"--kernel_sizes={FULL},3", f"--out={tmp_path}", f"--test_images={COUNT}"]
+    assert convolution.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "first n layers replaced" in printed
+    assert "depends on content" not in printed
+    with open(tmp_path / "convolution.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["kernel_size"], row["layer"]) for row in rows] == [("3", "1"), ("3", "2"), ("15", "1"), ("15", "2")]
+    run = load_run(workdir)
+    images, labels = pictures.first_pictures(run, COUNT)
+    expected = (run.predict(images).argmax(axis=1) == labels).mean()
+    for row in rows[2:]:  # the window covers the picture: the layer itself
+        assert float(row["accuracy_truncated"]) == float(row["accuracy_original"]) == pytest.approx(expected, abs=1e-6)
+        assert float(row["mass_inside_least"]) == pytest.approx(1, abs=1e-5)
+        assert float(row["error_interior"]) < 1e-4
+    three, full = rows[0], rows[2]
+    assert 0.1 < float(three["mass_inside_mean"]) < 0.9
+    assert float(three["error_interior"]) > 0.05
+    assert float(full["error_everywhere"]) > 0.05  # zeros beyond the border, where these heads look
+    assert all((tmp_path / f"convolution.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
+
+
+class PixelMap(nnx.Module):
+    """The same linear map at every pixel: a 1x1 convolution."""
+
+    def __init__(self, kernel, bias):
+        self.kernel, self.bias = nnx.Param(kernel), nnx.Param(bias)
+
+    def __call__(self, x, key):
+        return x @ self.kernel[...] + self.bias[...].reshape(1, 1, 1, -1)
+
+
+def test_first_layers_are_replaced_in_order(workdir):
+    run = load_run(workdir)
+    x = run.normalised(pictures.first_pictures(run, 4).images)
+    attention = [jnp.asarray(layer) for layer in run.attention()]
+    np.testing.assert_allclose(replace_first(run.model, attention)(x), run.model(x), atol=1e-5)
+    given = [substitute(layer, 1, "zeros") for layer in attention]
+    one, both = (np.asarray(replace_first(run.model, given[:n])(x)) for n in (1, 2))
+    by_hand = nnx.clone(run.model)
+    maps = merged_maps(run.model.blocks[0].attention)
+    own = given[0][:, 0, 0, 0, 0]  # K=1: every pixel for itself
+    by_hand.blocks[0].attention = PixelMap(
+        jnp.einsum("h,hdo->do", own, maps), run.model.blocks[0].attention.output.bias[...]
+    )
+    np.testing.assert_allclose(one, by_hand(x), atol=1e-4)
+    assert np.abs(one - both).max() > 1e-3
+
+
+def test_figure_shows_the_results(workdir):
+    run = load_run(workdir)
+    original, results = convolution.measure_run(run, (1, 3, FULL), test_images=COUNT)
+    whole, first, error, inside = convolution.draw(original, results).axes
+    for kind in convolution.SUBSTITUTES:
+        (line,) = (line for line in whole.lines if line.get_gid() == kind)
+        np.testing.assert_array_equal(line.get_xdata(), [1, 3, FULL])
+        np.testing.assert_allclose(line.get_ydata(), [100 * r.accuracy[kind][-1] for r in results])
+    shown = {line.get_label(): line.get_ydata() for line in (*first.lines, *inside.lines)}
+    np.testing.assert_allclose(shown["layers 1 to 2"], [100 * r.accuracy["zeros"][1] for r in results])
+    np.testing.assert_allclose(shown["the network itself"], 100 * original)
+    np.testing.assert_allclose(shown["layer 2"], [100 * r.mass_inside[1].mean() for r in results])
+    labelled = {line.get_label(): line.get_ydata() for line in error.lines}
+    np.testing.assert_allclose(labelled["layer 2"], [r.error[1].interior for r in results])
+
+
+def test_content_models_say_that_their_attention_is_a_mean(content_workdir, tmp_path, capsys):
+    arguments = [str(content_workdir), f"--kernel_sizes={FULL}", f"--out={tmp_path}", f"--test_images={COUNT}"]
+    assert convolution.main([*arguments, "--images=30"]) == 0
+    assert "the mean over 30 test pictures takes its place" in capsys.readouterr().out
+    run = load_run(content_workdir)
+    images, labels = pictures.first_pictures(run, COUNT)
+    mean = [jnp.asarray(layer.mean(axis=0)) for layer in run.attention(images[:30])]
+    expected = accuracy(replace_first(run.model, mean), run.normalised(images), labels)
+    with open(tmp_path / "convolution.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["accuracy_truncated"]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_cannot_be_measured(workdir, tmp_path, capsys):
+    with pytest.raises(UserError, match="a resnet has no attention"):
+        convolution.measure_run(Run(resnet_config(), 0, None), (3,))
+    (tmp_path / "file").write_text("")
+    for arguments, says in (
+        ([str(tmp_path)], "not a run directory"),
+        ([str(workdir), "--test_images=100000"], "100000 pictures"),
+        ([str(workdir), "--kernel_sizes=1", "--test_images=2", f"--out={tmp_path / 'file' / 'x'}"], "cannot write"),
+    ):
+        assert convolution.main(arguments) == 1
+        error = capsys.readouterr().err
+        assert says in error
+        assert error.count("\n") <= 2
+    for flag in ("--kernel_sizes=0,3", "--kernel_sizes=three", "--test_images=0", "--nonsense"):
+        with pytest.raises(SystemExit) as exit_status:
+            convolution.main([str(workdir), flag])
+        assert exit_status.value.code == 2

@@ -1,0 +1,145 @@
+"""Head statistics: every head against naive sums, assignments against all permutations, the command's table."""
+
+import csv
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis import heads, pictures
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.shifts import kernel_shifts
+
+
+def shifting(shift, height=6, width=5):
+    """One head whose every query attends to the one pixel `shift` away, or as near as the border lets it."""
+    attention = np.zeros((height, width, height, width))
+    for i, j in np.ndindex(height, width):
+        row, column = np.clip((i + shift[0], j + shift[1]), 0, (height - 1, width - 1))
+        attention[i, j, row, column] = 1
+    return attention
+
+
+def test_statistics_are_means_over_queries_and_pictures():
+    random = np.random.default_rng(0).random((2, 3, 3, 4, 3, 4))
+    random /= random.sum(axis=(-2, -1), keepdims=True)
+    found = heads.layer_statistics(random, kernel_shifts((3, 3)))
+    pixels = list(np.ndindex(3, 4))
+    for h in range(3):
+        centre, covariance, entropy, distance = np.zeros(2), np.zeros((2, 2)), 0.0, 0.0
+        for b, q in itertools.product(range(2), pixels):
+            p = random[b, h][q]
+            mean = sum(p[k] * (np.array(k) - q) for k in pixels)
+            centre += mean / 24
+            covariance += sum(p[k] * np.outer(np.array(k) - q - mean, np.array(k) - q - mean) for k in pixels) / 24
+            entropy -= sum(p[k] * math.log(p[k]) for k in pixels) / 24
+            distance += sum(p[k] * math.dist(k, q) for k in pixels) / 24
+        np.testing.assert_allclose(found.centre[h], centre)
+        np.testing.assert_allclose(found.covariance[h], covariance)
+        np.testing.assert_allclose(found.entropy[h], entropy)
+        np.testing.assert_allclose(found.distance[h], distance)
+        for n, shift in enumerate(kernel_shifts((3, 3))):
+            inside = [(q, tuple(np.add(q, shift))) for q in pixels if tuple(np.add(q, shift)) in pixels]
+            mass = np.mean([random[b, h][q][k] for b in range(2) for q, k in inside])
+            np.testing.assert_allclose(found.shift_mass[h, n], mass)
+
+
+def test_one_query_alone_is_free_of_the_border():
+    attention = shifting((2, -1))[None, None]
+    everywhere = heads.layer_statistics(attention, kernel_shifts((1, 1)))
+    inside = heads.layer_statistics(attention, kernel_shifts((1, 1)), [(2, 2)])
+    np.testing.assert_array_equal(inside.centre, [[2, -1]])
+    assert everywhere.centre[0, 0] == pytest.approx((4 * 2 + 1 + 0) / 6)  # rows 4 and 5 cannot go down by two
+    assert inside.mass_at_centre == everywhere.mass_at_centre == 1
+
+
+def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
+    shifts = kernel_shifts((3, 3))
+    order = np.random.default_rng(1).permutation(9)
+    attention = np.stack([shifting(shifts[n], 7, 7) for n in order])[None]
+    mass = heads.layer_statistics(attention, shifts).shift_mass
+    np.testing.assert_array_equal(order[heads.grid_coverage(mass)], np.arange(9))
+    np.testing.assert_array_equal(mass[heads.grid_coverage(mass), np.arange(9)], np.ones(9))
+
+
+def test_the_assignment_is_the_best_of_all():
+    mass = np.random.default_rng(2).random((4, 4)) ** 3
+    best = max(sum(mass[p[n], n] for n in range(4)) for p in itertools.permutations(range(4)))
+    found = heads.grid_coverage(mass)
+    assert sum(mass[head, n] for n, head in enumerate(found)) == pytest.approx(best)
+    greedy = sum(sorted(mass.max(axis=0)))
+    assert best < greedy  # heads had to give way: the test says something
+
+
+def test_shifts_without_a_head_are_told():
+    found = heads.grid_coverage(np.array([[0.1, 0.8, 0.0], [0.0, 0.9, 0.2]]))
+    np.testing.assert_array_equal(found, [-1, 0, 1])
+
+
+def test_content_statistics_are_means_over_the_first_test_pictures(content_run, monkeypatch):
+    run = load_run(content_run)
+    monkeypatch.setattr(pictures, "BYTES_A_BATCH", 2 * pictures.attention_bytes(run))  # batches of 2, 2 and 1
+    found = heads.run_statistics(run, num_images=5)
+    images = pictures.first_pictures(run, 5).images
+    single = [heads.layer_statistics(run.attention(image[None])[1], heads.grid_shifts(4)).centre for image in images]
+    np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
+    assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # pictures do differ
+
+
+def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, tmp_path, capsys):
+    assert heads.main([str(quadratic_run), f"--csv={tmp_path / 'heads.csv'}"]) == 0
+    printed = capsys.readouterr().out
+    with open(tmp_path / "heads.csv") as file:
+        table = list(csv.DictReader(file))
+    assert [(row["layer"], row["head"]) for row in table] == [(f"{n}", f"{m}") for n in (1, 2) for m in (1, 2, 3, 4)]
+    degenerate = [bool(row["degenerate"]) for row in table]
+    assert degenerate == [False, False, False, True] * 2
+    assert float(table[3]["entropy"]) == pytest.approx(math.log(64), abs=1e-4)
+    assert printed.count("uniform: s^2 1.0e-06 < 1e-05") == 2
+    assert "layer 2: " in printed
+    statistics = heads.run_statistics(load_run(quadratic_run))
+    assert float(table[5]["centre_row"]) == pytest.approx(statistics[1].centre[1, 0], rel=1e-5)
+    assert list(tmp_path.iterdir()) == [tmp_path / "heads.csv"]
+
+
+def test_uniform_attention_is_degenerate_without_a_spread(content_run):
+    run = load_run(content_run)
+    uniform = np.full((1, 4, 8, 8, 8, 8), 1 / 64)
+    statistics = heads.layer_statistics(uniform, heads.grid_shifts(4))
+    assert all(reason.startswith("uniform: entropy") for reason in heads.reasons(run, 0, statistics))
+    assert heads.reasons(run, 0, heads.run_statistics(run, num_images=1)[0]) == [""] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step=7"], "step=7"),
+        (["--query=8,0"], "query 8,0: allowed is ROW,COLUMN from 0,0 to 7,7"),
+        (["--csv=/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, message, capsys):
+    assert heads.main([str(quadratic_run), *arguments]) == 1
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") <= 2
+    assert captured.out == ""
+
+
+def test_a_resnet_has_no_heads(resnet_run, capsys):
+    assert heads.main([str(resnet_run)]) == 1
+    assert capsys.readouterr().err == "a resnet has no attention to show\n"
+
+
+def test_bad_flags_exit_2(quadratic_run):
+    for flag in ("--images=0", "--step=last", "--query=3", "--grid=x"):
+        with pytest.raises(SystemExit) as stopped:
+            heads.main([str(quadratic_run), flag])
+        assert stopped.value.code == 2
+
+
+def test_more_pictures_than_there_are(content_run):
+    with pytest.raises(UserError, match="100000 pictures: the test split of digits has"):
+        heads.run_statistics(load_run(content_run), num_images=100_000)

@@ -1,0 +1,123 @@
+"""Heads on a grid begin as a convolution; gates weigh content against position."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.analysis.theorem import attention_bound
+from attn_cnn_jax.config import attention_config, validate
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
+from attn_cnn_jax.models.shifts import kernel_shifts
+from attn_cnn_jax.training.optimizer import decayed
+
+SIZE, CHANNELS = 6, 9
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def config(**model):
+    settings = {"dtype": "float64", "image_shape": (SIZE, SIZE, 1), "downsample": 1, "num_layers": 1}
+    return attention_config(**settings | {"hidden_size": CHANNELS, "intermediate_size": 4} | model)
+
+
+def layer(**model):
+    validate(config(**model))
+    return create_model(config(**model).model, rngs=nnx.Rngs(0)).blocks[0].attention
+
+
+@pytest.mark.parametrize("encoding", ["quadratic", "quadratic_generalized"])
+@pytest.mark.parametrize("num_heads", [1, 9, 16])
+def test_every_head_attends_to_its_shift(encoding, num_heads):
+    alpha = 3.0
+    attention = layer(init="grid", locality=alpha, encoding=encoding, num_heads=num_heads)
+    size = int(num_heads**0.5)
+    np.testing.assert_array_equal(attention.position.centre[...], kernel_shifts((size, size)))
+    probabilities = attention.probabilities(jnp.zeros((1, SIZE, SIZE, CHANNELS))).reshape(num_heads, *(SIZE,) * 4)
+    for head, (row, column) in enumerate(kernel_shifts((size, size))):
+        on_shift = probabilities[head, 2, 2, 2 + row, 2 + column]
+        assert 1 - attention_bound(alpha) <= on_shift < 1
+        ratio = on_shift / probabilities[head, 2, 2, 2 + row, 1 + column]
+        np.testing.assert_allclose(ratio, np.exp(alpha), rtol=1e-12)
+
+
+def test_identity_values_move_each_share_of_the_channels():
+    attention = layer(init="grid", init_values="identity", locality=40.0)
+    x = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, CHANNELS))
+    y = attention(x)
+    for channel, (row, column) in enumerate(kernel_shifts((3, 3))):
+        moved = np.roll(x, (-row, -column), axis=(1, 2))[..., channel]
+        np.testing.assert_allclose(y[:, 1:-1, 1:-1, channel], moved[:, 1:-1, 1:-1], atol=1e-12)
+    np.testing.assert_array_equal(identity_kernel(4, 6).sum(axis=(0, 1)), np.eye(6))
+
+
+@pytest.mark.parametrize("head_size", [0, 4])
+def test_a_given_kernel(head_size):
+    rng = np.random.default_rng(0)
+    rank = head_size or CHANNELS
+    kernel = rng.normal(size=(3, 3, CHANNELS, rank)) @ rng.normal(size=(3, 3, rank, CHANNELS))
+    attention = layer(head_size=head_size)
+    start_on_grid(attention, 40.0, kernel)
+    x = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, CHANNELS))
+    layout = ("NHWC", "HWIO", "NHWC")
+    expected = jax.lax.conv_general_dilated(x, jnp.asarray(kernel), (1, 1), "VALID", dimension_numbers=layout)
+    np.testing.assert_allclose(attention(x)[:, 1:-1, 1:-1], expected, atol=1e-11)
+
+
+def test_gate_weighs_two_softmaxes():
+    attention = layer(encoding="learned", content=True, gate=True, num_heads=3)
+    x = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, CHANNELS))
+    pixels = SIZE**2
+
+    def softmax(terms):
+        (scores,) = terms.values()
+        scores = np.exp(np.asarray(scores)).reshape(*scores.shape[:-4], pixels, pixels)
+        return scores / scores.sum(axis=-1, keepdims=True)
+
+    position, content = softmax(attention.position_terms(SIZE, SIZE)), softmax(attention.content_terms(x))
+    np.testing.assert_array_equal(attention.gate[...], np.ones(3))
+    attention.gate[...] = jnp.array([-50.0, 0.0, 50.0])
+    mixed = attention.probabilities(x)
+    np.testing.assert_allclose(mixed[:, 0], content[:, 0], atol=1e-12)
+    np.testing.assert_allclose(mixed[:, 1], (content[:, 1] + position[None, 1]) / 2, atol=1e-12)
+    np.testing.assert_allclose(mixed[:, 2], np.broadcast_to(position[None, 2], mixed[:, 2].shape), atol=1e-12)
+    gradient = jax.grad(lambda gate: loss(attention, gate, x))(jnp.zeros(3))
+    for head in range(3):
+        step = 1e-5 * np.eye(3)[head]
+        difference = (loss(attention, jnp.asarray(step), x) - loss(attention, jnp.asarray(-step), x)) / 2e-5
+        np.testing.assert_allclose(gradient[head], difference, rtol=1e-6)
+        assert abs(difference) > 1e-4
+
+
+def loss(attention, gate, x):
+    """Some function of the output with the gates set."""
+    graph, parameters = nnx.split(attention)
+    parameters["gate"] = parameters["gate"].replace(gate)
+    return jnp.square(nnx.merge(graph, parameters)(x)).sum()
+
+
+def test_gates_do_not_decay():
+    masks = decayed({"blocks.0.attention.gate": 0, "blocks.0.attention.output.kernel": 0})
+    assert masks == {"blocks.0.attention.gate": False, "blocks.0.attention.output.kernel": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"init": "grid", "num_heads": 8}, "a square number"),
+        ({"init": "grid", "encoding": "learned"}, "'paper' for encoding 'learned'"),
+        ({"init_values": "identity"}, "unless config.model.init='grid'"),
+        ({"gate": True}, "False without content"),
+        ({"locality": 0.0}, "a number above 0"),
+    ],
+)
+def test_impossible_beginnings(model, says):
+    with pytest.raises(UserError, match=says):
+        validate(config(**model))

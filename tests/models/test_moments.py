@@ -1,0 +1,107 @@
+"""Moments of attention against closed forms: Gaussians, uniform attention, one pixel, and naive sums."""
+
+import math
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.models import moments
+
+HEIGHT, WIDTH = 41, 37
+
+
+def gaussian(centre, covariance, height=HEIGHT, width=WIDTH):
+    """A Gaussian sampled at the pixels and normalised; far from the border its moments are its parameters."""
+    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    delta = np.stack([rows - centre[0], columns - centre[1]], axis=-1)
+    density = np.exp(-0.5 * np.einsum("kla,ab,klb->kl", delta, np.linalg.inv(covariance), delta))
+    return density / density.sum()
+
+
+def one_pixel(row, column, height=HEIGHT, width=WIDTH):
+    attention = np.zeros((height, width))
+    attention[row, column] = 1
+    return attention
+
+
+COVARIANCE = np.array([[4.0, 1.5], [1.5, 2.0]])
+
+
+def test_moments_of_a_gaussian_are_its_parameters():
+    attention = gaussian((19.3, 17.8), COVARIANCE)
+    np.testing.assert_allclose(moments.centre_of_mass(attention), (19.3, 17.8), atol=1e-6)
+    np.testing.assert_allclose(moments.covariance(attention), COVARIANCE, atol=1e-5)
+    # differential entropy of a Gaussian; pixels of unit area
+    expected = 0.5 * math.log((2 * math.pi * math.e) ** 2 * np.linalg.det(COVARIANCE))
+    assert moments.entropy(attention) == pytest.approx(expected, abs=1e-5)
+
+
+def test_mean_distance_of_a_round_gaussian_around_the_query_is_that_of_rayleigh():
+    attention = gaussian((20, 18), 9.0 * np.eye(2))
+    assert moments.distance(attention, (20, 18)) == pytest.approx(3.0 * math.sqrt(math.pi / 2), rel=0.003)
+
+
+def test_main_axes_of_a_rotated_ellipse():
+    angle = math.radians(30)
+    direction = np.array([math.cos(angle), math.sin(angle)])
+    across = np.array([-direction[1], direction[0]])
+    covariance = 9 * np.outer(direction, direction) + 0.25 * np.outer(across, across)
+    deviations, axis = moments.main_axes(covariance)
+    np.testing.assert_allclose(deviations, (3, 0.5))
+    assert abs(axis @ direction) == pytest.approx(1)
+
+
+def test_uniform_attention():
+    attention = np.full((HEIGHT, WIDTH), 1 / (HEIGHT * WIDTH))
+    np.testing.assert_allclose(moments.centre_of_mass(attention), ((HEIGHT - 1) / 2, (WIDTH - 1) / 2))
+    expected = np.diag([(HEIGHT**2 - 1) / 12, (WIDTH**2 - 1) / 12])
+    np.testing.assert_allclose(moments.covariance(attention), expected, atol=1e-9)
+    assert moments.entropy(attention) == pytest.approx(math.log(HEIGHT * WIDTH))
+    assert moments.mass_at_centre(attention) == pytest.approx(1 / (HEIGHT * WIDTH))
+
+
+@pytest.mark.parametrize("pixel", [(0, 0), (3, 30), (HEIGHT - 1, WIDTH - 1)])
+def test_one_pixel_attention_has_no_spread_and_no_entropy(pixel):
+    attention = one_pixel(*pixel)
+    np.testing.assert_array_equal(moments.centre_of_mass(attention), pixel)
+    np.testing.assert_array_equal(moments.covariance(attention), np.zeros((2, 2)))
+    assert moments.entropy(attention) == 0
+    assert moments.distance(attention, (7, 8)) == pytest.approx(math.dist(pixel, (7, 8)))
+    assert moments.mass_at_centre(attention) == 1
+
+
+def test_the_pixel_nearest_to_the_centre_of_two_pixels_may_hold_nothing():
+    attention = (one_pixel(2, 4) + one_pixel(2, 8)) / 2
+    assert moments.mass_at_centre(attention) == 0
+    assert moments.mass_at_centre((2 * one_pixel(2, 4) + one_pixel(2, 5)) / 3) == pytest.approx(2 / 3)
+
+
+def test_every_quantity_against_naive_sums_over_pixels_and_kept_leading_axes():
+    random = np.random.default_rng(0).random((2, 3, 5, 4))
+    random /= random.sum(axis=(-2, -1), keepdims=True)
+    for b, h in np.ndindex(2, 3):
+        p = random[b, h]
+        pixels = list(np.ndindex(5, 4))
+        centre = sum(p[pixel] * np.array(pixel, float) for pixel in pixels)
+        spread = sum(p[pixel] * np.outer(np.array(pixel) - centre, np.array(pixel) - centre) for pixel in pixels)
+        nearest = min(pixels, key=lambda pixel: math.dist(pixel, centre))
+        np.testing.assert_allclose(moments.centre_of_mass(random)[b, h], centre)
+        np.testing.assert_allclose(moments.covariance(random)[b, h], spread)
+        np.testing.assert_allclose(moments.entropy(random)[b, h], -sum(p[x] * math.log(p[x]) for x in pixels))
+        np.testing.assert_allclose(
+            moments.distance(random, (1, 3))[b, h], sum(p[x] * math.dist(x, (1, 3)) for x in pixels)
+        )
+        np.testing.assert_allclose(moments.mass_at_centre(random)[b, h], p[nearest])
+
+
+def test_rounding_of_float32_leaves_no_trace():
+    attention = one_pixel(30, 30).astype(np.float32) * np.float32(1 - 1e-6)
+    np.testing.assert_array_equal(moments.centre_of_mass(attention), (30, 30))
+
+
+def test_covariance_of_a_spread_is_the_inverse_of_s_s_transposed():
+    spread = np.array([[[0.5, 0.3], [0.1, 2.0]], [[1.0, 2.0], [2.0, 4.0]]])
+    found = moments.covariance_of_spread(spread)
+    np.testing.assert_allclose(found[0], np.linalg.inv(spread[0] @ spread[0].T))
+    assert np.isinf(found[1]).all()
+    np.testing.assert_allclose(moments.covariance_of_spread(np.array([0.5])), [4 * np.eye(2)])

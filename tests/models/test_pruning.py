@@ -1,0 +1,181 @@
+"""Heads removed, reset and fixed: the network computes what the mathematics says, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.models import create_model, pruning
+from attn_cnn_jax.models.variables import join, split
+
+ENCODINGS = {
+    "quadratic": {},
+    "quadratic_generalized": {"encoding": "quadratic_generalized"},
+    "quadratic and content": {"content": True},
+    "learned, shared tables": {"encoding": "learned", "share_tables": True},
+    "learned and content": {"encoding": "learned", "content": True},
+    "relative": {"encoding": "relative"},
+    "absolute": {"encoding": "absolute_learned"},
+    "small heads": {"head_size": 3},
+}
+REMOVED = {0: {1}, 1: {0, 2, 3}}
+COUNTS, LEFT = (4, 4), (3, 1)
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def model_config(num_heads, **model):
+    config = attention_config(
+        dtype="float64", image_shape=(6, 4, 3), downsample=1, num_layers=2, hidden_size=8, intermediate_size=8
+    ).to_dict()["model"]
+    return ConfigDict(config | model | {"num_heads": num_heads})
+
+
+def value_maps(parameters, layer):
+    """The rows of a layer's output map, one block a head: `(h, D, O)`, as a view to write to."""
+    return parameters[f"blocks.{layer}.attention.output.kernel"].reshape(COUNTS[layer], -1, 8)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_pruned_network_computes_what_zero_value_maps_compute(name):
+    network = create_model(model_config(4, **ENCODINGS[name]), rngs=nnx.Rngs(0))
+    skeleton, parameters, statistics = split(network)
+    images = jax.random.normal(jax.random.key(1), (3, 6, 4, 3), jnp.float64)
+
+    zeroed = {name: np.array(array) for name, array in parameters.items()}
+    for layer, heads in REMOVED.items():
+        value_maps(zeroed, layer)[list(heads)] = 0
+    expected = join(skeleton, zeroed, statistics)(images)
+
+    smaller = split(create_model(model_config(LEFT, **ENCODINGS[name]), rngs=nnx.Rngs(5)))[0]
+    pruned = pruning.prune(parameters, COUNTS, REMOVED)
+    found = join(smaller, pruned, statistics)(images)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+    assert np.abs(found - network(images)).max() > 1e-3  # the heads did matter
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_parameter_with_heads_is_known(name):
+    """A network of five heads instead of four differs in exactly the axes that pruning cuts."""
+    sizes = {}
+    for heads in (4, 5):
+        with jax.enable_x64(True):
+            model = nnx.eval_shape(lambda: create_model(model_config(heads, **ENCODINGS[name]), rngs=nnx.Rngs(0)))  # noqa: B023
+            sizes[heads] = {key: array.shape for key, array in split(model)[1].items()}
+    for key, shape in sizes[4].items():
+        part = key.partition(".attention.")[2]
+        changed = [axis for axis in range(len(shape)) if shape[axis] != sizes[5][key][axis]]
+        assert changed == ([pruning.HEAD_AXIS[part]] if part in pruning.HEAD_AXIS else [])
+
+
+def test_resetting_changes_these_heads_and_no_others():
+    config = model_config(4, encoding="quadratic_generalized", dtype="float32")
+    parameters, fresh = (split(create_model(config, rngs=nnx.Rngs(seed)))[1] for seed in (0, 1))
+    found = pruning.reset(parameters, fresh, COUNTS, REMOVED)
+    for name in parameters:
+        part = name.partition(".attention.")[2]
+        if part not in pruning.HEAD_AXIS:
+            np.testing.assert_array_equal(found[name], parameters[name])
+            continue
+        layer = int(name.split(".")[1])
+        heads = [np.split(np.asarray(array[name]), 4) for array in (found, parameters, fresh)]
+        for head, (now, before, new) in enumerate(zip(*heads, strict=True)):
+            np.testing.assert_array_equal(now, new if head in REMOVED[layer] else before)
+            assert np.any(new != before)
+
+
+def test_what_is_fixed_is_positions_and_value_maps_of_all_other_heads():
+    parameters = split(create_model(model_config(4, dtype="float32"), rngs=nnx.Rngs(0)))[1]
+    found = pruning.fixed(parameters, COUNTS, {1: {2}}, positions=True, values=False)
+    assert set(found) == {f"blocks.{n}.attention.position.{kind}" for n in (0, 1) for kind in ("centre", "spread")}
+    assert found["blocks.0.attention.position.centre"].all()
+    np.testing.assert_array_equal(found["blocks.1.attention.position.spread"], [True, True, False, True])
+    found = pruning.fixed(parameters, COUNTS, {1: {2}}, positions=False, values=True)
+    assert set(found) == {f"blocks.{n}.attention.output.kernel" for n in (0, 1)}
+    np.testing.assert_array_equal(
+        found["blocks.1.attention.output.kernel"][:, 0], np.repeat([True, True, False, True], 8)
+    )
+    assert pruning.fixed(parameters, COUNTS, {}, positions=False, values=False) == {}
+
+
+@pytest.mark.usefixtures("float64")
+def test_eigenvalues_are_those_of_s_s_transposed():
+    spread = jax.random.normal(jax.random.key(0), (50, 2, 2), jnp.float64)
+    smallest, largest = pruning.precision_eigenvalues(spread)
+    expected = np.linalg.eigvalsh(spread @ spread.swapaxes(-1, -2))
+    np.testing.assert_allclose(smallest, expected[:, 0], rtol=1e-9)
+    np.testing.assert_allclose(largest, expected[:, 1], rtol=1e-12)
+
+
+NAMES = ("blocks.0.attention.position.spread", "blocks.1.attention.position.spread")
+
+
+@pytest.mark.usefixtures("float64")
+def test_penalty_of_axis_aligned_ellipses_and_layers_of_different_size():
+    """Condition numbers 4, 1 and 9 over two layers: ((4 - 1)^2 + 0 + (9 - 1)^2) / 3."""
+    parameters = {
+        NAMES[0]: jnp.array([[[2.0, 0.0], [0.0, 1.0]], [[0.5, 0.0], [0.0, 0.5]]]),
+        NAMES[1]: jnp.array([[[0.0, 3.0], [1.0, 0.0]]]),
+        "blocks.0.attention.position.centre": jnp.ones((2, 2)),
+    }
+    assert pruning.covariance_penalty(parameters) == pytest.approx((9 + 0 + 64) / 3, rel=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+def test_gradient_of_the_penalty_is_its_finite_difference():
+    parameters = {NAMES[0]: jax.random.normal(jax.random.key(3), (4, 2, 2), jnp.float64)}
+    gradient = jax.grad(pruning.covariance_penalty)(parameters)[NAMES[0]]
+    assert np.abs(gradient).max() > 1
+    step = 1e-6
+    for index in np.ndindex(4, 2, 2):
+        penalty = [
+            pruning.covariance_penalty({NAMES[0]: parameters[NAMES[0]].at[index].add(sign * step)}) for sign in (1, -1)
+        ]
+        np.testing.assert_allclose(gradient[index], (penalty[0] - penalty[1]) / (2 * step), rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_of_the_penalty_at_a_circle_is_zero():
+    gradient = jax.grad(pruning.covariance_penalty)({NAMES[0]: jnp.stack([jnp.eye(2), 3 * jnp.eye(2)])})
+    np.testing.assert_array_equal(gradient[NAMES[0]], np.zeros((2, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("spread", "reason"),
+    [
+        (1.0, ""),
+        (-1.0, ""),  # the sign of s has no meaning
+        (0.00317, ""),  # s^2 is 1.005e-5
+        (0.00316, "uniform"),  # 0.9986e-5
+        (0.0, "uniform"),
+        (np.eye(2), ""),
+        (np.diag([31.6, 1.0]), ""),  # condition number 998.6
+        (np.diag([31.7, 1.0]), "a line: condition number 1005"),
+        (np.diag([1.0, 0.0]), "a line: condition number inf"),
+        (np.diag([0.00316, 0.00316]), "uniform"),
+        (np.diag([0.00317, 0.001]), ""),
+        (np.zeros((2, 2)), "uniform"),
+        (np.diag([31.7, 1.0]) @ np.array([[0.6, 0.8], [-0.8, 0.6]]), "a line"),
+    ],
+)
+def test_degenerate_by_the_criteria_of_the_release(spread, reason):
+    found = pruning.degenerate(np.asarray(spread))
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+def test_degenerate_heads_are_found_in_their_layers():
+    parameters = {
+        NAMES[0]: jnp.array([1.0, 0.001, 0.9, 0.0]),
+        NAMES[1]: jnp.array([1.0, 0.5]),
+        "blocks.0.attention.position.centre": jnp.zeros((4, 2)),
+    }
+    found = pruning.degenerate_heads(parameters)
+    assert {layer: set(heads) for layer, heads in found.items()} == {0: {1, 3}}

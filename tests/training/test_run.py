@@ -1,0 +1,229 @@
+"""A whole small run in this process, on eight fake devices, and what load_run makes of it."""
+
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.training.loop import run
+from attn_cnn_jax.training.metrics import read_metrics
+
+BATCH_SIZE, STEPS_PER_EPOCH = 96, 1442 // 96
+
+
+@pytest.fixture
+def config(data_dir):
+    config = attention_config(
+        image_shape=(8, 8, 1), hidden_size=16, intermediate_size=8, num_layers=1, num_heads=4, attention_dropout=0.0
+    )
+    config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
+    config.augment.update({"crop_padding": 1, "flip": False})
+    config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 3, "log_every_steps": 10, "tensorboard": False})
+    return config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return tmp_path_factory.mktemp("finished") / "run"
+
+
+@pytest.fixture
+def trained(config, finished):
+    """A finished run, trained once for the tests here."""
+    if not (finished / "metrics.jsonl").exists():
+        run(config, finished)
+    return finished
+
+
+def test_metrics_have_every_record_once(trained):
+    records = read_metrics(trained / "metrics.jsonl")
+    last = 3 * STEPS_PER_EPOCH
+    assert [r["step"] for r in records if r["split"] == "train"] == [10, 20, 30, 40, last]
+    assert [(r["step"], r["epoch"]) for r in records if r["split"] == "test"] == [
+        (epoch * STEPS_PER_EPOCH, epoch) for epoch in (1, 2, 3)
+    ]
+    for record in records:
+        expected = {"step", "epoch", "split", "loss", "accuracy"}
+        if record["split"] == "train":
+            expected |= {"learning_rate", "images_per_second"}
+        assert record.keys() == expected
+    losses = [r["loss"] for r in records if r["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_load_run_predicts_what_the_run_measured(trained, config):
+    restored = load_run(trained)
+    assert restored.step == 3 * STEPS_PER_EPOCH
+    assert restored.config.model.hidden_size == 16
+    data = sources.load("digits", config.dataset.data_dir)
+    probabilities = restored.predict(data.test.images, batch_size=64)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    record = read_metrics(trained / "metrics.jsonl")[-1]
+    assert (probabilities.argmax(axis=1) == data.test.labels).mean() == pytest.approx(record["accuracy"], abs=1e-6)
+    loss = -np.log(probabilities[np.arange(len(data.test.labels)), data.test.labels]).mean()
+    assert loss == pytest.approx(record["loss"], rel=1e-5)
+
+
+def test_load_run_gives_attention_that_sums_to_one(trained):
+    (attention,) = load_run(trained).attention()
+    assert attention.shape == (4, 4, 4, 4, 4)
+    np.testing.assert_allclose(attention.sum(axis=(3, 4)), 1, rtol=1e-5)
+
+
+def test_attention_of_a_content_network_needs_pictures(config, tmp_path):
+    config.model.content = True
+    config.train.num_epochs = 1
+    run(config, tmp_path)
+    restored = load_run(tmp_path)
+    with pytest.raises(UserError, match="give images"):
+        restored.attention()
+    images = sources.load("digits", config.dataset.data_dir).test.images[:3]
+    (attention,) = restored.attention(images, batch_size=2)
+    assert attention.shape == (3, 4, 4, 4, 4, 4)
+    np.testing.assert_allclose(attention.sum(axis=(4, 5)), 1, rtol=1e-5)
+    np.testing.assert_allclose(restored.attention(images[1:2])[0][0], attention[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "images", [np.zeros((2, 8, 8, 1)), np.zeros((8, 8, 1), np.uint8), np.zeros((2, 8, 8, 3), np.uint8)]
+)
+def test_predict_refuses_pictures_of_another_kind(trained, images):
+    with pytest.raises(UserError, match=r"allowed is \(B, H, W, 1\) uint8"):
+        load_run(trained).predict(images)
+
+
+def test_steps_are_kept_and_found_by_number(trained):
+    steps = [2 * STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH]  # the last two
+    assert load_run(trained, step=steps[0]).step == steps[0]
+    with pytest.raises(UserError, match=f"has checkpoints of steps {steps[0]}, {steps[1]}"):
+        load_run(trained, step=1)
+    with pytest.raises(UserError, match=r"train with config\.dataset\.num_validation above 0"):
+        load_run(trained, step="best")
+
+
+def test_a_finished_run_is_not_trained_again(trained, config, capsys):
+    before = (trained / "metrics.jsonl").read_text()
+    records = run(config, trained)
+    assert "already trained" in capsys.readouterr().out
+    assert records["test"] == read_metrics(trained / "metrics.jsonl")[-1]
+    assert (trained / "metrics.jsonl").read_text() == before
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(trained, config):
+    config.optimizer.learning_rate = 0.2
+    with pytest.raises(UserError, match=r"optimizer.learning_rate \(0.1 there, 0.2 here\)"):
+        run(config, trained)
+
+
+def test_best_is_chosen_on_the_validation_split(config, tmp_path):
+    config.dataset.num_validation = 200
+    config.train.num_epochs = 6
+    config.checkpoint.keep_last = 1
+    run(config, tmp_path)
+    accuracy = {
+        r["step"]: r["accuracy"] for r in read_metrics(tmp_path / "metrics.jsonl") if r["split"] == "validation"
+    }
+    assert len(accuracy) == 6
+    best = load_run(tmp_path, step="best").step
+    assert accuracy[best] == max(accuracy.values())
+
+
+def test_a_run_that_blows_up_names_step_rate_and_checkpoint(config, tmp_path):
+    config.optimizer.update({"learning_rate": 1e5, "weight_decay": 1e5, "schedule": "constant"})
+    with pytest.raises(UserError) as error:
+        run(config, tmp_path)
+    message = str(error.value)
+    assert re.search(r" in step \d, at learning rate 1e\+05; no checkpoint yet", message), message
+    assert len(message.splitlines()) == 2
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_a_batch_must_split_over_the_devices_and_fit_the_data(config, tmp_path):
+    config.train.batch_size = 100
+    with pytest.raises(UserError, match=r"config.train.batch_size=100: allowed is a multiple of 8"):
+        run(config, tmp_path / "a")
+    config.train.batch_size = 1600
+    with pytest.raises(UserError, match=r"together at most 1442"):
+        run(config, tmp_path / "b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_load_run_names_what_is_missing(tmp_path):
+    with pytest.raises(UserError, match="is not a run directory"):
+        load_run(tmp_path)
+
+
+def parameters(workdir):
+    return jax.tree.leaves(load_run(workdir).model)
+
+
+def assert_same_parameters(workdir, other):
+    for a, b in zip(parameters(workdir), parameters(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def damage(checkpoint, kind):
+    """Spoils all files that hold numbers of a checkpoint's network."""
+    for path in checkpoint.glob("network/**/d/*"):
+        if kind == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+# What Orbax's reading threads leave behind when a file is not whole.
+orphans = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@orphans
+@pytest.mark.parametrize("kind", ["truncated", "missing"])
+def test_a_damaged_checkpoint_is_named_and_training_goes_on_from_the_one_before(trained, config, tmp_path, capfd, kind):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained, workdir)
+    last, before = 3 * STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH
+    damage(workdir / "checkpoints" / str(last), kind)
+    with pytest.raises(UserError, match=rf"the checkpoint of step {last} in .* is damaged"):
+        load_run(workdir)
+    run(config, workdir)
+    out, err = capfd.readouterr()
+    assert f"skipping: the checkpoint of step {last}" in out
+    assert f"going on after step {before}" in out
+    assert "Traceback" not in out + err
+    assert_same_parameters(workdir, trained)
+
+
+@orphans
+def test_a_flipped_byte_anywhere_is_noticed_or_harmless(trained, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained, workdir)
+    noticed = 0
+    for path in sorted((workdir / "checkpoints" / str(3 * STEPS_PER_EPOCH)).rglob("*")):
+        if not path.is_file() or not path.stat().st_size:
+            continue
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(flipped) // 2] ^= 0xFF
+        path.write_bytes(flipped)
+        try:
+            assert_same_parameters(workdir, trained)
+            assert load_run(workdir).config.to_dict() == load_run(trained).config.to_dict()
+        except UserError:
+            noticed += 1
+        path.write_bytes(whole)
+    assert noticed >= 3
+
+
+@orphans
+def test_no_intact_checkpoint_is_an_error_not_a_new_start(trained, config, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained, workdir)
+    for checkpoint in (workdir / "checkpoints").iterdir():
+        damage(checkpoint, "truncated")
+    with pytest.raises(UserError, match=r"no checkpoint in .* is intact"):
+        run(config, workdir)

@@ -1,0 +1,89 @@
+"""Training that begins with what a convolution computes: a kernel from a file, a trained ResNet."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs import load_run
+from attn_cnn_jax.training import checkpoints, files
+from attn_cnn_jax.training.start import begin
+from attn_cnn_jax.training.step import TrainState
+
+ALPHA = 14.0
+
+
+def resnet(**model):
+    config = resnet_config(depth=10, image_shape=(8, 8, 1), **model)
+    config.dataset.name = "digits"
+    return config
+
+
+def save(workdir, config, model):
+    """A run directory with this network."""
+    workdir.mkdir()
+    files.claim(workdir, config)
+    _, parameters, statistics = split(model)
+    state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
+    with checkpoints.open_checkpoints(workdir, config) as manager:
+        checkpoints.save(manager, 1, state, config, {})
+        manager.wait_until_finished()
+
+
+def test_a_resnet_goes_on_as_attention(tmp_path):
+    original = create_model(resnet().model, rngs=nnx.Rngs(0))
+    images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), dtype=np.uint8)
+    save(tmp_path / "resnet", resnet(), original)
+    config = resnet(layers="attention", sharpness=ALPHA)
+    config.start.run = str(tmp_path / "resnet")
+    complete, model = begin(config, tmp_path / "attention")
+    assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(model))
+    np.testing.assert_allclose(model.blocks[0].conv1.attention.position.spread[...], np.sqrt(2 * ALPHA), rtol=1e-6)
+
+    save(tmp_path / "attention", complete, model)
+    before, after = load_run(tmp_path / "resnet"), load_run(tmp_path / "attention")
+    logits = before.model(before.normalised(images))
+    np.testing.assert_allclose(
+        after.model(after.normalised(images)), logits, rtol=0, atol=1e-3 * np.abs(np.asarray(logits)).max()
+    )
+    going_on = begin(config, tmp_path / "attention")[1]
+    assert split(going_on)[0] == split(model)[0]
+    config.model.layers = "convolution"
+    config.start.run = str(tmp_path / "attention")
+    with pytest.raises(UserError, match=r"config\.model\.layers"):
+        begin(config, tmp_path / "third")
+
+
+def on_a_grid(**model):
+    return attention_config(image_shape=(8, 8, 1), downsample=1, num_layers=2, hidden_size=4, init="grid", **model)
+
+
+def test_every_layer_begins_as_the_kernel_of_a_file(tmp_path):
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 4, 4)).astype(np.float32)
+    np.save(tmp_path / "kernel.npy", kernel)
+    config = on_a_grid()
+    config.start.kernel = str(tmp_path / "kernel.npy")
+    for block in begin(config, tmp_path / "run")[1].blocks:
+        np.testing.assert_array_equal(block.attention.output.kernel[...].reshape(3, 3, 4, 4), kernel)
+
+
+def test_files_that_hold_no_such_kernel(tmp_path):
+    np.save(tmp_path / "small.npy", np.ones((3, 3, 2, 4)))
+    np.save(tmp_path / "whole.npy", np.ones((3, 3, 4, 4), int))
+    np.savez(tmp_path / "two.npz", a=np.ones(1), b=np.ones(1))
+    (tmp_path / "text.npy").write_text("no array")
+    for name, says in (
+        ("small.npy", r"allowed is \(3, 3, 4, 4\)"),
+        ("whole.npy", "floating point"),
+        ("two.npz", "several arrays"),
+        ("text.npy", "cannot be read"),
+        ("none.npy", "cannot be read"),
+    ):
+        config = on_a_grid()
+        config.start.kernel = str(tmp_path / name)
+        with pytest.raises(UserError, match=says):
+            begin(config, tmp_path / "run")
