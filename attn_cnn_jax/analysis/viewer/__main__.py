@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.arguments import step
 from attn_cnn_jax.analysis.viewer import pictures as sources
 from attn_cnn_jax.analysis.viewer.collect import page_data, picture_entries
 from attn_cnn_jax.analysis.viewer.page import as_script_text, render, write
@@ -96,10 +97,6 @@ def parser() -> argparse.ArgumentParser:
         "--megabytes", type=float, default=5.0, metavar="X", help="largest size of the page (default: 5)"
     )
     return flags
-
-
-def step(text: str) -> int | str:
-    return text if text in ("latest", "best") else int(text)
 
 
 def size(text: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_cnn_jax.training.metrics import read_metrics
+from attn_cnn_jax.training.positions import read_positions
 
 MOST_EPOCHS = 300  # that a slider of a few hundred pixels can tell apart
 SMALLEST_VARIANCE = 0.05**2  # of attention to a single pixel, whose covariance has no inverse
@@ -23,7 +23,7 @@ def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str 
       `epoch` and `layers` of each record, with `layers[n].position` in the form of
       `positions.position_parameters`; the last one is the checkpoint itself and has its `epoch` alone.
     """
-    records = [record for record in read_metrics(workdir / "positions.jsonl") if record["step"] <= step]
+    records = [record for record in read_positions(workdir) if record["step"] <= step]
     records = [record for record in records if [len(x.get("centre", ())) for x in record["layers"]] == head_counts]
     if term is None or not records or records[-1]["step"] == 0:
         return []

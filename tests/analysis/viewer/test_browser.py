@@ -282,10 +282,33 @@ def test_a_picture_of_ones_own(page, tmp_path):
     assert opened.view()["picture"] == 2
 
 
+DROP = """
+const [name, done] = arguments;
+const canvas = document.createElement("canvas");
+canvas.toBlob((blob) => {
+  const files = new DataTransfer();
+  files.items.add(new File([blob], name));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_a_dropped_picture(page):
+    opened = page("learned")
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: opened.view()["picture"] == 2)
+    opened.drawn(0, 0)
+    assert opened.find("#caption").text == "dropped.png"
+
+
 def test_content_networks_take_no_picture_of_ones_own(page):
     opened = page("learned_content")
     assert not opened.find("#own").is_displayed()
     assert "--image" in opened.find("#own-not").text
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: "--image" in opened.find("#error").text)
+    assert len(opened.all("#pictures button")) == 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
