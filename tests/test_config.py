@@ -297,7 +297,7 @@ def test_command_line_is_refused_in_a_line_or_two_before_any_work(argv, status, 
 def test_a_config_file_that_does_not_run_is_said_in_a_line(tmp_path, capsys, text, says):
     path = tmp_path / "mine.py"
     path.write_text(text)
-    assert main(["train.py", f"--config={path}"]) == 1
+    assert command.main(["train.py", f"--config={path}"]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"{path} cannot be loaded: {says}: ")
     assert "Traceback" not in err
