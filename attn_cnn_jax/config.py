@@ -212,6 +212,9 @@ def _defaults(schema: dict) -> dict:
 
 def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
+    name = config.get("model", {}).get("name", "attention")
+    if name not in ("attention", "resnet"):
+        _refuse("model.name", name, "'attention' or 'resnet'")
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
     _check_start(config)

@@ -288,3 +288,23 @@ def test_command_line_is_refused_in_a_line_or_two_before_any_work(argv, status, 
     assert len(captured.err.splitlines()) <= 2
     assert "Traceback" not in captured.out + captured.err
     assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("def f(:", "SyntaxError"), ("import nowhere_at_all", "ModuleNotFoundError"), ("x = 1 / 0", "ZeroDivisionError")],
+)
+def test_a_config_file_that_does_not_run_is_said_in_a_line(tmp_path, capsys, text, says):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    assert command.main(["train.py", f"--config={path}"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"{path} cannot be loaded: {says}: ")
+    assert "Traceback" not in err
+
+
+def test_an_unknown_kind_of_network_is_answered_with_both():
+    config = attention_config()
+    config.model.name = "perceptron"
+    with pytest.raises(UserError, match=r"config\.model\.name='perceptron': allowed is 'attention' or 'resnet'"):
+        validate(config)

@@ -75,7 +75,13 @@ def parse(argv: list[str]) -> flags.FlagValues:
     """
     plain, overrides = separate(argv)
     values = define_flags(plain)
-    values(plain)
+    try:
+        values(plain)
+    except (flags.Error, UserError):
+        raise
+    except Exception as error:  # whatever a person's own config file raises
+        name = next((a.partition("=")[2] for a in plain if a.lstrip("-").startswith("config=")), "the config file")
+        raise UserError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
     if values.help:
         return values
     if not values["config"].present:

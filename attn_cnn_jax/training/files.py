@@ -18,7 +18,7 @@ MAY_CHANGE = ("dataset.data_dir",)
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file's content; a kill leaves the old or the new content, never a part."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
+    with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -146,6 +146,13 @@ def test_given_attention_computes_the_convolution(kernel_size, head_size):
     np.testing.assert_allclose(edge, inner, atol=1e-12)
 
 
+def test_shifts_longer_than_the_picture_weigh_nothing():
+    weights = np.asarray(shift_weights(position_attention(layer(), GRID), 15))  # shifts to 7, on 6x7 pixels
+    assert (weights[:, :2] == 0).all()
+    assert (weights[:, :, [0, -1]] == 0).all()
+    assert (weights[:, 2:-2, 1:-1] > 0).all()
+
+
 def test_truncated_attention_keeps_what_is_in_the_window():
     attention = layer(encoding="learned")
     own = position_attention(attention, GRID)

@@ -41,7 +41,7 @@ def pair(name):
     """The network of an encoding twice, with the same weights: ours in pieces, and PyTorch's."""
     config = attention_config(dtype="float64", num_heads=3, dropout=0.0, attention_dropout=0.0, **SIZES)
     config.model.update(ENCODINGS[name])
-    skeleton, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(1)))
+    skeleton, parameters, _ = split(create_model(config.model, rngs=nnx.Rngs(1)))
     # biases of LayerNorm start at special values: move everything a little
     keys = jax.random.split(jax.random.key(2), len(parameters))
     parameters = {

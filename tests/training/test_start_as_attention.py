@@ -8,6 +8,7 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models import resnet as resnet_module
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import load_run
 from attn_cnn_jax.training import checkpoints, files
@@ -25,7 +26,7 @@ def resnet(**model):
 
 def save(workdir, config, model):
     """A run directory with this network."""
-    workdir.mkdir()
+    workdir.mkdir(exist_ok=True)
     files.claim(workdir, config)
     _, parameters, statistics = split(model)
     state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
@@ -34,7 +35,8 @@ def save(workdir, config, model):
         manager.wait_until_finished()
 
 
-def test_a_resnet_goes_on_as_attention(tmp_path):
+def test_a_resnet_goes_on_as_attention(tmp_path, monkeypatch):
+    monkeypatch.setattr(resnet_module, "CHANNELS", (4, 4, 8, 8))
     original = create_model(resnet().model, rngs=nnx.Rngs(0))
     images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), dtype=np.uint8)
     save(tmp_path / "resnet", resnet(), original)

@@ -1,0 +1,75 @@
+"""Pictures for the page: from the run's data set or from files."""
+
+import base64
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image, ImageOps
+
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.errors import UserError
+
+
+class Picture(NamedTuple):
+    """pixels: uint8 (H, W, C); name: what the visitor calls it; label: its class, "" if not known."""
+
+    pixels: np.ndarray
+    name: str
+    label: str = ""
+
+
+def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) -> list[Picture]:
+    """The first test pictures, one of each class in turn.
+
+    Args:
+      dataset: the run's data set.
+      count: how many.
+      size: (H, W) in pixels that they get.
+    """
+    images, labels = dataset.test
+    if not 0 <= count <= len(labels):
+        raise UserError(f"--images={count}: the test split of {dataset.spec.name} has {len(labels)} pictures")
+    earlier = np.zeros(len(labels), int)  # pictures of the same class before this one
+    for label in np.unique(labels):
+        earlier[labels == label] = np.arange(np.sum(labels == label))
+    chosen = np.argsort(earlier, kind="stable")[:count]
+    return [
+        Picture(fit(Image.fromarray(images[n].squeeze()), size), f"test {n}", dataset.class_names[labels[n]])
+        for n in chosen
+    ]
+
+
+def from_file(path: str | Path, shape: tuple[int, int, int]) -> Picture:
+    """A picture file in any format Pillow reads, cut and resized to (H, W, C)."""
+    try:
+        with Image.open(path) as image:
+            upright = ImageOps.exif_transpose(image).convert("L" if shape[2] == 1 else "RGB")
+    except FileNotFoundError:
+        raise UserError(f"--image: there is no file {path}") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"--image: {path} cannot be read as a picture: {error}") from error
+    return Picture(fit(upright, shape[:2]), Path(path).name)
+
+
+def fit(image: Image.Image, size: tuple[int, int]) -> np.ndarray:
+    """The largest middle part of a picture with the shape of `size`, resized to it: `(H, W, C)` uint8."""
+    height, width = size
+    if image.size != (width, height):
+        image = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def data_uri(pixels: np.ndarray) -> str:
+    """A PNG of `(H, W, C)` uint8 that an <img> shows without a request."""
+    file = io.BytesIO()
+    Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def load_dataset(config: ConfigDict, data_dir: str | None) -> sources.Dataset:
+    """The run's data set, from `data_dir` if given, else where the run found it."""
+    return sources.load(config.dataset.name, data_dir or config.dataset.data_dir or None, download=False)

@@ -1,0 +1,124 @@
+"use strict";
+// Scores, attention and statistics: pure functions of the page's data, no drawing.
+// A map is a Float64Array over key pixels, row by row. A query is [row, column].
+
+/** Position scores of one head from `position` (see positions.py), added to `scores`. */
+function addPositionScores(scores, position, head, query, grid) {
+  const [height, width] = grid;
+  for (let k = 0, n = 0; k < height; k++) {
+    for (let l = 0; l < width; l++, n++) {
+      scores[n] += positionScore(position, head, k - query[0], l - query[1], grid);
+    }
+  }
+}
+
+/** The score of one shift, key minus query. */
+function positionScore(position, head, rowShift, columnShift, grid) {
+  if (position.kind === "axes") {
+    return position.row[head][rowShift + grid[0] - 1] + position.column[head][columnShift + grid[1] - 1];
+  }
+  const row = rowShift - position.centre[head][0];
+  const column = columnShift - position.centre[head][1];
+  const spread = position.spread[head];
+  if (position.kind === "quadratic") {
+    return -0.5 * spread ** 2 * (row ** 2 + column ** 2);
+  }
+  // "gaussian": -1/2 |S^T delta|^2
+  const first = row * spread[0][0] + column * spread[1][0];
+  const second = row * spread[0][1] + column * spread[1][1];
+  return -0.5 * (first ** 2 + second ** 2);
+}
+
+/** Content scores of one head from its factors {rank, query, key}, added to `scores`. */
+function addContentScores(scores, factors, query, grid) {
+  const pixels = scores.length;
+  const at = query[0] * grid[1] + query[1];
+  for (let r = 0; r < factors.rank; r++) {
+    const weight = factors.query[r * pixels + at];
+    for (let n = 0; n < pixels; n++) {
+      scores[n] += weight * factors.key[r * pixels + n];
+    }
+  }
+}
+
+/** Softmax over all keys. */
+function softmax(scores) {
+  let largest = -Infinity;
+  for (const score of scores) largest = Math.max(largest, score);
+  const result = scores.map((score) => Math.exp(score - largest));
+  let sum = 0;
+  for (const value of result) sum += value;
+  return result.map((value) => value / sum);
+}
+
+/** [smallest, largest] value of a map. */
+function extent(map) {
+  let low = Infinity, high = -Infinity;
+  for (const value of map) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+/** Statistics of one map of attention, which all can be averaged over queries: centre of mass relative to the
+    query, covariance, mean attended distance (pixels), entropy (nats), share in the pixel nearest to the centre. */
+function statisticsOf(map, query, grid) {
+  let row = 0, column = 0, distance = 0, entropy = 0;
+  forEachKey(map, grid, (p, k, l) => {
+    row += p * k;
+    column += p * l;
+    distance += p * Math.hypot(k - query[0], l - query[1]);
+    if (p > 0) entropy -= p * Math.log(p);
+  });
+  let rowRow = 0, rowColumn = 0, columnColumn = 0;
+  forEachKey(map, grid, (p, k, l) => {
+    rowRow += p * (k - row) ** 2;
+    rowColumn += p * (k - row) * (l - column);
+    columnColumn += p * (l - column) ** 2;
+  });
+  const atCentre = map[Math.round(row) * grid[1] + Math.round(column)];
+  return { row: row - query[0], column: column - query[1], rowRow, rowColumn, columnColumn, distance, entropy, atCentre };
+}
+
+function forEachKey(map, grid, action) {
+  for (let k = 0, n = 0; k < grid[0]; k++) {
+    for (let l = 0; l < grid[1]; l++, n++) action(map[n], k, l);
+  }
+}
+
+/** Standard deviations along the two main axes of a covariance, the larger one first. */
+function mainAxes({ rowRow, rowColumn, columnColumn }) {
+  const middle = (rowRow + columnColumn) / 2;
+  const radius = Math.hypot((rowRow - columnColumn) / 2, rowColumn);
+  return [middle + radius, middle - radius].map((variance) => Math.sqrt(Math.max(0, variance)));
+}
+
+/** Integers as content.py packs them: base64, gzip, byte planes, sign in the lowest bit. */
+async function unpackCodes(text) {
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const count = planes.length / 4;
+  const codes = new Int32Array(count);
+  for (let n = 0; n < count; n++) {
+    const value = planes[n] | (planes[n + count] << 8) | (planes[n + 2 * count] << 16) | (planes[n + 3 * count] << 24);
+    codes[n] = (value >>> 1) ^ -(value & 1);
+  }
+  return codes;
+}
+
+/** A picture's content scores as factors[layer][head][term] = {rank, query, key}. */
+async function unpackContent(content, pixels, terms) {
+  const codes = await unpackCodes(content.codes);
+  let start = 0;
+  const take = (length, step) => {
+    const part = Float32Array.from(codes.subarray(start, start + length), (code) => code * step);
+    start += length;
+    return part;
+  };
+  return content.heads.map((layer) => layer.map((head) => Object.fromEntries(terms.map((term) => {
+    const [rank, step] = head[term];
+    return [term, { rank, query: take(rank * pixels, step), key: take(rank * pixels, step) }];
+  }))));
+}

@@ -1,0 +1,344 @@
+"""The page in a real browser: its numbers are the model's, its controls do what they say, it asks nobody."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver import ActionChains, Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+QUERIES = [(0, 0), (2, 3), (4, 6), (1, 5)]
+NETWORKS = ["quadratic", "quadratic_generalized", "learned", "learned_content", "relative", "absolute_learned"]
+ROWS, COLUMNS = 5, 7
+
+
+class Page:
+    """A page that is open in the browser."""
+
+    def __init__(self, driver, path):
+        self.driver, self.path = driver, path
+
+    def open(self, address=""):
+        self.driver.get("about:blank")  # else a new hash alone loads nothing
+        self.driver.get(f"file://{self.path}{address}")
+        self.ready()
+        return self
+
+    def ready(self):
+        self.driver.execute_async_script("viewer.ready().then(arguments[0])")
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def view(self):
+        return self.run("viewer.view()")
+
+    def probabilities(self, layer, head):
+        values = np.array(self.run("viewer.probabilities(arguments[0], arguments[1])", layer, head))
+        return values.reshape(ROWS, COLUMNS)
+
+    def find(self, selector):
+        return self.driver.find_element("css selector", selector)
+
+    def all(self, selector):
+        return self.driver.find_elements("css selector", selector)
+
+    def point(self, row, column):
+        """The mouse moves to a pixel of the picture."""
+        canvas = self.find("#picture")
+        x, y = ((n + 0.5) / size - 0.5 for n, size in ((column, COLUMNS), (row, ROWS)))
+        width, height = canvas.rect["width"], canvas.rect["height"]
+        return ActionChains(self.driver, duration=0).move_to_element_with_offset(
+            canvas, int(x * width), int(y * height)
+        )
+
+    def keys(self, *keys, shift=False):
+        actions = ActionChains(self.driver)
+        held = actions.key_down(Keys.SHIFT).send_keys(*keys).key_up(Keys.SHIFT) if shift else actions.send_keys(*keys)
+        held.perform()
+
+    def wait(self, condition):
+        WebDriverWait(self.driver, 5, poll_frequency=0.05).until(lambda _: condition())
+
+    def drawn(self, layer, head):
+        """The colours of a tile, once what was asked for is drawn: `(rows, columns, 3)`."""
+        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        picture = self.run(f"tiles[{layer}][{head}].canvas.toDataURL()")
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2]))).convert("RGB")).astype(
+            int
+        )
+
+
+@pytest.fixture
+def page(driver, pages):
+    """`page(name)` opens a network's page; afterwards it must have said nothing wrong and asked for nothing."""
+    for log in ("browser", "performance"):
+        driver.get_log(log)
+    yield lambda name, address="": Page(driver, pages[name][1]).open(address)
+    assert driver.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert urls
+    assert [url for url in urls if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numbers_are_the_models(page, attention, name):
+    opened = page(name)
+    expected = attention(name)
+    for query in QUERIES:
+        opened.run("viewer.setQuery(...arguments)", *query)
+        for layer, of_layer in enumerate(expected):
+            for head in range(len(of_layer)):
+                np.testing.assert_allclose(opened.probabilities(layer, head), of_layer[head][query], atol=1e-4)
+
+
+def test_another_picture_has_its_own_numbers(page, attention):
+    opened = page("learned_content")
+    opened.all("#pictures button")[1].click()
+    opened.ready()
+    assert opened.view()["picture"] == 1
+    expected = attention("learned_content", picture=1)[1][0][2, 3]
+    np.testing.assert_allclose(opened.probabilities(1, 0), expected, atol=1e-4)
+    assert np.abs(expected - attention("learned_content")[1][0][2, 3]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        ("learned_content", ["position"]),
+        ("learned_content", ["content"]),
+        ("learned_content", []),
+        ("relative", ["content_content", "content_position"]),
+        ("relative", ["position_content"]),
+        ("relative", ["position_position"]),
+        ("quadratic", []),
+    ],
+)
+def test_term_switches(page, switched, name, terms):
+    opened = page(name)
+    for box in opened.all("#terms input"):
+        if box.is_selected() != (box.get_attribute("value") in terms):
+            box.click()
+    assert opened.view()["terms"] == terms
+    for layer, of_layer in enumerate(switched(name, terms)):
+        np.testing.assert_allclose(opened.probabilities(layer, 0), of_layer[0][2, 3], atol=1e-4)
+
+
+def test_pointing_previews_and_clicking_keeps(page, attention):
+    opened = page("quadratic")
+    assert opened.view()["query"] == [2, 3]
+    before = opened.drawn(0, 0)
+    opened.point(1, 5).perform()
+    assert opened.view()["query"] == [1, 5]
+    np.testing.assert_allclose(opened.probabilities(0, 1), attention("quadratic")[0][1][1, 5], atol=1e-4)
+    assert np.any(opened.drawn(0, 0) != before)
+    ActionChains(opened.driver, duration=0).move_to_element(opened.find("#title")).perform()
+    assert opened.view()["query"] == [2, 3]
+    opened.point(4, 0).click().perform()
+    ActionChains(opened.driver, duration=0).move_to_element(opened.find("#title")).perform()
+    assert opened.view()["query"] == [4, 0]
+
+
+def test_arrow_keys_move_the_query_and_stop_at_the_border(page):
+    opened = page("quadratic", "#query=0,5")
+    opened.keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert opened.view()["query"] == [1, 6]
+    opened.keys(Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_UP)
+    assert opened.view()["query"] == [0, 5]
+    opened.wait(lambda: "row 0, column 5" in opened.find("#live").get_attribute("textContent"))
+
+
+def test_shift_and_arrows_choose_a_head_and_escape_lets_it_go(page):
+    opened = page("quadratic")
+    opened.keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, shift=True)
+    assert opened.view()["head"] == [0, 2]
+    opened.keys(Keys.ARROW_DOWN, shift=True)
+    assert opened.view()["head"] == [1, 0]  # the second layer has one head
+    assert opened.run("document.activeElement.getAttribute('aria-label')") == "Layer 2, head 1"
+    assert [tile.get_attribute("aria-pressed") for tile in opened.all(".head")] == ["false"] * 3 + ["true"]
+    opened.keys(Keys.ESCAPE)
+    assert opened.view()["head"] is None
+
+
+def test_softmax_off_shows_scores(page):
+    opened = page("quadratic")
+    colours = opened.drawn(0, 0)
+    opened.find("#softmax").click()
+    assert not opened.view()["softmax"]
+    assert np.any(opened.drawn(0, 0) != colours)
+    scores = np.array(opened.run("viewer.scores(0, 0)"))
+    exponentials = np.exp(scores - scores.max())
+    np.testing.assert_allclose(opened.probabilities(0, 0).ravel(), exponentials / exponentials.sum(), atol=1e-12)
+    assert opened.find("#heads-title").text == "Scores of all heads"
+
+
+def test_one_colour_scale_dims_flat_heads(page):
+    opened = page("quadratic")
+    peaks = [opened.probabilities(0, head).max() for head in range(3)]
+    flat = int(np.argmin(peaks))
+    own = opened.drawn(0, flat)
+    opened.find("#common").click()
+    assert np.any(opened.drawn(0, flat) != own)
+
+
+def test_statistics_on_hover(page, attention):
+    opened = page("quadratic")
+    tile = opened.all(".head")[1]
+    ActionChains(opened.driver, duration=0).move_to_element(tile).perform()
+    opened.drawn(0, 1)
+    assert opened.find("#reading-title").text == "Layer 1, head 2"
+    p = attention("quadratic")[0][1][2, 3].astype(float)
+    rows, columns = np.mgrid[:ROWS, :COLUMNS]
+    shift = np.stack([rows - 2, columns - 3])
+    centre = (p * shift).sum(axis=(1, 2))
+    covariance = np.einsum("kl,akl,bkl->ab", p, shift - centre[:, None, None], shift - centre[:, None, None])
+    here = opened.run("viewer.statistics(0, 1)")["here"]
+    np.testing.assert_allclose([here["row"], here["column"]], centre, atol=1e-5)
+    np.testing.assert_allclose(
+        [[here["rowRow"], here["rowColumn"]], [here["rowColumn"], here["columnColumn"]]], covariance, atol=1e-5
+    )
+    np.testing.assert_allclose(here["entropy"], -(p * np.log(np.maximum(p, 1e-30))).sum(), atol=1e-5)
+    np.testing.assert_allclose(here["distance"], (p * np.hypot(*shift)).sum(), atol=1e-5)
+    shown = opened.find("#statistics").text.replace("−", "-")
+    assert f"{centre[0]:+.2f}, {centre[1]:+.2f}" in shown
+    assert f"{here['entropy']:.2f}" in shown
+
+
+def test_a_head_lies_over_the_picture(page):
+    opened = page("quadratic")
+    stage = "document.getElementById('picture').toDataURL()"
+    before = opened.run(stage)
+    opened.all(".head")[0].click()
+    opened.drawn(0, 0)
+    assert opened.view()["head"] == [0, 0]
+    assert opened.run(stage) != before
+
+
+def test_the_address_restores_the_view(page):
+    address = "#picture=1&query=4,1&head=2,2&terms=content&softmax=0&scale=common"
+    expected = {"picture": 1, "query": [4, 1], "head": [1, 1], "terms": ["content"], "softmax": False, "common": True}
+    opened = page("learned_content", address)
+    assert expected.items() <= opened.view().items()
+    opened.keys(Keys.ARROW_UP)
+    moved = address.replace("4,1", "3,1")
+    opened.wait(lambda: opened.driver.current_url.endswith(moved))
+    opened.run("void (location.hash = '#query=0,0')")  # as by the back button: what is not named is the default
+    opened.wait(lambda: opened.view()["query"] == [0, 0])
+    opened.ready()
+    assert opened.view()["terms"] == ["position", "content"]
+    assert opened.view()["softmax"]
+
+
+@pytest.mark.parametrize("hash_", ["#query=9,9&head=7,1&picture=-1", "#query=1&terms=%3Cb%3E&epoch=x", "#&&=%"])
+def test_a_wrong_address_does_no_harm(page, hash_):
+    opened = page("quadratic", hash_)
+    view = opened.view()
+    assert (view["query"], view["head"], view["picture"]) == ([2, 3], None, 0)
+
+
+def test_epochs(page, attention):
+    opened = page("quadratic", "#epoch=2")
+    assert opened.find("#history").is_displayed()
+    assert opened.probabilities(0, 0).argmax() == np.ravel_multi_index((2, 5), (ROWS, COLUMNS))
+    opened.find("#epoch").send_keys(Keys.ARROW_LEFT)
+    assert opened.probabilities(0, 0).argmax() == np.ravel_multi_index((2, 4), (ROWS, COLUMNS))
+    assert opened.view()["query"] == [2, 3]  # the arrows belong to the slider here
+    opened.find("#epoch").send_keys(Keys.END)
+    np.testing.assert_allclose(opened.probabilities(0, 0), attention("quadratic")[0][0][2, 3], atol=1e-4)
+
+
+def test_no_slider_where_nothing_was_recorded(page):
+    assert not page("learned").find("#history").is_displayed()
+
+
+def test_names_are_shown_as_text(page, pages):
+    data, _ = pages["quadratic"]
+    opened = page("quadratic", "#picture=1")
+    opened.drawn(0, 0)
+    name = data["pictures"][1]["name"]
+    assert "<script>" in name
+    assert name in opened.find("#caption").text
+    assert opened.find("#title").text == data["title"] == opened.driver.title
+    assert opened.run("document.querySelectorAll('img[src=x]').length") == 0
+
+
+def test_a_picture_of_ones_own(page, tmp_path):
+    opened = page("quadratic")
+    path = tmp_path / "<b>mine.png"
+    Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
+    opened.find("#file").send_keys(str(path))
+    opened.wait(lambda: opened.view()["picture"] == 2)
+    opened.drawn(0, 0)
+    assert opened.find("#caption").text == "<b>mine.png"
+    path.write_text("no picture")
+    opened.find("#file").send_keys(str(path))
+    opened.wait(lambda: opened.find("#error").is_displayed())
+    assert opened.view()["picture"] == 2
+
+
+DROP = """
+const [name, done] = arguments;
+const canvas = document.createElement("canvas");
+canvas.toBlob((blob) => {
+  const files = new DataTransfer();
+  files.items.add(new File([blob], name));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_a_dropped_picture(page):
+    opened = page("learned")
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: opened.view()["picture"] == 2)
+    opened.drawn(0, 0)
+    assert opened.find("#caption").text == "dropped.png"
+
+
+def test_content_networks_take_no_picture_of_ones_own(page):
+    opened = page("learned_content")
+    assert not opened.find("#own").is_displayed()
+    assert "--image" in opened.find("#own-not").text
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: "--image" in opened.find("#error").text)
+    assert len(opened.all("#pictures button")) == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_phone_width_and_contrast(page, driver, scheme):
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        opened = page("quadratic", "#head=1,2")
+        assert opened.run("document.documentElement.scrollWidth") <= 360
+        back = luminance(opened.run("getComputedStyle(document.body).backgroundColor"))
+        for selector in ("#title", "#facts", "#hint", "#statistics th", "#statistics td", "legend", ".layer h3"):
+            text = luminance(opened.run("getComputedStyle(document.querySelector(arguments[0])).color", selector))
+            assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
+        assert (back < 0.2) == (scheme == "dark")
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def luminance(colour):
+    """Relative luminance of "rgb(1, 2, 3)", as WCAG defines it."""
+    channels = np.array([int(n) for n in colour[4:-1].split(",")]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_everything_has_a_name(page):
+    """What a screen reader says of each control, as the browser computes it."""
+    opened = page("learned_content")
+    for element in opened.all("button, input, canvas[role], [role=group]"):
+        assert element.accessible_name or not element.is_displayed(), element.get_attribute("outerHTML")
