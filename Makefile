@@ -15,7 +15,7 @@ train: $(VENV)/installed
 test: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # A stamp is newer than what it was made from: nothing is installed again until that changes.
 $(VENV)/installed: setup.cfg constraints.txt | $(BIN)/python

@@ -103,12 +103,12 @@ class SelfAttention(nnx.Module):
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training and draws the dropout mask.
 
-        Where attention does not depend on the picture, one mask serves the whole batch (paper.md, section 3).
+        Where attention does not depend on the picture, one mask serves the whole batch.
         """
         batch, height, width, _ = x.shape
         values = x if self.value is None else self.value(x).reshape(batch, height, width, self.num_heads, -1)
         drops = key is not None and self.dropout_rate > 0
-        if self.factorises and not drops and self.kernel != "dense":
+        if self.factorises and not drops and kernels.choose(self.kernel, height * width) == "factorised":
             axes = map(kernels.softmax, self.position.axis_scores(height, width))
             averages = kernels.factorised(*axes, values)
         else:

@@ -21,7 +21,7 @@ class ConvolutionalAttention(nnx.Module):
 
     Head `h` of a quadratic encoding (eq. 9) has its centre at the shift that kernel entry `h` reads (Lemma 1)
     and all of its attention there as `alpha -> infinity` (Lemma 2). The padded picture is what the softmax
-    sees, so that borders are those of a zero-padded convolution (paper.md, section 2).
+    sees, so that borders are those of a zero-padded convolution.
 
     Attributes:
       attention: the layer that sees the padded picture: `(b, H, W, D_in) -> (b, H, W, D_out)`.

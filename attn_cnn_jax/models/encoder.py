@@ -63,7 +63,7 @@ class Block(nnx.Module):
 
 
 class AttentionClassifier(nnx.Module):
-    """The network of the paper's experiments (paper.md, section 3)."""
+    """The network of the paper's experiments."""
 
     def __init__(self, config: ConfigDict, *, rngs: nnx.Rngs):
         dtype = jnp.dtype(config.dtype)

@@ -1,4 +1,4 @@
-"""Shifts between pixels: `delta = key - query`, rows first (paper.md's delta of section 2.1)."""
+"""Shifts between pixels: `delta = key - query`, rows first."""
 
 import math
 

@@ -14,7 +14,7 @@ NOT_DECAYED = ("centre", "spread", "gate")
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
-    """The learning rate of every step: a linear warm-up from 0, then the schedule (paper.md, section 4).
+    """The learning rate of every step: a linear warm-up from 0, then the schedule.
 
     Args:
       config: `config.optimizer`. `schedule_every="epoch"` holds each epoch at the rate of its first step.

@@ -1,0 +1,25 @@
+"""Real pictures on a laptop: a small quadratic network on CIFAR-10 that trains in a quarter of an hour on 2 cores.
+
+Pixels are grouped four by four, so that attention sees 8x8 of them: a sixteenth of the arithmetic a layer of
+the paper's 16x16, which buys ten epochs in the time of less than one.
+
+ACCURACY
+
+    python train.py --config=configs/cifar10_cpu.py
+"""
+
+from attn_cnn_jax.config import attention_config
+
+
+def get_config():
+    config = attention_config(
+        hidden_size=64,
+        intermediate_size=128,
+        num_layers=4,
+        downsample=4,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    config.optimizer.update({"name": "adam", "learning_rate": 0.003})
+    config.train.update({"batch_size": 50, "num_epochs": 11, "log_every_steps": 200})
+    return config
