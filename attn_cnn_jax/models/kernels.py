@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from attn_cnn_jax.models.scores import at_least_float32
 
-
 # Up to this many pixels one large product beats two small contractions (measured on two CPU cores: at 64 pixels
 # the dense step took half the time, at 256 two thirds; arithmetic favours the factorised form by sqrt(pixels) / 2).
 DENSE_PIXELS = 256
