@@ -1,4 +1,17 @@
-"""Types of the command-line arguments that several commands here take; argparse exits 2 on a ValueError."""
+"""Parsers and types of arguments that several commands here share; argparse exits 2 on a ValueError."""
+
+import argparse
+
+
+def documented_parser(module: str, doc: str) -> argparse.ArgumentParser:
+    """A parser for `python -m module` whose help is the module's docstring, laid out as it stands."""
+    summary, _, details = doc.partition("\n")
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def step(text: str) -> int | str:

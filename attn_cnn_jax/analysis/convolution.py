@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.arguments import at_least_one, step
+from attn_cnn_jax.analysis.arguments import at_least_one, documented_parser, step
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
 from attn_cnn_jax.data import sources
@@ -58,13 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    summary, _, details = __doc__.partition("\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m attn_cnn_jax.analysis.convolution",
-        description=summary,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = documented_parser("attn_cnn_jax.analysis.convolution", __doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py left")
     parser.add_argument("--kernel_sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="1,3,5,7,9")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/convolution by default")

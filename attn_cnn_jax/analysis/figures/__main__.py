@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.arguments import at_least_one, pixel, step
+from attn_cnn_jax.analysis.arguments import at_least_one, documented_parser, pixel, step
 from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
 from attn_cnn_jax.errors import UserError
@@ -41,13 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    summary, _, details = __doc__.partition("\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m attn_cnn_jax.analysis.figures",
-        description=summary,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = documented_parser("attn_cnn_jax.analysis.figures", __doc__)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories that train.py left")
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/figures by default")
