@@ -1,9 +1,12 @@
 """Writes docs/api.md, the API by module, from signatures and docstrings: `python docs/api.py`.
 
-Reads the source and imports none of it. A test compares the page with what this writes.
+Reads the source and imports none of it; needs ruff, of the extra "test". A test compares the page with what this
+writes.
 """
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -72,8 +75,14 @@ def section(module: str, names: tuple[str, ...]) -> str:
     """One module: the first paragraph of its docstring, and its public names in the order of the source."""
     tree = ast.parse(source_of(module).read_text())
     summary = (ast.get_docstring(tree) or "").split("\n\n")[0]
-    entries = [f"```python\n{ast.unparse(stub(node))}\n```\n" for node in public(tree.body, names)]
-    return "\n".join([f"## attn_cnn_jax.{module}\n", f"{summary}\n", *entries])
+    stubs = "\n\n".join(ast.unparse(stub(node)) for node in public(tree.body, names))
+    return f"## attn_cnn_jax.{module}\n\n{summary}\n\n```python\n{formatted(stubs)}```\n"
+
+
+def formatted(code: str) -> str:
+    """Python code as this project lays it out."""
+    command = [sys.executable, "-m", "ruff", "format", "-"]
+    return subprocess.run(command, cwd=ROOT, input=code, capture_output=True, text=True, check=True).stdout
 
 
 def source_of(module: str) -> Path:
