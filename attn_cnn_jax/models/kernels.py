@@ -80,7 +80,7 @@ def attend_factorised(rows: jax.Array, columns: jax.Array, values: jax.Array) ->
 
 
 def softmax(scores: jax.Array) -> jax.Array:
-    """Softmax over keys, the last axis, in float32 or wider."""
+    """Softmax over keys, the last axis, in float32 or wider: `(..., p) -> (..., p)`."""
     return jax.nn.softmax(scores.astype(at_least_float32(scores.dtype)), axis=-1)
 
 
