@@ -213,8 +213,7 @@ def _defaults(schema: dict) -> dict:
 
 def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
-    name = config.get("model", {}).get("name", "attention")
-    if name not in ("attention", "resnet"):
+    if (name := _network(config)) not in ("attention", "resnet"):
         _refuse("model.name", name, "'attention' or 'resnet'")
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
@@ -237,8 +236,12 @@ def allowed_values(config: ConfigDict, path: str) -> str:
 
 def schema_of(config: ConfigDict) -> dict:
     """The fields of a configuration: of its kind of network, and the rest."""
-    model = config.get("model", {})
-    return REST | {"model": RESNET if model.get("name") == "resnet" else ATTENTION}
+    return REST | {"model": RESNET if _network(config) == "resnet" else ATTENTION}
+
+
+def _network(config: ConfigDict) -> Any:
+    model = config.get("model")
+    return model.get("name", "attention") if isinstance(model, ConfigDict) else "attention"
 
 
 def _check_fields(config: Any, schema: dict, path: str) -> None:
