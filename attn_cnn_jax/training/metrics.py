@@ -8,6 +8,7 @@ A line of metrics.jsonl reaches the file in one write, and a resumed run first c
 checkpoint's step: no half lines, no step twice, none left out.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -32,12 +33,13 @@ def read_metrics(path: Path | str) -> list[dict]:
 
 def last_records(workdir: Path) -> dict[str, dict]:
     """The last record of every split, by the split's name; of several seeds the mean (seeds.mean_record)."""
-    last: dict[str, list[dict]] = {}
-    for record in read_metrics(workdir / "metrics.jsonl"):
-        before = last.get(record["split"], [])
-        same = [other for other in before if other["step"] == record["step"]]
-        last[record["split"]] = [*same, record]
-    return {split: mean_record(records) for split, records in last.items()}
+    return {record["split"]: record for record in mean_records(read_metrics(workdir / "metrics.jsonl"))}
+
+
+def mean_records(records: list[dict]) -> list[dict]:
+    """The records of every moment as one, `seeds.mean_record`: those of a single seed as they are."""
+    by_moment = itertools.groupby(records, lambda record: (record["split"], record["step"]))
+    return [mean_record(list(group)) for _, group in by_moment]
 
 
 def cut_back(path: Path, after_step: int) -> None:
