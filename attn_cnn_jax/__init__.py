@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 __all__ = ["load_run"]
 
 
-def load_run(workdir: "str | Path", step: int | str = "latest") -> "Run":
+def load_run(workdir: "str | Path", step: int | str = "latest", seed: int | None = None) -> "Run":
     """Restores a run that `train.py` left: `config`, `step`, `model`, `predict`, `attention`.
 
     See attn_cnn_jax.runs. Loaded on the first call, so that commands which need no model start fast.
     """
     from attn_cnn_jax.runs import load_run
 
-    return load_run(workdir, step)
+    return load_run(workdir, step, seed)

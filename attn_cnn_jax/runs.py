@@ -17,6 +17,8 @@ from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
+from attn_cnn_jax.training.files import read_config
+from attn_cnn_jax.training.seeds import pick, seeds_of
 
 
 class Run(NamedTuple):
@@ -25,6 +27,7 @@ class Run(NamedTuple):
     config: ConfigDict
     step: int
     model: nnx.Module  # in evaluation mode: called without a key
+    seed: int | None = None  # of a run of several seeds, which; else None
 
     def predict(self, images: np.ndarray, batch_size: int = 100) -> np.ndarray:
         """Class probabilities of pictures as the data set has them.
@@ -88,32 +91,41 @@ class Run(NamedTuple):
         return jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
 
 
-def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
+def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
     """Restores a run that `train.py` left, finished or not, on any number of devices, without its data.
 
     Args:
       workdir: the run directory.
       step: "latest", "best" (by validation accuracy; only with a validation split), or a step's number.
+      seed: which of the run's seeds, `config.seed` to `config.seed + config.train.num_seeds - 1`; None for the first.
 
     Raises:
-      UserError: if there is no such run, step, or intact checkpoint.
+      UserError: if there is no such run, step, seed, or intact checkpoint.
     """
     workdir = Path(workdir)
     if not (workdir / "config.json").is_file():
         raise UserError(f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir")
     if not (workdir / "checkpoints").is_dir():
         raise UserError(f"{workdir} has no checkpoint yet")
+    known = known_config(workdir, read_config(workdir))
+    seeds = seeds_of(known)
+    seed = known.seed if seed is None else seed
+    if seed not in seeds:
+        allowed = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
+        raise UserError(f"seed={seed!r}: {workdir} has {allowed}")
     with open_checkpoints(workdir, read_only=True) as checkpoints:
-        number = find_step(checkpoints, workdir, step)
+        number = find_step(checkpoints, workdir, step, seed - known.seed)
         config = known_config(workdir, ConfigDict(read_plain(checkpoints, number, "config")))
         skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        several = (len(seeds),) if len(seeds) > 1 else ()
         like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+            lambda x: jax.ShapeDtypeStruct(several + x.shape, x.dtype, sharding=here),
             {"parameters": parameters, "statistics": statistics},
         )
-        network = read_arrays(checkpoints, number, "network", like)
-    return Run(config, number, join(skeleton, network["parameters"], network["statistics"]))
+        network = pick(config, read_arrays(checkpoints, number, "network", like), seed)
+    model = join(skeleton, network["parameters"], network["statistics"])
+    return Run(config, number, model, seed if several else None)
 
 
 def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
@@ -126,12 +138,12 @@ def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
     return config
 
 
-def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str) -> int:
-    """The number of the checkpoint that `step` names; UserError where there is none."""
+def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str, seed: int) -> int:
+    """The number of the checkpoint that `step` names, of a seed counted from 0; UserError where there is none."""
     known = sorted(checkpoints.all_steps())
     if not known:
         raise UserError(f"{workdir} has no checkpoint yet")
-    number = {"latest": checkpoints.latest_step(), "best": best_step(checkpoints)}.get(step, step)
+    number = {"latest": checkpoints.latest_step(), "best": best_step(checkpoints, seed)}.get(step, step)
     if step == "best" and number is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
     if number not in known:

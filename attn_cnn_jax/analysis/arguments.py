@@ -19,6 +19,11 @@ def step(text: str) -> int | str:
     return text if text in ("latest", "best") else int(text)
 
 
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """`--seed`, for a command that looks at one network."""
+    parser.add_argument("--seed", type=int, help="which, of a run of several seeds; the first by default")
+
+
 def at_least_one(text: str) -> int:
     """A positive integer."""
     value = int(text)

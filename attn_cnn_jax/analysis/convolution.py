@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.arguments import at_least_one, documented_parser, step
+from attn_cnn_jax.analysis.arguments import add_seed, at_least_one, documented_parser, step
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
 from attn_cnn_jax.data import sources
@@ -42,7 +42,7 @@ IN_WORDS = {
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
     args = parser().parse_args(argv)
-    run = load_run(args.run, args.step)
+    run = load_run(args.run, args.step, args.seed)
     original, results = measure_run(
         run, args.kernel_sizes, num_images=args.images, test_images=args.test_images, data_dir=args.data_dir
     )
@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernel_sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="1,3,5,7,9")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/convolution by default")
     parser.add_argument("--step", type=step, default="latest", help="latest, best, or the number of a checkpoint")
+    add_seed(parser)
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures that content is averaged over")
     parser.add_argument(
         "--test_images",

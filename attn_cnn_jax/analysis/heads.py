@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.arguments import at_least_one, pixel, step
+from attn_cnn_jax.analysis.arguments import add_seed, at_least_one, pixel, step
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.models import moments
 from attn_cnn_jax.models.pruning import degenerate_heads
@@ -237,13 +237,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m attn_cnn_jax.analysis.heads", description=__doc__.split("\n")[0])
     parser.add_argument("run", metavar="RUN", help="run directory that train.py left")
     parser.add_argument("--step", type=step, default="latest", help="latest, best, or the number of a checkpoint")
+    add_seed(parser)
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures for content models (100)")
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; by default the mean of all")
     parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table there")
     parser.add_argument("--data-dir", help="where the data set lies, if not where the run had it")
     args = parser.parse_args(argv)
-    run = load_run(args.run, args.step)
+    run = load_run(args.run, args.step, args.seed)
     statistics = run_statistics(
         run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
     )

@@ -2,9 +2,11 @@
 
 A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (the run's
 configuration), `progress` (the metrics of the steps since the last line of metrics.jsonl) and `checksums`.
+Of several seeds, arrays have one axis more (seeds.py).
 """
 
 import contextlib
+import functools
 import gc
 import io
 import json
@@ -22,6 +24,7 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.step import TrainState
 
@@ -36,7 +39,7 @@ def open_checkpoints(
     """The checkpoints of a run directory.
 
     Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, and, where there is
-    a validation split, the one with the best validation accuracy; never chooses on test data.
+    a validation split, the one with every seed's best validation accuracy; never chooses on test data.
     """
     policies = []
     if config is not None:
@@ -45,10 +48,14 @@ def open_checkpoints(
             every = config.checkpoint.keep_every_epochs * steps_per_epoch
             policies.append(preservation_policy.EveryNSteps(every))
         if config.dataset.num_validation:
-            best = preservation_policy.BestN(
-                get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
-            )
-            policies.append(best)
+            policies += [
+                preservation_policy.BestN(
+                    get_metric_fn=functools.partial(validation_accuracy, number=n),
+                    n=1,
+                    keep_checkpoints_without_metrics=False,
+                )
+                for n in range(config.train.num_seeds)
+            ]
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
         best_fn=validation_accuracy if config is not None and config.dataset.num_validation else None,
@@ -64,14 +71,16 @@ def open_checkpoints(
 logging.getLogger("absl").addFilter(lambda record: "directory is read only" not in record.getMessage())
 
 
-def validation_accuracy(metrics: dict) -> float:
-    return metrics["validation_accuracy"]
+def validation_accuracy(metrics: dict, number: int = 0) -> float:
+    """Of a run's seed, counted from 0; a run of a single seed has one number instead of a list."""
+    accuracy = metrics["validation_accuracy"]
+    return accuracy[number] if isinstance(accuracy, list) else accuracy
 
 
-def best_step(checkpoints: ocp.CheckpointManager) -> int | None:
-    """The step with the best validation accuracy among those that have one."""
+def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
+    """The step with a seed's best validation accuracy among those that have one."""
     accuracy = {
-        step: checkpoints.metrics(step)["validation_accuracy"]
+        step: validation_accuracy(checkpoints.metrics(step), number)
         for step in checkpoints.all_steps()
         if checkpoints.metrics(step)
     }
@@ -111,7 +120,7 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     """
     restored = read_arrays(checkpoints, step, "network", network(like))
     optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
-    number = jax.device_put(jnp.int32(step), like.step.sharding)
+    number = jax.device_put(jnp.full(like.step.shape, step, jnp.int32), like.step.sharding)
     state = TrainState(number, restored["parameters"], restored["statistics"], optimizer)
     return state, read_plain(checkpoints, step, "progress")
 
@@ -123,7 +132,7 @@ def saved_config(workdir: Path) -> ConfigDict | None:
     with open_checkpoints(workdir, read_only=True) as checkpoints:
         for step in sorted(checkpoints.all_steps(), reverse=True):
             with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
-                return ConfigDict(read_plain(checkpoints, step, "config"))
+                return with_defaults(ConfigDict(read_plain(checkpoints, step, "config")))
     return None
 
 

@@ -12,7 +12,8 @@ from ml_collections import ConfigDict, config_flags
 
 from attn_cnn_jax.config import allowed_values, unknown_key
 from attn_cnn_jax.errors import UserError, says_errors, shortened
-from attn_cnn_jax.training.loop import Interrupted, run, say
+from attn_cnn_jax.training.loop import run
+from attn_cnn_jax.training.processes import Interrupted, say
 
 USAGE = "usage: python train.py --config=configs/NAME.py [--workdir=DIR] [--config.key=value ...]"
 OVERRIDE = re.compile(r"--?(config\.[^=]+)(?:=(.*))?", re.DOTALL)
@@ -49,9 +50,16 @@ def main(argv: list[str]) -> int:
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
+    seed = ""
     if "test" in records:  # else a finished run has lost its metrics.jsonl
-        say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
-    say(f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})")
+        final = f"{records['test']['accuracy']:.2%}"
+        if (num_seeds := values.config.train.num_seeds) > 1:
+            final += f" +- {records['test']['accuracy_std']:.2%} (mean and standard deviation of {num_seeds} seeds)"
+        say(f"final test accuracy {final} after step {records['test']['step']}")
+    if values.config.train.num_seeds > 1:
+        seed = f", seed={values.config.seed}"
+    say(f"metrics, checkpoints and TensorBoard events: {workdir}")
+    say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r}{seed})")
     return 0
 
 

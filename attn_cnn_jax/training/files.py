@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError
 
 # Where the data lies is no part of an experiment: a run may move to another machine.
@@ -94,7 +95,7 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
     """UserError, with the keys that differ, if what lies in a place has a configuration, and another one."""
     if before is None:
         return
-    old, new = flatten(before), flatten(from_json(to_json(config)))
+    old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
     if differing:
         changes = [f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing]

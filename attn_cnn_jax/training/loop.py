@@ -1,16 +1,14 @@
 """A whole run: data, network and checkpoints put together; goes on where it stopped."""
 
-import signal
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete
@@ -19,9 +17,11 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
-from attn_cnn_jax.training.metrics import MetricsWriter, Progress, read_metrics
+from attn_cnn_jax.training.metrics import MetricsWriter, Progress, last_records
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.positions import create_recorder
+from attn_cnn_jax.training.processes import Interrupted, agree, is_main, say, stop_requests
+from attn_cnn_jax.training.seeds import mean_record, per_seed, pick, seeds_of, stack
 from attn_cnn_jax.training.start import begin, fixed_entries
 from attn_cnn_jax.training.step import (
     MAX_STEPS_A_DISPATCH,
@@ -39,14 +39,6 @@ SECONDS_A_DISPATCH = 0.5  # long enough to hide the host's work, short enough to
 DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
 
 
-class Interrupted(Exception):
-    """The run was asked to stop, has saved, and can go on; `signal` is the signal's number."""
-
-    def __init__(self, message: str, number: int):
-        super().__init__(message)
-        self.signal = number
-
-
 def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | None = None) -> dict[str, dict]:
     """Trains as configured, from the newest checkpoint in `workdir` on.
 
@@ -58,7 +50,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         than an import: what looks at networks builds on training, not the other way round.
 
     Returns:
-      The last record of metrics of every split, by the split's name.
+      The last record of metrics of every split, by the split's name, see metrics.last_records.
 
     Raises:
       UserError: for a configuration, data or a run directory that can't be trained with.
@@ -72,7 +64,8 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     with files.locked(workdir) if is_main() else nullcontext():
         if is_main():
             files.check_same(workdir, files.read_config(workdir), config)
-        beginning = begin(config, workdir)
+        begun = [begin(config, workdir, seed) for seed in seeds_of(config)]
+        beginning = begun[0][0], [model for _, model in begun]
         if is_main():
             files.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
         with stop_requests() as stop:
@@ -98,18 +91,13 @@ def check_counts(config: ConfigDict, num_pictures: int) -> None:
         )
 
 
-def is_main() -> bool:
-    """Whether this process writes the run's files and prints."""
-    return jax.process_index() == 0
-
-
 class Run:
     """One process's part in a run; `train` is its only use."""
 
     def __init__(
         self,
         config: ConfigDict,
-        model: nnx.Module,
+        models: list[nnx.Module],  # one a seed
         workdir: Path,
         mesh,
         dataset: sources.Dataset,
@@ -123,13 +111,14 @@ class Run:
         self.train_set = place(Pictures(*train), mesh)
         self.eval_sets = {name: place(Pictures(*pictures), mesh) for name, pictures in splits.items()}
 
+        self.pictures_a_step = config.train.batch_size * config.train.num_seeds
         self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
         self.total_steps = config.train.num_epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
-        fixed = fixed_entries(config, split(model)[1])
+        fixed = fixed_entries(config, split(models[0])[1])
         optimizer = create_optimizer(config.optimizer, self.schedule, fixed)
-        self.skeleton, state = initial_state(model, optimizer)
-        self.state = place(state, mesh)
+        skeletons, states = zip(*(initial_state(model, optimizer) for model in models), strict=True)
+        self.skeleton, self.state = skeletons[0], place(stack(states), mesh)
         self.train_steps = create_train_steps(config, mesh, self.skeleton, optimizer, dataset.spec)
         self.evaluate = create_evaluate(config, mesh, self.skeleton, dataset.spec)
 
@@ -137,7 +126,7 @@ class Run:
         """Trains to the end; see `run`."""
         with ckpt.open_checkpoints(self.workdir, self.config, steps_per_epoch=self.steps_per_epoch) as self.checkpoints:
             self.window = self.restore()
-            step = int(self.state.step)
+            step = int(np.max(self.state.step))
             if step >= self.total_steps:
                 say(f"{self.workdir} is already trained to the end (step {step}).")
                 return last_records(self.workdir)
@@ -149,7 +138,7 @@ class Run:
             self.record_positions = (
                 create_recorder(self.config, self.skeleton, self.workdir, step) if is_main() else None
             )
-            self.progress = Progress(step, self.total_steps, self.config.train.batch_size) if is_main() else None
+            self.progress = Progress(step, self.total_steps, self.pictures_a_step) if is_main() else None
             try:
                 self.loop(step, stop)
             finally:
@@ -209,12 +198,12 @@ class Run:
             seconds, timed_steps = seconds + elapsed, timed_steps + count
             self.check_finite(step, count, results)
             for name, values in self.window.items():
-                values.extend(map(float, results[name][:count]))
+                values.extend(results[name][..., :count].T.tolist())
             step += count
             if is_main():
                 self.progress.advance(count)
             if step % self.config.train.log_every_steps == 0 or step == self.total_steps:
-                self.report_training(step, timed_steps * self.config.train.batch_size / seconds)
+                self.report_training(step, timed_steps * self.pictures_a_step / seconds)
                 seconds, timed_steps = 0.0, 0
             if step % self.steps_per_epoch == 0:
                 self.end_epoch(step)
@@ -228,35 +217,33 @@ class Run:
 
     def check_finite(self, step: int, count: int, results: dict) -> None:
         """UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
-        if results["finite"]:
+        if np.all(results["finite"]):
             return
-        bad = np.flatnonzero(~np.isfinite(results["loss"][:count]))
+        number = np.flatnonzero(~np.atleast_1d(results["finite"]))[0]
+        losses = np.atleast_2d(results["loss"])[number, :count]
+        bad = np.flatnonzero(~np.isfinite(losses))
         at = step + int(bad[0]) if bad.size else step + count - 1
-        what = f"the loss is {results['loss'][bad[0]]}" if bad.size else "a parameter is not finite"
+        what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
+        seed = f" of seed {self.config.seed + number}" if self.config.train.num_seeds > 1 else ""
         self.checkpoints.wait_until_finished()
         saved = self.checkpoints.latest_step()
         good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
         raise UserError(
-            f"{what} in step {at + 1}, at learning rate {float(self.schedule(at)):.4g}; {good} ({self.workdir})\n"
+            f"{what} in step {at + 1}{seed}, at learning rate {float(self.schedule(at)):.4g}; {good} ({self.workdir})\n"
             "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
         )
 
     def report_training(self, step: int, images_per_second: float) -> None:
-        record = {
-            "step": step,
-            "epoch": step / self.steps_per_epoch,
-            "split": "train",
-            **{name: float(np.mean(values)) for name, values in self.window.items()},
-            "learning_rate": float(self.schedule(step - 1)),
-            "images_per_second": round(images_per_second, 1),
-        }
+        numbers = {name: np.mean(values, axis=0) for name, values in self.window.items()}
+        numbers |= {"learning_rate": self.schedule(step - 1), "images_per_second": round(images_per_second, 1)}
         self.window = {name: [] for name in self.window}
-        self.write(record)
+        self.write({"step": step, "epoch": step / self.steps_per_epoch, "split": "train"}, numbers)
 
-    def write(self, record: dict) -> None:
+    def write(self, where: dict, numbers: dict) -> None:
         if is_main():
-            self.writer.write(record)
-            self.progress.report(record)
+            records = per_seed(self.config, where, numbers)
+            self.writer.write(*records)
+            self.progress.report(mean_record(records))
 
     def end_epoch(self, step: int) -> None:
         """Evaluates and saves where the configuration says so, always after the last epoch."""
@@ -266,60 +253,21 @@ class Run:
         accuracies = {}
         if last or epoch % self.config.train.eval_every_epochs == 0:
             for name, pictures in self.eval_sets.items():
-                results = {k: float(v) for k, v in jax.device_get(self.evaluate(self.state, pictures)).items()}
-                self.write({"step": step, "epoch": float(epoch), "split": name, **results})
-                accuracies[name] = results["accuracy"]
+                results = jax.device_get(self.evaluate(self.state, pictures))
+                self.write({"step": step, "epoch": float(epoch), "split": name}, results)
+                accuracies[name] = results["accuracy"].tolist()
         if self.draws(epoch, last):
-            model = join(self.skeleton, *jax.device_get((self.state.parameters, self.state.statistics)))
+            arrays = pick(self.config, (self.state.parameters, self.state.statistics), self.config.seed)
+            model = join(self.skeleton, *jax.device_get(arrays))
             self.writer.write_pictures(step, self.draw_figures(self.config, step, model, self.workdir))
         if last or epoch % self.config.checkpoint.every_epochs == 0:
             self.save(step, accuracies.get("validation"))
 
     def draws(self, epoch: int, last: bool) -> bool:
-        """Whether this process draws figures after this epoch."""
+        """Whether this process draws figures, of the first seed, after this epoch."""
         every = self.config.train.figures_every_epochs
         return bool(self.draw_figures and every and is_main() and (last or epoch % every == 0))
 
-    def save(self, step: int, validation_accuracy: float | None = None) -> None:
+    def save(self, step: int, validation_accuracy: float | list[float] | None = None) -> None:
         metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
         ckpt.save(self.checkpoints, step, self.state, self.config, self.window, metrics)
-
-
-def agree(count: int, stop_signal: int) -> tuple[int, int]:
-    """What all processes do next: the smallest step count of any, and a stop if any was asked to."""
-    if jax.process_count() == 1:
-        return count, stop_signal
-    everyone = multihost_utils.process_allgather(np.array([count, stop_signal]))
-    return int(everyone[:, 0].min()), int(everyone[:, 1].max())
-
-
-@contextmanager
-def stop_requests():
-    """Notes SIGTERM and Ctrl-C for the loop to act on; a second one stops at once."""
-    stop = {"signal": 0}
-    before = {}
-
-    def note(number, frame):
-        stop["signal"] = number
-        signal.signal(number, before[number])
-        say("stopping after this step; once more to stop at once without saving")
-
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, note)
-    except ValueError:  # not the main thread: whoever runs us handles signals
-        pass
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def last_records(workdir: Path) -> dict[str, dict]:
-    return {record["split"]: record for record in read_metrics(workdir / "metrics.jsonl")}
-
-
-def say(text: str) -> None:
-    if is_main():
-        print(text, flush=True)

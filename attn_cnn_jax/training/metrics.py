@@ -1,9 +1,14 @@
 """metrics.jsonl, TensorBoard, and progress on the terminal.
 
+A record of metrics.jsonl has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` and `accuracy`; of
+`train` also `learning_rate` and `images_per_second`. A run of several seeds writes one a seed, with its number in
+`seed`; `images_per_second` then counts all seeds. Means over seeds are not stored but computed, by `last_records`.
+
 A line of metrics.jsonl reaches the file in one write, and a resumed run first cuts the file back to its
 checkpoint's step: no half lines, no step twice, none left out.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -15,6 +20,7 @@ from tqdm import tqdm
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.files import write_atomically
+from attn_cnn_jax.training.seeds import mean_record
 
 NUMBER = int | float
 
@@ -52,19 +58,30 @@ def parse(path: Path | str, n: int, line: bytes, fields: dict[str, type]) -> dic
     raise UserError(f"{path} is damaged in line {n}: remove that line, or restore the file")
 
 
+def last_records(workdir: Path) -> dict[str, dict]:
+    """The last record of every split, by the split's name; of several seeds the mean (seeds.mean_record)."""
+    return {record["split"]: record for record in mean_records(read_metrics(workdir / "metrics.jsonl"))}
+
+
+def mean_records(records: list[dict]) -> list[dict]:
+    """The records of every moment as one, `seeds.mean_record`: those of a single seed as they are."""
+    by_moment = itertools.groupby(records, lambda record: (record["split"], record["step"]))
+    return [mean_record(list(group)) for _, group in by_moment]
+
+
 def cut_back(path: Path, after_step: int) -> None:
     """Drops the records of steps after `after_step`, which a run that goes on from there will write again."""
     kept = [record for record in read_records(path, {"step": int}) if record["step"] <= after_step]
     write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
-def append(path: Path, record: dict) -> None:
-    """Adds a record in a single write."""
+def append(path: Path, *records: dict) -> None:
+    """Adds records in a single write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        line = (json.dumps(record) + "\n").encode()
-        while line:  # a write that a full disk cuts short is followed by one that says why
-            line = line[os.write(file, line) :]
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+        while lines:  # a write that a full disk cuts short is followed by one that says why
+            lines = lines[os.write(file, lines) :]
     finally:
         os.close(file)
 
@@ -82,13 +99,15 @@ class MetricsWriter:
 
             self._board = SummaryWriter(str(workdir), purge_step=after_step + 1)
 
-    def write(self, record: dict) -> None:
-        """Writes one record: `step`, `epoch`, `split` and numbers."""
-        append(self._path, record)
+    def write(self, *records: dict) -> None:
+        """Writes the records of one moment: `step`, `epoch`, `split`, of several seeds `seed`, and numbers."""
+        append(self._path, *records)
         if self._board is not None:
-            for name, value in record.items():
-                if name not in ("step", "epoch", "split"):
-                    self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
+            for record in records:
+                seed = f"/seed_{record['seed']}" if "seed" in record else ""
+                for name, value in record.items():
+                    if name not in ("step", "epoch", "split", "seed"):
+                        self._board.add_scalar(f"{record['split']}/{name}{seed}", value, record["step"])
 
     def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
         """Shows `(height, width, 3)` uint8 pictures in TensorBoard, by name."""
@@ -123,8 +142,8 @@ class Progress:
             self._bar.update(steps * self._batch_size)
 
     def report(self, record: dict) -> None:
-        """Says how training stands after a record of metrics."""
-        text = f"{record['split']} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
+        """Says how training stands after a record of metrics, or after the mean of several seeds'."""
+        text = f"{record['split']} {in_words(record)}"
         if self._bar is not None:
             if record["split"] == "train":
                 self._bar.set_description_str(f"epoch {record['epoch']:.1f} {text}")
@@ -143,6 +162,14 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def in_words(record: dict) -> str:
+    """`loss 0.1234 accuracy 97.50%`; of several seeds the mean, `+-` and the standard deviation."""
+    loss, accuracy = f"loss {record['loss']:.4f}", f"accuracy {record['accuracy']:.2%}"
+    if "seeds" in record:
+        loss, accuracy = f"{loss} +- {record['loss_std']:.4f}", f"{accuracy} +- {record['accuracy_std']:.2%}"
+    return f"{loss} {accuracy}"
 
 
 def clock(seconds: float) -> str:

@@ -8,7 +8,8 @@ are those of the attention's grid, row first.
   the central query pixel by those scores alone, relative to that pixel;
 - layers without position scores: an empty object. A network without any has no positions.jsonl.
 
-Written like metrics.jsonl: no half lines, and a resumed run neither repeats nor skips an epoch.
+Of several seeds, one line a seed, with its number in `seed`. Written like metrics.jsonl: no half lines, and a
+resumed run neither repeats nor skips an epoch.
 """
 
 from collections.abc import Callable
@@ -22,15 +23,21 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.models import kernels, moments
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
 from attn_cnn_jax.training.metrics import NUMBER, append, cut_back, read_records
+from attn_cnn_jax.training.seeds import pick, seeds_of
 
 FILE = "positions.jsonl"
 QUADRATIC = ("quadratic", "quadratic_generalized")
 SIGNIFICANT_DIGITS = 6
 
 
-def read_positions(workdir: Path | str) -> list[dict]:
-    """The records of a run's positions.jsonl, oldest first; an empty list where none was written."""
-    return read_records(Path(workdir) / FILE, {"step": int, "epoch": NUMBER, "layers": list})
+def read_positions(workdir: Path | str, seed: int | None = None) -> list[dict]:
+    """The records of a run's positions.jsonl, oldest first; an empty list where none was written.
+
+    Args:
+      seed: of a run of several seeds, which; None for all.
+    """
+    records = read_records(Path(workdir) / FILE, {"step": int, "epoch": NUMBER, "layers": list})
+    return [record for record in records if seed in (None, record.get("seed", seed))]
 
 
 def create_recorder(
@@ -43,7 +50,7 @@ def create_recorder(
       skeleton: of the network, see models/variables.py.
 
     Returns:
-      `record(step, epoch, parameters)`, which writes one line, or nothing where attention knows no position.
+      `record(step, epoch, parameters)`, which writes one line a seed, or nothing where attention knows no position.
     """
     if config.model.name != "attention" or config.model.encoding.startswith("absolute"):
         return lambda step, epoch, parameters: None
@@ -57,7 +64,15 @@ def create_recorder(
         if step <= last:  # the start of a run that was stopped before its first step
             return
         position = {name: np.asarray(array) for name, array in parameters.items() if ".attention.position." in name}
-        append(workdir / FILE, {"step": step, "epoch": epoch, "layers": of_layers(position)})
+        where = {"step": step, "epoch": epoch}
+        seeds = seeds_of(config)
+        append(
+            workdir / FILE,
+            *(
+                where | ({"seed": seed} if len(seeds) > 1 else {}) | {"layers": of_layers(pick(config, position, seed))}
+                for seed in seeds
+            ),
+        )
 
     return record
 

@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.encoder import heads_by_layer
@@ -24,18 +25,20 @@ from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, r
 from attn_cnn_jax.models.variables import Arrays, join, split
 from attn_cnn_jax.runs import load_run
 from attn_cnn_jax.training.checkpoints import saved_config
+from attn_cnn_jax.training.files import read_config
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness")
 MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "kernel", "dtype", *INITIAL)
 
 
-def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
+def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[ConfigDict, nnx.Module]:
     """The network that training begins with, and the configuration that describes it.
 
     Args:
       config: complete and valid.
       workdir: the run directory; where it has a checkpoint, only the network's shape matters.
+      seed: which of the run's; None for the first. From a run of several seeds it goes on as the same seed.
 
     Returns:
       The configuration, with `model.num_heads` and `start.heads` as pruning or resetting left them, and the
@@ -44,22 +47,23 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     Raises:
       UserError: if the first run is not there, is of another kind, or would lose all heads of a layer.
     """
+    seed = config.seed if seed is None else seed
     if not config.start.run and not config.start.kernel:
-        return config, create_model(config.model, rngs=nnx.Rngs(config.seed))
+        return config, create_model(config.model, rngs=nnx.Rngs(seed))
     saved = saved_config(workdir)
     if saved is not None:
         saved.dataset.data_dir = config.dataset.data_dir
-        return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
+        return saved, create_model(saved.model, rngs=nnx.Rngs(seed))
     if config.start.kernel:
-        return config, create_from_kernel(config)
-    first = load_run(config.start.run)
+        return config, create_from_kernel(config, seed)
+    first = load_run(config.start.run, seed=seed if has_several_seeds(config.start.run) else None)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
         first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
     check_same_kind(config, first.config)
     parameters, statistics = split(first.model)[1:]
     if config.model.name == "resnet":
-        return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(config.seed)), parameters, statistics)
+        return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, parameters, counts)
     if config.start.prune:
@@ -68,21 +72,26 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
         counts = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
     config = resolved(config, counts, chosen)
     # Not the first run's seed alone: that would put the heads back where they came from.
-    key = jax.random.fold_in(jax.random.key(config.seed), 2)
+    key = jax.random.fold_in(jax.random.key(seed), 2)
     fresh = create_model(config.model, rngs=nnx.Rngs(key))
     if config.start.reset:
         parameters = reset(parameters, split(fresh)[1], counts, chosen)
     return config, with_arrays(fresh, parameters, statistics)
 
 
-def create_from_kernel(config: ConfigDict) -> nnx.Module:
+def has_several_seeds(run: str) -> bool:
+    there = read_config(Path(run))
+    return there is not None and with_defaults(there).train.num_seeds > 1
+
+
+def create_from_kernel(config: ConfigDict, seed: int) -> nnx.Module:
     """A new network whose layers all begin as the convolution in the file `config.start.kernel`."""
     path = config.start.kernel
     try:
         kernel = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
-    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    model = create_model(config.model, rngs=nnx.Rngs(seed))
     for block in model.blocks:
         size = math.isqrt(block.attention.num_heads)
         shape = (size, size, config.model.hidden_size, config.model.hidden_size)

@@ -1,7 +1,8 @@
 """One training step and one evaluation, as pure functions over a mesh of all devices.
 
 Everything random is a function of `(seed, step)`: the order of the pictures in an epoch, augmentation,
-dropout. The arrays are global, so that the numbers are the same for any number of devices.
+dropout. The arrays are global, so that the numbers are the same for any number of devices. Of several seeds
+each function is mapped over them (seeds.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +21,13 @@ from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.pruning import covariance_penalty
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
 from attn_cnn_jax.training.optimizer import all_finite
+from attn_cnn_jax.training.seeds import over_seeds
 
 MAX_STEPS_A_DISPATCH = 256
 
 
 class TrainState(NamedTuple):
-    """All that changes while a network learns; replicated on every device."""
+    """All that changes while a network learns; replicated on every device. Of several seeds: see seeds.py."""
 
     step: jax.Array  # scalar int32, number of finished steps
     parameters: Arrays
@@ -71,13 +73,13 @@ def split_over_devices(mesh: Mesh, x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("data")))
 
 
-def epoch_order(seed: int, epoch: jax.Array, num_pictures: int) -> jax.Array:
+def epoch_order(seed: int | jax.Array, epoch: jax.Array, num_pictures: int) -> jax.Array:
     """The order in which an epoch visits the training set: a permutation, `(num_pictures,)`."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), epoch)
     return jax.random.permutation(key, num_pictures)
 
 
-def step_keys(seed: int, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+def step_keys(seed: int | jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Random keys of one step: for augmentation and for dropout."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
     return tuple(jax.random.split(key))
@@ -103,11 +105,12 @@ def create_train_steps(
     Returns:
       The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, mean over
       the batch without penalties, the rest zero) and `finite`, whether all losses and the parameters are.
+      Of several seeds, all these have a leading axis over them.
     """
     batch_size, weight = config.train.batch_size, config.optimizer.covariance_penalty
 
-    def one_step(state: TrainState, pictures: Pictures, indices: jax.Array):
-        augment_key, dropout_key = step_keys(config.seed, state.step)
+    def one_step(seed: int | jax.Array, state: TrainState, pictures: Pictures, indices: jax.Array):
+        augment_key, dropout_key = step_keys(seed, state.step)
         indices = split_over_devices(mesh, indices)
         images = augment(augment_key, pictures.images[indices], **config.augment)
         images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
@@ -126,16 +129,17 @@ def create_train_steps(
         parameters = optax.apply_updates(state.parameters, updates)
         return TrainState(state.step + 1, parameters, statistics, optimizer_state), loss, accuracy
 
-    def train_steps(state: TrainState, pictures: Pictures, count: jax.Array):
+    def train_steps(seed: int | jax.Array, state: TrainState, pictures: Pictures, count: jax.Array):
         num_pictures = pictures.labels.shape[0]
         steps_per_epoch = num_pictures // batch_size
-        order = epoch_order(config.seed, state.step // steps_per_epoch, num_pictures)
+        order_seed = config.seed if config.train.same_data_order else seed
+        order = epoch_order(order_seed, state.step // steps_per_epoch, num_pictures)
         first = state.step % steps_per_epoch
 
         def body(n, carry):
             state, loss, accuracy = carry
             indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
-            state, step_loss, step_accuracy = one_step(state, pictures, indices)
+            state, step_loss, step_accuracy = one_step(seed, state, pictures, indices)
             return state, loss.at[n].set(step_loss.astype(loss.dtype)), accuracy.at[n].set(step_accuracy)
 
         zeros = jnp.zeros(MAX_STEPS_A_DISPATCH, jnp.float32)
@@ -143,7 +147,7 @@ def create_train_steps(
         finite = jnp.isfinite(loss).all() & all_finite(state.parameters)
         return state, {"loss": loss, "accuracy": accuracy, "finite": finite}
 
-    return jax.jit(train_steps, donate_argnums=0, out_shardings=replicated(mesh))
+    return jax.jit(over_seeds(config, train_steps), donate_argnums=0, out_shardings=replicated(mesh))
 
 
 def create_evaluate(
@@ -151,12 +155,13 @@ def create_evaluate(
 ) -> Callable[[TrainState, Pictures], dict[str, jax.Array]]:
     """Compiles `evaluate(state, pictures)`: mean loss and accuracy, every picture counted once.
 
-    The last batch is filled up with pictures that don't count.
+    The last batch is filled up with pictures that don't count. Of several seeds: one number each.
     """
     devices = mesh.size
     batch_size = -(-config.train.eval_batch_size // devices) * devices
 
-    def evaluate(state: TrainState, pictures: Pictures):
+    def evaluate(seed: int | jax.Array, state: TrainState, pictures: Pictures):
+        del seed  # nothing here is random
         model = join(skeleton, state.parameters, state.statistics)
         count = pictures.labels.shape[0]
 
@@ -174,4 +179,4 @@ def create_evaluate(
         (loss, right), _ = jax.lax.scan(body, (jnp.float32(0), jnp.int32(0)), starts)
         return {"loss": loss / count, "accuracy": right.astype(jnp.float32) / count}
 
-    return jax.jit(evaluate, out_shardings=replicated(mesh))
+    return jax.jit(over_seeds(config, evaluate), out_shardings=replicated(mesh))

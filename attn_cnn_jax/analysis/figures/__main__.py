@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.arguments import at_least_one, documented_parser, pixel, step
+from attn_cnn_jax.analysis.arguments import add_seed, at_least_one, documented_parser, pixel, step
 from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
 from attn_cnn_jax.errors import UserError, says_errors
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/figures by default")
     parser.add_argument("--step", type=step, default="latest", help="latest, best, or the number of a checkpoint")
+    add_seed(parser)
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="of the maps; the central pixel by default")
     parser.add_argument("--order", choices=maps.ORDERS, default=maps.ORDERS[0], help="of the heads in maps")
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average over (100)")
@@ -69,7 +70,7 @@ def numbers(text: str) -> list[float]:
 
 def draw(args: argparse.Namespace) -> list[Path]:
     """Draws what was asked for and then, if all of it can be drawn, writes it; returns the files."""
-    run = load_run(args.runs[0], args.step)
+    run = load_run(args.runs[0], args.step, args.seed)
     wanted = args.figures or applicable(run, args.runs[0])
     out = args.out or args.runs[0] / "figures"
     saves = []
@@ -109,13 +110,13 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     missing = set() if run.model.depends_on_content else {"pictures"}
     if not read_metrics(workdir / "metrics.jsonl"):
         missing.add("curves")
-    if not read_positions(workdir):
+    if not read_positions(workdir, run.seed):
         missing.add("training")
     return tuple(name for name in NAMES if name not in missing)
 
 
 def draw_training(args: argparse.Namespace, run: Run, out: Path) -> list[Save]:
-    records = read_positions(args.runs[0])
+    records = read_positions(args.runs[0], run.seed)
     if not records:
         raise UserError(
             f"{args.runs[0]} has no recorded positions: its attention knows none, or it was trained without recording"

@@ -21,7 +21,7 @@ def draw(config: ConfigDict, step: int, model: nnx.Module, workdir: Path) -> dic
     Returns:
       By name, `(height, width, 3)` uint8. Figures that a network does not have are left out.
     """
-    run = Run(config, step, model)
+    run = Run(config, step, model, config.seed)
     if config.model.name != "attention":
         return {}
     query = pictures.centre(run)
@@ -34,7 +34,7 @@ def draw(config: ConfigDict, step: int, model: nnx.Module, workdir: Path) -> dic
         if "maps" in config.train.figures:
             title = maps.title(query, PICTURES if model.depends_on_content else None)
             drawn["maps"] = maps.draw(layers, query, maps.ORDERS[0], title)
-    records = read_positions(workdir)
+    records = read_positions(workdir, run.seed)
     if "training" in config.train.figures and records:
         for layer in range(len(records[0]["layers"])):
             drawn[f"training_layer{layer + 1}"] = centres.draw_training(records, layer)

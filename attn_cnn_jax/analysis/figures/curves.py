@@ -9,13 +9,15 @@ from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.training.metrics import read_metrics
+from attn_cnn_jax.training.metrics import mean_records, read_metrics
 
 LINES = {"test": "-", "validation": ":", "train": "--"}
 
 
 def draw(workdirs: list[Path]) -> Figure:
     """Curves of runs, finished or not; a colour a run, a kind of line a split.
+
+    Of several seeds their mean, with a band of one standard deviation to either side.
 
     Raises:
       UserError: if a run has no metrics yet.
@@ -33,12 +35,19 @@ def draw(workdirs: list[Path]) -> Figure:
                 if not of_split:
                     continue
                 splits.add(split)
+                means = mean_records(of_split)
+                epochs = np.array([record["epoch"] for record in means])
                 for axes, name, scale in ((accuracy, "accuracy", 100), (loss, "loss", 1)):
-                    known = [record for record in of_split if name in record]  # imported weights come without a loss
+                    known = [record for record in means if name in record]  # imported weights come without a loss
                     epochs = np.array([record["epoch"] for record in known])
                     values = scale * np.array([record[name] for record in known])
-                    look = {"color": style.look(n).colour, "linewidth": 0.7 if split == "train" else 1.1}
-                    axes.plot(epochs, values, line, marker="." if len(known) == 1 else "", gid=f"{n} {split}", **look)
+                    look = {"color": style.look(n).colour}
+                    width, marker = 0.7 if split == "train" else 1.1, "." if len(known) == 1 else ""
+                    axes.plot(epochs, values, line, **look, linewidth=width, marker=marker, gid=f"{n} {split}")
+                    if known and "seeds" in known[0]:
+                        std = scale * np.array([record[f"{name}_std"] for record in known])
+                        band = {"alpha": 0.2, "linewidth": 0, "gid": f"{n} {split} band"}
+                        axes.fill_between(epochs, values - std, values + std, **look, **band)
             markers.append(Line2D([], [], color=style.look(n).colour))
         accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
         loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")

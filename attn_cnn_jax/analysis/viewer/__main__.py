@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.arguments import positive, step
+from attn_cnn_jax.analysis.arguments import add_seed, positive, step
 from attn_cnn_jax.analysis.viewer import pictures as sources
 from attn_cnn_jax.analysis.viewer.collect import page_data, picture_entries
 from attn_cnn_jax.analysis.viewer.page import as_script_text, render, write
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def build(arguments: argparse.Namespace) -> None:
     """Collects, writes, and says what was written and what was left out."""
-    run = load_run(arguments.run, arguments.step)
+    run = load_run(arguments.run, arguments.step, arguments.seed)
     shape = tuple(run.config.model.image_shape)
     size = arguments.size or shape[:2]
     title = f"What the heads of {arguments.run.resolve().name} attend to"
@@ -87,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     )
     which.add_argument("--image", nargs="+", metavar="FILE", help="pictures of your own, cut and resized to fit")
     flags.add_argument("--step", type=step, default="latest", help='"latest", "best", or the number of a step')
+    add_seed(flags)
     flags.add_argument("--size", type=size, metavar="HxW", help="picture size in pixels (default: as in training)")
     flags.add_argument("--data-dir", metavar="DIR", help="where the data set lies (default: as in training)")
     flags.add_argument(

@@ -82,7 +82,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "terms": [term for term in RELATIVE_TERMS if term in terms] or terms,  # in the order of eq. 8
         "contentTerms": content,
         "layers": layers,
-        "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],
+        "epochs": recorded_epochs(workdir, run.step, heads, position, run.seed) if workdir else [],
         "pictures": [],
     }
 

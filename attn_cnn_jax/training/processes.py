@@ -1,0 +1,58 @@
+"""What the processes of a run do together: one speaks and writes, all take the same steps, all stop together."""
+
+import signal
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, has saved, and can go on; `signal` is the signal's number."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.signal = number
+
+
+def is_main() -> bool:
+    """Whether this process writes the run's files and prints."""
+    return jax.process_index() == 0
+
+
+def say(text: str) -> None:
+    """Prints a line, once for all processes."""
+    if is_main():
+        print(text, flush=True)
+
+
+def agree(count: int, stop_signal: int) -> tuple[int, int]:
+    """What all processes do next: the smallest step count of any, and a stop if any was asked to."""
+    if jax.process_count() == 1:
+        return count, stop_signal
+    everyone = multihost_utils.process_allgather(np.array([count, stop_signal]))
+    return int(everyone[:, 0].min()), int(everyone[:, 1].max())
+
+
+@contextmanager
+def stop_requests():
+    """Notes SIGTERM and Ctrl-C for the loop to act on; a second one stops at once."""
+    stop = {"signal": 0}
+    before = {}
+
+    def note(number, frame):
+        stop["signal"] = number
+        signal.signal(number, before[number])
+        say("stopping after this step; once more to stop at once without saving")
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, note)
+    except ValueError:  # not the main thread: whoever runs us handles signals
+        pass
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,69 @@
+"""The training step of a configuration on random pictures, as benchmarks call it."""
+
+import argparse
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import attention_config, validate
+from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.step import Pictures, create_train_steps, initial_state, place
+
+
+def add_common(parser: argparse.ArgumentParser, batch_size: int) -> None:
+    """Options of every benchmark of the paper's network."""
+    parser.add_argument("--batch_size", type=int, default=batch_size)
+    parser.add_argument("--repeats", type=int, default=5, help="turns")
+    parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
+    parser.add_argument(
+        "--set", type=setting, nargs="*", default=[], metavar="KEY=VALUE", help="such as model.num_layers=1"
+    )
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`model.num_layers=1 -> ("model.num_layers", 1)`; argparse exits 2 on a ValueError."""
+    key, _, value = text.partition("=")
+    try:
+        return key, ast.literal_eval(value)
+    except SyntaxError as error:
+        raise ValueError from error
+
+
+def configuration(options: argparse.Namespace) -> ConfigDict:
+    """The paper's `quadratic` with the options of `add_common`."""
+    config = attention_config()
+    config.train.batch_size = options.batch_size
+    config.update_from_flattened_dict(dict(options.set))
+    validate(config)
+    return config
+
+
+def random_pictures(config: ConfigDict, count: int, mesh: Mesh) -> Pictures:
+    """A data set of uniform noise in the configuration's picture shape."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (count, *config.model.image_shape), dtype=np.uint8)
+    return place(Pictures(images, generator.integers(0, config.model.num_classes, count).astype(np.int32)), mesh)
+
+
+def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], np.ndarray]:
+    """`train(count)`: trains that many steps, at the start of the first epoch, and waits; the losses `(count,)`."""
+    optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 300, 500))
+    skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(config.seed)), optimizer)
+    train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPECS["cifar10"])
+    held = {"state": place(state, mesh)}
+
+    def train(count: int) -> np.ndarray:
+        held["state"] = held["state"]._replace(step=place(np.int32(0), mesh))
+        held["state"], results = train_steps(held["state"], pictures, jnp.int32(count))
+        return np.asarray(jax.device_get(results["loss"]))[:count]
+
+    return train
