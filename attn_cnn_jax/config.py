@@ -111,7 +111,8 @@ ATTENTION = {
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
     "dropout": number(0.1, 0, 1),
     "attention_dropout": number(0.1, 0, 1),
-    "kernel": choice("auto", "dense", "factorised"),
+    "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
+    "kernel": choice("auto", "dense", "factorised", "blocked"),
 }
 
 RESNET = {
@@ -212,8 +213,7 @@ def _defaults(schema: dict) -> dict:
 
 def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
-    name = config.get("model", {}).get("name", "attention")
-    if name not in ("attention", "resnet"):
+    if (name := _network(config)) not in ("attention", "resnet"):
         _refuse("model.name", name, "'attention' or 'resnet'")
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
@@ -236,8 +236,12 @@ def allowed_values(config: ConfigDict, path: str) -> str:
 
 def schema_of(config: ConfigDict) -> dict:
     """The fields of a configuration: of its kind of network, and the rest."""
-    model = config.get("model", {})
-    return REST | {"model": RESNET if model.get("name") == "resnet" else ATTENTION}
+    return REST | {"model": RESNET if _network(config) == "resnet" else ATTENTION}
+
+
+def _network(config: ConfigDict) -> Any:
+    model = config.get("model")
+    return model.get("name", "attention") if isinstance(model, ConfigDict) else "attention"
 
 
 def _check_fields(config: Any, schema: dict, path: str) -> None:
@@ -339,15 +343,24 @@ def _check_attention(model: ConfigDict) -> None:
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
     if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:
         _refuse("model.hidden_size", model.hidden_size, "a multiple of 4 for sinusoidal positions")
+    factorises = model.encoding in ("quadratic", "learned") and not model.content
+    if model.attention_dropout_on == "factors" and not factorises:
+        _refuse(
+            "model.attention_dropout_on", "factors", "'probabilities': only quadratic and learned positions factorise"
+        )
     if model.kernel == "factorised":
-        if model.content or model.encoding not in ("quadratic", "learned"):
+        if not factorises:
             _refuse(
                 "model.kernel",
                 "factorised",
-                "'auto' or 'dense': only quadratic and learned positions factorise",
+                "'auto', 'dense' or 'blocked': only quadratic and learned positions factorise",
             )
-        if model.attention_dropout > 0:
-            _refuse("model.kernel", "factorised", "'auto' or 'dense', or set config.model.attention_dropout=0.0")
+        if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
+            _refuse(
+                "model.kernel",
+                "factorised",
+                "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'",
+            )
 
 
 def complete(config: ConfigDict) -> ConfigDict:

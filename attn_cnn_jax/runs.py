@@ -13,11 +13,10 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
-from attn_cnn_jax.training.files import read_config
 
 
 class Run(NamedTuple):
@@ -61,17 +60,27 @@ class Run(NamedTuple):
     def normalised(self, images: np.ndarray) -> jax.Array:
         """Pictures as the network takes them: `(B, H, W, C)` uint8 to floating point."""
         expected = tuple(self.config.model.image_shape)
-        images = np.asarray(images)
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != expected[2] or not len(images):
-            raise UserError(
-                f"images of shape {images.shape} and type {images.dtype}: allowed is (B, H, W, {expected[2]}) uint8, "
-                f"as in {self.config.dataset.name}, where H, W are {expected[0]}, {expected[1]}"
-            )
+        allowed = (
+            f"allowed is (B, H, W, {expected[2]}) uint8, "
+            f"as in {self.config.dataset.name}, where H, W are {expected[0]}, {expected[1]}"
+        )
+        try:
+            images = np.asarray(images)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"images that make no array ({shortened(error)}): {allowed}") from error
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != expected[2] or not images.size:
+            raise UserError(f"images of shape {images.shape} and type {images.dtype}: {allowed}")
+        downsample = self.config.model.get("downsample", 1)
+        if images.shape[1] % downsample or images.shape[2] % downsample:
+            height, width = images.shape[1:3]
+            raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
         spec = SPECS[self.config.dataset.name]
         return normalise(jnp.asarray(images), spec.mean, spec.std, jnp.dtype(self.config.model.dtype))
 
     def _in_batches(self, function, images, batch_size):
         """Applies a jitted `function(model, x)` batch by batch and joins what it returns."""
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
         skeleton, *arrays = split(self.model)
         jitted = jax.jit(lambda arrays, x: function(join(skeleton, *arrays), x))
         x = self.normalised(images)
@@ -90,14 +99,13 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
       UserError: if there is no such run, step, or intact checkpoint.
     """
     workdir = Path(workdir)
-    if read_config(workdir) is None:
+    if not (workdir / "config.json").is_file():
         raise UserError(f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir")
     if not (workdir / "checkpoints").is_dir():
         raise UserError(f"{workdir} has no checkpoint yet")
-    with open_checkpoints(workdir, read_config(workdir), read_only=True) as checkpoints:
+    with open_checkpoints(workdir, read_only=True) as checkpoints:
         number = find_step(checkpoints, workdir, step)
-        config = with_defaults(ConfigDict(read_plain(checkpoints, number, "config")))
-        validate(config)
+        config = known_config(workdir, ConfigDict(read_plain(checkpoints, number, "config")))
         skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = jax.tree.map(
@@ -106,6 +114,16 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         )
         network = read_arrays(checkpoints, number, "network", like)
     return Run(config, number, join(skeleton, network["parameters"], network["statistics"]))
+
+
+def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
+    """A run's configuration with today's defaults for what it lacks; UserError if it has what is not known here."""
+    config = with_defaults(config)
+    try:
+        validate(config)
+    except UserError as error:
+        raise UserError(f"{workdir} was trained by another version of attn-cnn-jax: {error}") from error
+    return config
 
 
 def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str) -> int:

@@ -27,6 +27,14 @@ def at_least_one(text: str) -> int:
     return value
 
 
+def positive(text: str) -> float:
+    """A number above 0."""
+    value = float(text)
+    if not value > 0:  # nor NaN
+        raise ValueError
+    return value
+
+
 def pixel(text: str) -> tuple[int, int]:
     """`ROW,COLUMN`, both from 0."""
     row, column = (int(part) for part in text.split(","))

@@ -26,7 +26,7 @@ from attn_cnn_jax.analysis.arguments import at_least_one, documented_parser, ste
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.runs import Run, load_run
 from attn_cnn_jax.training.files import write_atomically
 
@@ -38,22 +38,19 @@ IN_WORDS = {
 }
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
     args = parser().parse_args(argv)
-    try:
-        run = load_run(args.run, args.step)
-        original, results = measure_run(
-            run, args.kernel_sizes, num_images=args.images, test_images=args.test_images, data_dir=args.data_dir
-        )
-        print(to_text(run, original, results, args.images))
-        out = args.out or args.run / "convolution"
-        paths = style.save(draw(original, results), out, "convolution")
-        write_atomically(out / "convolution.csv", to_csv(original, results))
-        print("", *paths, out / "convolution.csv", sep="\n")
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    run = load_run(args.run, args.step)
+    original, results = measure_run(
+        run, args.kernel_sizes, num_images=args.images, test_images=args.test_images, data_dir=args.data_dir
+    )
+    print(to_text(run, original, results, args.images))
+    out = args.out or args.run / "convolution"
+    paths = style.save(draw(original, results), out, "convolution")
+    write_atomically(out / "convolution.csv", to_csv(original, results))
+    print("", *paths, out / "convolution.csv", sep="\n")
     return 0
 
 

@@ -22,7 +22,7 @@ from scipy.optimize import linear_sum_assignment
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.arguments import at_least_one, pixel, step
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.models import moments
 from attn_cnn_jax.models.pruning import degenerate_heads
 from attn_cnn_jax.models.shifts import kernel_shifts
@@ -94,10 +94,13 @@ def run_statistics(
       data_dir: where the data set lies, if not where the run had it.
 
     Raises:
-      UserError: for a network without attention, a query outside the picture, or data that is not there.
+      UserError: for a network without attention, a query or a grid outside the picture, or data that is not there.
     """
     if query is not None:
         check_query(query, pictures.grid(run))
+    if grid_size is not None and not 1 <= grid_size <= 2 * max(pictures.grid(run)) - 1:
+        largest = 2 * max(pictures.grid(run)) - 1
+        raise UserError(f"--grid={grid_size}: allowed is 1 to {largest}, all shifts between two pixels")
     sums, total = None, 0
     for count, layers in pictures.attention_batches(run, num_images, data_dir):
         batch = [
@@ -228,6 +231,7 @@ def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
     return "\n".join(lines)
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
     parser = argparse.ArgumentParser(prog="python -m attn_cnn_jax.analysis.heads", description=__doc__.split("\n")[0])
@@ -239,20 +243,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table there")
     parser.add_argument("--data-dir", help="where the data set lies, if not where the run had it")
     args = parser.parse_args(argv)
-    try:
-        run = load_run(args.run, args.step)
-        statistics = run_statistics(
-            run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
-        )
-        table = rows(run, statistics)
-        if args.csv:
-            try:
-                write_atomically(args.csv, to_csv(table))
-            except OSError as error:
-                raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    run = load_run(args.run, args.step)
+    statistics = run_statistics(
+        run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
+    )
+    table = rows(run, statistics)
+    if args.csv:
+        try:
+            write_atomically(args.csv, to_csv(table))
+        except OSError as error:
+            raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
     print(to_text(table), coverage_text(statistics, args.grid), sep="\n\n")
     return 0
 

@@ -61,6 +61,8 @@ def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None
 
 def grid(run: Run) -> tuple[int, int]:
     """Rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
+    if run.config.model.name != "attention":
+        raise UserError(f"a {run.config.model.name} has no attention to show")
     height, width, _ = run.config.model.image_shape
     return height // run.config.model.downsample, width // run.config.model.downsample
 

@@ -22,7 +22,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, complete, resnet_config
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.encoder import head_size, heads_by_layer
 from attn_cnn_jax.models.resnet import BLOCKS, CHANNELS
@@ -184,6 +184,7 @@ def render(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """Runs the command with the given arguments (default: those of the process); returns its exit status."""
     parser = argparse.ArgumentParser(
@@ -195,12 +196,8 @@ def main(argv: list[str] | None = None) -> int:
         paths = parser.parse_args(argv).configs
     except SystemExit as stop:  # argparse has printed its message
         return stop.code
-    try:
-        configs = [(path, load_config(path)) for path in paths] if paths else default_configs().items()
-        print(render([row(name, config) for name, config in configs]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    configs = [(path, load_config(path)) for path in paths] if paths else default_configs().items()
+    print(render([row(name, config) for name, config in configs]))
     return 0
 
 

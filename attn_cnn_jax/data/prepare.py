@@ -8,12 +8,11 @@ bad flags.
 """
 
 import argparse
-import json
 import sys
 
 from attn_cnn_jax.data import archive as archives
 from attn_cnn_jax.data import sources, store
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors
 
 
 def prepare(name, archive=None, data_dir=None, *, replace=False, say=print):
@@ -40,7 +39,7 @@ def prepare(name, archive=None, data_dir=None, *, replace=False, say=print):
         verdict = "the official archive" if content.official else "not the official archive"
         say(f"SHA-256 {content.sha256}: {verdict} ({content.kind} layout)")
     if store.is_prepared(name, data_dir) and not replace:
-        if content and _prepared_from(folder) != content.sha256:
+        if content and sources.read_origin(folder).get("sha256") != content.sha256:
             raise UserError(
                 f"{folder} is already prepared, from another archive.\n"
                 "Add --replace to put this one in its place, or choose another --data_dir."
@@ -53,6 +52,7 @@ def prepare(name, archive=None, data_dir=None, *, replace=False, say=print):
     return dataset
 
 
+@says_errors
 def main(argv=None):
     """Run the command with the given arguments (default: those of the process); return its exit status."""
     parser = argparse.ArgumentParser(
@@ -65,20 +65,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.archive is not None and args.name == "digits":
         parser.error("digits comes with scikit-learn and takes no --archive")
-    try:
-        prepare(args.name, args.archive, args.data_dir, replace=args.replace)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    prepare(args.name, args.archive, args.data_dir, replace=args.replace)
     return 0
-
-
-def _prepared_from(folder):
-    """The SHA-256 of the archive that a prepared data set was made from, None where that is not known."""
-    try:
-        return json.loads((folder / "archive.json").read_text())["sha256"]
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 if __name__ == "__main__":

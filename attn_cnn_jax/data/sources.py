@@ -104,10 +104,18 @@ def describe_origin(folder, spec, train_examples, test_examples):
             f"a reduced copy with {train_examples:,} training and {test_examples:,} test pictures "
             f"(the official data set has {spec.train_examples:,} and {spec.test_examples:,})"
         )
-    origin = folder / "archive.json"
-    if origin.is_file() and not json.loads(origin.read_text())["official"]:
+    if (folder / "archive.json").is_file() and read_origin(folder).get("official") is not True:
         return "made from an archive whose SHA-256 is not the official one"
     return ""
+
+
+def read_origin(folder):
+    """Return what a prepared data set notes of the archive it was made from; {} where that is not known."""
+    try:
+        origin = json.loads((folder / "archive.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return origin if isinstance(origin, dict) else {}
 
 
 def split_validation(split, num_validation, seed):

@@ -94,7 +94,7 @@ def prepare(name, data_dir=None, *, content=None, replace=False, download=True, 
     except OSError as error:
         raise UserError(
             f"Cannot write the data set {name} to {final}: {error.strerror or error}.\n"
-            "Make room there, or choose another folder by the environment variable TFDS_DATA_DIR."
+            "Make room there, or choose another folder, by config.dataset.data_dir, --data_dir or TFDS_DATA_DIR."
         ) from error
 
 

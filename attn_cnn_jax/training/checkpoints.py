@@ -26,6 +26,10 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.step import TrainState
 
 
+class Damaged(UserError):
+    """A checkpoint that cannot be read, or is not what was saved."""
+
+
 def open_checkpoints(
     workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
 ) -> ocp.CheckpointManager:
@@ -103,7 +107,7 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     """The state at a step, placed as `like` is, and the `progress` saved with it.
 
     Raises:
-      UserError: for a damaged checkpoint.
+      Damaged: see `read_arrays`.
     """
     restored = read_arrays(checkpoints, step, "network", network(like))
     optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
@@ -112,11 +116,14 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     return state, read_plain(checkpoints, step, "progress")
 
 
-def saved_config(checkpoints: ocp.CheckpointManager) -> ConfigDict | None:
-    """The configuration inside the newest checkpoint that can be read, None where there is none."""
-    for step in sorted(checkpoints.all_steps(), reverse=True):
-        with contextlib.suppress(UserError):  # damaged: the loop says so, and goes on from an older one
-            return ConfigDict(read_plain(checkpoints, step, "config"))
+def saved_config(workdir: Path) -> ConfigDict | None:
+    """The configuration inside a run's newest checkpoint that can be read, None where there is none."""
+    if not (workdir / "checkpoints").is_dir():
+        return None
+    with open_checkpoints(workdir, read_only=True) as checkpoints:
+        for step in sorted(checkpoints.all_steps(), reverse=True):
+            with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
+                return ConfigDict(read_plain(checkpoints, step, "config"))
     return None
 
 
@@ -129,7 +136,7 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
     """One part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
 
     Raises:
-      UserError: if it cannot be read, or is not what was saved: not every flipped byte makes reading fail.
+      Damaged: if it cannot be read, or is not what was saved: not every flipped byte makes reading fail.
     """
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
@@ -138,16 +145,22 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
 
 
 def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
-    """One part of a checkpoint that is no array, `config` or `progress`; UserError if damaged."""
-    value = _read(checkpoints, step, part, ocp.args.JsonRestore())
+    """One part of a checkpoint that is no array, `config` or `progress`; raises Damaged."""
+    value = _read_json(checkpoints, step, part)
     _compare(checkpoints, step, part, checksum_of_text(value))
     return value
 
 
 def _compare(checkpoints: ocp.CheckpointManager, step: int, part: str, found: int) -> None:
-    saved = _read(checkpoints, step, "checksums", ocp.args.JsonRestore())
-    if saved.get(part) != found:
+    if _read_json(checkpoints, step, "checksums").get(part) != found:
         raise damaged(checkpoints, step, f"the checksum of its {part} is not the one saved")
+
+
+def _read_json(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
+    value = _read(checkpoints, step, part, ocp.args.JsonRestore())
+    if not isinstance(value, dict):
+        raise damaged(checkpoints, step, f"its {part} holds no JSON object")
+    return value
 
 
 def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
@@ -164,8 +177,8 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
         raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
 
 
-def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> UserError:
-    return UserError(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
+def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damaged:
+    return Damaged(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
 
 
 def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:

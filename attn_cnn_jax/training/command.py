@@ -11,20 +11,21 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from attn_cnn_jax.config import allowed_values, unknown_key
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors, shortened
 from attn_cnn_jax.training.loop import Interrupted, run, say
 
 USAGE = "usage: python train.py --config=configs/NAME.py [--workdir=DIR] [--config.key=value ...]"
-OVERRIDE = re.compile(r"^--?(config\.[^=]+)(?:=(.*))?$", re.DOTALL)
+OVERRIDE = re.compile(r"--?(config\.[^=]+)(?:=(.*))?", re.DOTALL)
 
 
 class Override(NamedTuple):
     """One `--config.key=value` of the command line."""
 
     key: str
-    value: str
+    value: str | None  # None: the line has no value
 
 
+@says_errors
 def main(argv: list[str]) -> int:
     """Runs the command line `argv` (program name first); returns its exit status.
 
@@ -36,9 +37,6 @@ def main(argv: list[str]) -> int:
     except flags.Error as error:
         print(error, USAGE, sep="\n", file=sys.stderr)
         return 2
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
     if values.help:
         print(USAGE, values.get_help(), sep="\n")
         return 0
@@ -48,13 +46,11 @@ def main(argv: list[str]) -> int:
         if values.multihost:
             connect(values)
         records = run(values.config, workdir, draw_figures)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
-    say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
+    if "test" in records:  # else a finished run has lost its metrics.jsonl
+        say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}\nin Python: attn_cnn_jax.load_run({str(workdir)!r})")
     return 0
 
@@ -70,33 +66,41 @@ def parse(argv: list[str]) -> flags.FlagValues:
     """Flags and configuration of a command line.
 
     Raises:
-      flags.Error: for flags that don't exist.
+      flags.Error: for flags that don't exist, and arguments that are no flags.
       UserError: for a configuration that can't be loaded, an unknown key, or a value of the wrong type.
     """
     plain, overrides = separate(argv)
     values = define_flags(plain)
     try:
-        values(plain)
-    except (flags.Error, UserError):
+        _, *unexpected = values(plain)
+    except UserError:
         raise
-    except Exception as error:  # whatever a person's own config file raises
+    except (Exception, SystemExit) as error:  # whatever a person's own config file raises
+        # What looks like a bad flag, with a traceback for its message, may be a ValueError or TypeError from there.
+        if isinstance(error, flags.Error) and not str(error).startswith("flag --config="):
+            raise
+        cause = error
+        while isinstance(cause, flags.Error) and cause.__context__:
+            cause = cause.__context__
         name = next((a.partition("=")[2] for a in plain if a.lstrip("-").startswith("config=")), "the config file")
-        raise UserError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UserError(f"{name} cannot be loaded: {type(cause).__name__}: {shortened(cause)}") from error
     if values.help:
         return values
     if not values["config"].present:
-        raise flags.IllegalFlagValueError("--config is missing")
+        raise flags.Error("--config is missing")
     config = load(values)
     for override in overrides:
         check_key(config, override)
+    if unexpected:
+        raise flags.Error(f"{unexpected[0]!r} is no flag: write --flag=VALUE")
     values = define_flags(argv)
     try:
         values(argv)
     except flags.Error as error:
         for override in overrides:
-            if f"--{override.key}=" in str(error):
+            if f"--{override.key}={override.value}" in str(error):
                 allowed = allowed_values(config, override.key)
-                raise UserError(f"{override.key}={override.value!r}: allowed is {allowed}") from error
+                raise UserError(f"{override.key}={shortened(override.value)!r}: allowed is {allowed}") from error
         raise
     return values
 
@@ -117,18 +121,9 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
 
 def separate(argv: list[str]) -> tuple[list[str], list[Override]]:
     """Splits a command line into what is no configuration override, and the overrides."""
-    plain, overrides, rest = [], [], list(argv)
-    while rest:
-        argument = rest.pop(0)
-        match = OVERRIDE.match(argument)
-        if not match:
-            plain.append(argument)
-            continue
-        key, value = match.groups()
-        if value is None:
-            value = rest.pop(0) if rest and not rest[0].startswith("-") else "True"
-        overrides.append(Override(key, value))
-    return plain, overrides
+    matches = [(argument, OVERRIDE.fullmatch(argument)) for argument in argv]
+    overrides = [Override(*match.groups()) for _, match in matches if match]
+    return [argument for argument, match in matches if not match], overrides
 
 
 def load(values: flags.FlagValues) -> ConfigDict:
@@ -140,7 +135,7 @@ def load(values: flags.FlagValues) -> ConfigDict:
         if not Path(name).is_file():
             known = ", ".join(sorted(str(path) for path in Path("configs").glob("*.py")))
             raise UserError(
-                f"there is no config file {name}; {'there are ' + known if known else 'give its path'}"
+                f"there is no config file {name or repr(name)}; {'there are ' + known if known else 'give its path'}"
             ) from error
         raise UserError(f"{name} cannot be loaded: {error.__cause__ or error}") from error
     if not isinstance(config, ConfigDict):
@@ -157,7 +152,10 @@ def check_key(config: ConfigDict, override: Override) -> None:
             raise UserError(unknown_key(f"{path}.{part}", known))
         node, path = node[part], f"{path}.{part}"
     if isinstance(node, ConfigDict):
-        raise UserError(f"{path}={override.value!r}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}")
+        shown = path if override.value is None else f"{path}={shortened(override.value)!r}"
+        raise UserError(f"{shown}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}")
+    if override.value is None:
+        raise UserError(f"{path} has no value: write --{path}=VALUE, where allowed is {allowed_values(config, path)}")
 
 
 def config_name(filename: str) -> str:

@@ -71,9 +71,12 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     check_counts(config, len(dataset.train.labels))
     with files.locked(workdir) if is_main() else nullcontext():
         if is_main():
-            files.claim(workdir, config)
+            files.check_same(workdir, files.read_config(workdir), config)
+        beginning = begin(config, workdir)
+        if is_main():
+            files.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
         with stop_requests() as stop:
-            return Run(*begin(config, workdir), workdir, mesh, dataset, draw_figures).train(stop)
+            return Run(*beginning, workdir, mesh, dataset, draw_figures).train(stop)
 
 
 def check_devices(config: ConfigDict, num_devices: int) -> None:
@@ -161,8 +164,10 @@ class Run:
         steps = sorted(self.checkpoints.all_steps(), reverse=True)
         for step in steps:
             try:
+                saved = ConfigDict(ckpt.read_plain(self.checkpoints, step, "config"))
+                files.check_same(f"the checkpoint of step {step} in {self.workdir}", saved, self.config)
                 self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
-            except UserError as error:
+            except ckpt.Damaged as error:
                 if jax.process_count() > 1:
                     raise
                 say(f"skipping: {error}")

@@ -13,21 +13,48 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.files import write_atomically
+
+NUMBER = int | float
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """The records of a metrics.jsonl or positions.jsonl; a last line that was cut off by a crash is left out."""
+    """The records of a metrics.jsonl; see `read_records`."""
+    return read_records(path, {"step": int, "epoch": NUMBER, "split": str, "loss": NUMBER, "accuracy": NUMBER})
+
+
+def read_records(path: Path | str, fields: dict[str, type]) -> list[dict]:
+    """The records of a file of JSON lines; a last line that was cut off by a crash is left out.
+
+    Args:
+      path: of the file; where there is none, there are no records.
+      fields: what every record must have, and of which type.
+
+    Raises:
+      UserError: for a line that is no such record.
+    """
     try:
-        lines = Path(path).read_text().splitlines(keepends=True)
+        lines = Path(path).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return [parse(path, n, line, fields) for n, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+
+
+def parse(path: Path | str, n: int, line: bytes, fields: dict[str, type]) -> dict:
+    """A line as a record; UserError, naming the line, if it is none."""
+    try:
+        record = json.loads(line)
+        if all(isinstance(record[key], kind) for key, kind in fields.items()):
+            return record
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass
+    raise UserError(f"{path} is damaged in line {n}: remove that line, or restore the file")
 
 
 def cut_back(path: Path, after_step: int) -> None:
     """Drops the records of steps after `after_step`, which a run that goes on from there will write again."""
-    kept = [record for record in read_metrics(path) if record["step"] <= after_step]
+    kept = [record for record in read_records(path, {"step": int}) if record["step"] <= after_step]
     write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
@@ -35,7 +62,9 @@ def append(path: Path, record: dict) -> None:
     """Adds a record in a single write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(file, (json.dumps(record) + "\n").encode())
+        line = (json.dumps(record) + "\n").encode()
+        while line:  # a write that a full disk cuts short is followed by one that says why
+            line = line[os.write(file, line) :]
     finally:
         os.close(file)
 

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.models import kernels, moments
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
-from attn_cnn_jax.training.metrics import append, cut_back, read_metrics
+from attn_cnn_jax.training.metrics import NUMBER, append, cut_back, read_records
 
 FILE = "positions.jsonl"
 QUADRATIC = ("quadratic", "quadratic_generalized")
@@ -30,7 +30,7 @@ SIGNIFICANT_DIGITS = 6
 
 def read_positions(workdir: Path | str) -> list[dict]:
     """The records of a run's positions.jsonl, oldest first; an empty list where none was written."""
-    return read_metrics(Path(workdir) / FILE)
+    return read_records(Path(workdir) / FILE, {"step": int, "epoch": NUMBER, "layers": list})
 
 
 def create_recorder(

@@ -23,11 +23,11 @@ from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import Arrays, join, split
 from attn_cnn_jax.runs import load_run
-from attn_cnn_jax.training.checkpoints import open_checkpoints, saved_config
+from attn_cnn_jax.training.checkpoints import saved_config
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness")
-MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "kernel", "dtype", *INITIAL)
+MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "kernel", "dtype", *INITIAL)
 
 
 def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
@@ -46,8 +46,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     """
     if not config.start.run and not config.start.kernel:
         return config, create_model(config.model, rngs=nnx.Rngs(config.seed))
-    with open_checkpoints(workdir, config) as checkpoints:
-        saved = saved_config(checkpoints)
+    saved = saved_config(workdir)
     if saved is not None:
         saved.dataset.data_dir = config.dataset.data_dir
         return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))

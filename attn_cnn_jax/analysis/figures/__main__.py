@@ -14,30 +14,29 @@ heads from 1; pixels, from 0, are those that attention works on, after the down-
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.arguments import at_least_one, documented_parser, pixel, step
 from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.runs import Run, load_run
 from attn_cnn_jax.training.metrics import read_metrics
 from attn_cnn_jax.training.positions import read_positions
 
 NAMES = ("curves", "training", "centres", "maps", "pictures")
+Save = Callable[[], list[Path]]  # writes a figure that is drawn; returns its files
 PAPERS_LAYER = 4  # whose training figure 3 shows
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
-    args = parser().parse_args(argv)
-    try:
-        for path in draw(args):
-            print(path)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    for path in draw(parser().parse_args(argv)):
+        print(path)
     return 0
 
 
@@ -69,31 +68,38 @@ def numbers(text: str) -> list[float]:
 
 
 def draw(args: argparse.Namespace) -> list[Path]:
-    """Draws what was asked for; returns the files written."""
+    """Draws what was asked for and then, if all of it can be drawn, writes it; returns the files."""
     run = load_run(args.runs[0], args.step)
     wanted = args.figures or applicable(run, args.runs[0])
     out = args.out or args.runs[0] / "figures"
-    written = []
+    saves = []
     if "curves" in wanted:
-        written += style.save(curves.draw(args.runs), out, "curves")
-    if set(wanted) == {"curves"}:
-        return written
+        saves.append(partial(style.save, curves.draw(args.runs), out, "curves"))
+    if set(wanted) != {"curves"}:
+        saves += draw_attention(args, run, wanted, out)
+    return [path for save in saves for path in save()]
+
+
+def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], out: Path) -> list[Save]:
+    """The figures that show attention, drawn and to be saved."""
     if run.config.model.name != "attention":
         raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
     query = args.query or pictures.centre(run)
     check_query(query, pictures.grid(run))
+    saves = []
     if "training" in wanted:
-        written += draw_training(args, run, out)
+        saves += draw_training(args, run, out)
     if "centres" in wanted or "maps" in wanted:
         layers = pictures.mean_attention(run, args.images, args.data_dir)
     if "centres" in wanted:
-        written += style.save(centres.draw_run(run, layers), out, "centres")
+        saves.append(partial(style.save, centres.draw_run(run, layers), out, "centres"))
     if "maps" in wanted:
         title = maps.title(query, args.images if run.model.depends_on_content else None)
-        written += style.save(maps.draw(layers, query, args.order, title), out, f"maps_{query[0]}_{query[1]}")
+        figure = maps.draw(layers, query, args.order, title)
+        saves.append(partial(style.save, figure, out, f"maps_{query[0]}_{query[1]}"))
     if "pictures" in wanted:
-        written += draw_pictures(args, run, out, query)
-    return written
+        saves += draw_pictures(args, run, out, query)
+    return saves
 
 
 def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
@@ -108,7 +114,7 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name not in missing)
 
 
-def draw_training(args: argparse.Namespace, run: Run, out: Path) -> list[Path]:
+def draw_training(args: argparse.Namespace, run: Run, out: Path) -> list[Save]:
     records = read_positions(args.runs[0])
     if not records:
         raise UserError(
@@ -119,22 +125,24 @@ def draw_training(args: argparse.Namespace, run: Run, out: Path) -> list[Path]:
     if number > num_layers:
         raise UserError(f"--layer={number}: allowed is 1 to {num_layers}")
     name = f"training_layer{number}"
-    written = style.save(centres.draw_training(records, number - 1, args.epochs), out, name)
     frames = centres.animate_training(records, number - 1)
-    return [*written, style.save_animation(frames, out / f"{name}.gif", 100, 2000)]
+    return [
+        partial(style.save, centres.draw_training(records, number - 1, args.epochs), out, name),
+        partial(style.save_animation, frames, out / f"{name}.gif", 100, 2000),
+    ]
 
 
-def draw_pictures(args: argparse.Namespace, run: Run, out: Path, query: tuple[int, int]) -> list[Path]:
+def draw_pictures(args: argparse.Namespace, run: Run, out: Path, query: tuple[int, int]) -> list[Save]:
     if not run.model.depends_on_content:
         raise UserError("this network's attention is the same for all pictures: allowed is --figures=maps")
     images = pictures.first_pictures(run, args.pictures, args.data_dir).images
-    written = []
+    saves = []
     for n, image in enumerate(images):
         layers = [layer[0] for layer in run.attention(image[None])]
         name = f"test picture {n}"
         figure = maps.draw_picture(image, name, layers, query, args.order, run.config.model.downsample)
-        written += style.save(figure, out, f"picture_{n}_{query[0]}_{query[1]}")
-    return written
+        saves.append(partial(style.save, figure, out, f"picture_{n}_{query[0]}_{query[1]}"))
+    return saves
 
 
 if __name__ == "__main__":

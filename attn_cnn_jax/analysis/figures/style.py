@@ -109,13 +109,13 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def save_animation(frames: list[np.ndarray], path: Path, milliseconds: int, last_milliseconds: int) -> Path:
+def save_animation(frames: list[np.ndarray], path: Path, milliseconds: int, last_milliseconds: int) -> list[Path]:
     """Writes an endless GIF of frames `(height, width, 3)` uint8, whole or not at all."""
     images = [Image.fromarray(frame).quantize(128) for frame in frames]
     durations = [milliseconds] * (len(images) - 1) + [last_milliseconds]
     with replacing(path) as file:
         images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
-    return path
+    return [path]
 
 
 @contextlib.contextmanager

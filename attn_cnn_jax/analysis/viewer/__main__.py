@@ -7,23 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.arguments import step
+from attn_cnn_jax.analysis.arguments import positive, step
 from attn_cnn_jax.analysis.viewer import pictures as sources
 from attn_cnn_jax.analysis.viewer.collect import page_data, picture_entries
 from attn_cnn_jax.analysis.viewer.page import as_script_text, render, write
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors
 
 IMAGES = 8
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """Runs a command line (without the program's name); returns its exit status, 0 or 1."""
-    arguments = parser().parse_args(argv)
-    try:
-        build(arguments)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    build(parser().parse_args(argv))
     return 0
 
 
@@ -73,7 +69,7 @@ def choose_pictures(run, arguments, shape):
         if arguments.image or arguments.images == 0:
             dataset = None
         else:
-            raise UserError(f"{error}\nor give your own pictures with --image FILE ...") from error
+            raise UserError(f"{error} Or give your own pictures with --image FILE ...") from error
     if arguments.image:
         pictures = [sources.from_file(path, shape) for path in arguments.image]
     else:
@@ -94,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--size", type=size, metavar="HxW", help="picture size in pixels (default: as in training)")
     flags.add_argument("--data-dir", metavar="DIR", help="where the data set lies (default: as in training)")
     flags.add_argument(
-        "--megabytes", type=float, default=5.0, metavar="X", help="largest size of the page (default: 5)"
+        "--megabytes", type=positive, default=5.0, metavar="X", help="largest size of the page (default: 5)"
     )
     return flags
 
