@@ -111,7 +111,8 @@ ATTENTION = {
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
     "dropout": number(0.1, 0, 1),
     "attention_dropout": number(0.1, 0, 1),
-    "kernel": choice("auto", "dense", "factorised"),
+    "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
+    "kernel": choice("auto", "dense", "factorised", "blocked"),
 }
 
 RESNET = {
@@ -342,15 +343,24 @@ def _check_attention(model: ConfigDict) -> None:
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
     if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:
         _refuse("model.hidden_size", model.hidden_size, "a multiple of 4 for sinusoidal positions")
+    factorises = model.encoding in ("quadratic", "learned") and not model.content
+    if model.attention_dropout_on == "factors" and not factorises:
+        _refuse(
+            "model.attention_dropout_on", "factors", "'probabilities': only quadratic and learned positions factorise"
+        )
     if model.kernel == "factorised":
-        if model.content or model.encoding not in ("quadratic", "learned"):
+        if not factorises:
             _refuse(
                 "model.kernel",
                 "factorised",
-                "'auto' or 'dense': only quadratic and learned positions factorise",
+                "'auto', 'dense' or 'blocked': only quadratic and learned positions factorise",
             )
-        if model.attention_dropout > 0:
-            _refuse("model.kernel", "factorised", "'auto' or 'dense', or set config.model.attention_dropout=0.0")
+        if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
+            _refuse(
+                "model.kernel",
+                "factorised",
+                "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'",
+            )
 
 
 def complete(config: ConfigDict) -> ConfigDict:

@@ -89,12 +89,8 @@ def position_attention(layer: SelfAttention, grid: tuple[int, int]) -> jax.Array
 
 def merged_maps(layer: SelfAttention) -> jax.Array:
     """`W^(h) = W_val^(h) W_out^(h)`: `(h, D_in, D_out)`."""
-    output = layer.output.kernel[...]
-    output = output.reshape(layer.num_heads, -1, output.shape[-1])
-    if layer.value is None:
-        return output
-    value = layer.value.kernel[...]
-    return jnp.einsum("dhv,hvo->hdo", value.reshape(value.shape[0], layer.num_heads, -1), output)
+    value, output = layer.maps()
+    return output if value is None else jnp.einsum("hdv,hvo->hdo", value, output)
 
 
 def shift_weights(attention: jax.Array, kernel_size: int) -> jax.Array:

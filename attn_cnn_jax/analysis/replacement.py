@@ -47,11 +47,9 @@ class GivenAttention(nnx.Module):
         """`(b, H, W, D) -> (b, H, W, D)`."""
         batch, height, width, _ = x.shape
         pixels = height * width
-        values = x if self.layer.value is None else self.layer.value(x)
-        per_head = () if self.layer.value is None else (self.layer.num_heads,)
-        values = values.reshape(batch, pixels, *per_head, -1)
-        averages = kernels.dense(self.attention[...].reshape(-1, pixels, pixels), values)
-        return self.layer.output(averages.reshape(batch, height, width, -1))
+        attention = self.attention[...].reshape(-1, pixels, pixels)
+        attended = kernels.dense(attention, x.reshape(batch, pixels, -1), self.layer.maps())
+        return attended.reshape(batch, height, width, -1) + self.layer.bias
 
 
 class Result(NamedTuple):

@@ -2,6 +2,9 @@
 
 PyTorch keeps a linear map as `(out, in)` and a convolution as `(out, in, row, column)`; here they are
 `(in, out)` and `(row, column, in, out)`.
+
+The release counts positions along a row where it says `row`: its row tables and weights score shifts between
+columns, and its `col` ones shifts between rows. Centres are row first, as here.
 """
 
 import re
@@ -13,10 +16,10 @@ ATTENTION = {
     "embedding": "features_upscale",
     "attention.position.centre": "attention.self.attention_centers",
     "attention.position.spread": "attention.self.attention_spreads",
-    "attention.position.tables.row": "attention.self.row_embeddings.weight",
-    "attention.position.tables.column": "attention.self.col_embeddings.weight",
-    "attention.position.row_weight": "attention.self.head_keys_row.weight",
-    "attention.position.column_weight": "attention.self.head_keys_col.weight",
+    "attention.position.tables.row": "attention.self.col_embeddings.weight",
+    "attention.position.tables.column": "attention.self.row_embeddings.weight",
+    "attention.position.row_weight": "attention.self.head_keys_col.weight",
+    "attention.position.column_weight": "attention.self.head_keys_row.weight",
     "attention.content.query": "attention.self.query",
     "attention.content.key": "attention.self.key",
     "attention.output": "attention.self.value",
@@ -89,3 +92,10 @@ def transposed(name: str, x: np.ndarray) -> np.ndarray:
     if not name.endswith(".kernel"):
         return x
     return x.T if x.ndim == 2 else x.transpose(3, 2, 0, 1)
+
+
+def transposed_back(name: str, x: np.ndarray) -> np.ndarray:
+    """One of PyTorch's arrays in our order of axes; `name` is ours."""
+    if not name.endswith(".kernel"):
+        return x
+    return x.T if x.ndim == 2 else x.transpose(2, 3, 1, 0)

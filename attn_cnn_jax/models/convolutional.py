@@ -76,28 +76,17 @@ class ConvolutionalAttention(nnx.Module):
         pads = self.pads(x.shape[1:3])
         x = jnp.pad(x.astype(output.dtype), ((0, 0), *pads, (0, 0)))
         rows, columns = self.queries(x.shape[1:3])
-        heads = {"output": output.kernel[...].reshape(attention.num_heads, -1, output.out_features)}
-        if attention.value is not None:
-            value = attention.value.kernel[...]
-            heads["value"] = value.reshape(value.shape[0], attention.num_heads, -1).transpose(1, 0, 2)
+        maps = attention.maps()
         if self.exact:
-            heads["start"] = jnp.round(attention.position.centre[...]).astype(jnp.int32)
+            starts = jnp.round(attention.position.centre[...]).astype(jnp.int32)
+            result = kernels.sum_over_heads(
+                lambda start, values: shifted(values, start, rows, columns), starts, x, maps
+            )
         else:
             scores = attention.position.axis_scores(*x.shape[1:3])
-            heads["rows"] = kernels.softmax(scores[0][:, rows])
-            heads["columns"] = kernels.softmax(scores[1][:, columns])
-
-        def add_head(total, head):
-            values = x if "value" not in head else x @ head["value"].astype(x.dtype)
-            if self.exact:
-                average = shifted(values, head["start"], rows, columns)
-            else:
-                average = kernels.factorised(head["rows"][None], head["columns"][None], values)[..., 0, :]
-            return total + average @ head["output"].astype(x.dtype), None
-
-        shape = (x.shape[0], rows.size, columns.size, output.out_features)
-        bias = jnp.broadcast_to(output.bias[...].astype(x.dtype), shape)
-        return jax.lax.scan(add_head, bias, heads)[0]
+            of_queries = (scores[0][:, rows], scores[1][:, columns])
+            result = kernels.factorised(*map(kernels.softmax, of_queries), x, maps)
+        return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """Zeros before and after the rows and the columns of a picture of this size, in pixels."""
@@ -127,15 +116,15 @@ class ConvolutionalAttention(nnx.Module):
 
 
 def shifted(x: jax.Array, shift: jax.Array, rows: np.ndarray, columns: np.ndarray) -> jax.Array:
-    """The pixels at one shift from every query: `(b, H, W, d) -> (b, i, j, d)`.
+    """The pixels at one shift from every query: `(H, W, ...) -> (i, j, ...)`.
 
     Args:
       shift: `(2,)` integers.
       rows, columns: queries, `(i,)` and `(j,)`, evenly spaced.
     """
-    for axis, queries in ((1, rows), (2, columns)):
+    for axis, queries in enumerate((rows, columns)):
         stride = int(queries[1] - queries[0]) if queries.size > 1 else 1
         length = int(queries[-1] - queries[0]) + 1
-        x = jax.lax.dynamic_slice_in_dim(x, int(queries[0]) + shift[axis - 1], length, axis)
+        x = jax.lax.dynamic_slice_in_dim(x, int(queries[0]) + shift[axis], length, axis)
         x = jax.lax.slice_in_dim(x, 0, length, stride, axis)
     return x

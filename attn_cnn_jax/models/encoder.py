@@ -146,6 +146,7 @@ def self_attention(
         dtype=jnp.dtype(config.dtype),
         rngs=rngs,
         gated=config.gate,
+        dropout_on=config.attention_dropout_on,
     )
     if config.init == "grid":
         identity = config.init_values == "identity"

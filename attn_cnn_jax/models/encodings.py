@@ -5,6 +5,8 @@ An encoding adds up to two kinds of score terms, each under a name:
 Factorising encodings give `axis_scores`: a row and a column score that add up to the whole.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -18,6 +20,18 @@ from attn_cnn_jax.models.shifts import relative_positions
 RELATIVE_TERMS = ("content_content", "content_position", "position_content", "position_position")
 
 
+class Projections(NamedTuple):
+    """What scores read of pictures: queries and keys of all heads, `(b, H, W, h, D_h)`; None where unused."""
+
+    query: jax.Array | None = None
+    key: jax.Array | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return (self.key if self.query is None else self.query).shape[1:3]
+
+
 class Encoding(nnx.Module):
     """What every encoding answers; an encoding overrides what applies to it."""
 
@@ -28,8 +42,12 @@ class Encoding(nnx.Module):
         """Scores of the pixels in `query_rows` `(i,)`, by name: `(h, i, j, k, l)`."""
         return {}
 
-    def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
-        """Scores that depend on the picture `x` `(b, H, W, D)`, by name; broadcast to `(b, h, i, j, k, l)`."""
+    def project(self, x: jax.Array) -> "Projections":
+        """Queries and keys of pictures `(b, H, W, D)`."""
+        return Projections()
+
+    def content_terms(self, projections: "Projections", query_rows: jax.Array) -> dict[str, jax.Array]:
+        """Scores that depend on the picture, by name, of these queries; broadcast to `(b, h, i, j, k, l)`."""
         return {}
 
 
@@ -163,10 +181,11 @@ class Content(Encoding):
         self.query = linear(hidden_size, features, use_bias=use_bias, dtype=dtype, rngs=rngs)
         self.key = linear(hidden_size, features, use_bias=use_bias, dtype=dtype, rngs=rngs)
 
-    def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
-        query = split_heads(self.query(x[:, query_rows]), self.num_heads)
-        key = split_heads(self.key(x), self.num_heads)
-        return {"content": content_scores(query, key)}
+    def project(self, x: jax.Array) -> Projections:
+        return Projections(split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_heads))
+
+    def content_terms(self, projections: Projections, query_rows: jax.Array) -> dict[str, jax.Array]:
+        return {"content": content_scores(projections.query[:, query_rows], projections.key)}
 
 
 class Relative(Encoding):
@@ -239,11 +258,18 @@ class Relative(Encoding):
         column = look_up(column, relative_positions(jnp.arange(width), width))
         return {"position_position": row[:, :, None, :, None] + column[:, None, :, None, :]}
 
-    def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
-        _, height, width, _ = x.shape
+    def project(self, x: jax.Array) -> Projections:
+        return Projections(
+            *(None if layer is None else split_heads(layer(x), self.num_heads) for layer in (self.query, self.key))
+        )
+
+    def content_terms(self, projections: Projections, query_rows: jax.Array) -> dict[str, jax.Array]:
+        if not self.depends_on_content:
+            return {}
+        height, width = projections.size
         dtype = at_least_float32(self.dtype)
-        query = None if self.query is None else split_heads(self.query(x[:, query_rows]), self.num_heads)
-        key = None if self.key is None else split_heads(self.key(x), self.num_heads)
+        query = None if projections.query is None else projections.query[:, query_rows]
+        key = projections.key
         terms = {}
         if "content_content" in self.terms:
             terms["content_content"] = content_scores(query, key)
@@ -286,8 +312,11 @@ class Absolute(Content):
             None if grid is None else nnx.Param(jax.random.normal(rngs.params(), shape, at_least_float32(dtype)))
         )
 
-    def content_terms(self, x: jax.Array, query_rows: jax.Array) -> dict[str, jax.Array]:
-        return {"content_and_position": super().content_terms(x + self.positions(x), query_rows)["content"]}
+    def project(self, x: jax.Array) -> Projections:
+        return super().project(x + self.positions(x))
+
+    def content_terms(self, projections: Projections, query_rows: jax.Array) -> dict[str, jax.Array]:
+        return {"content_and_position": super().content_terms(projections, query_rows)["content"]}
 
     def positions(self, x: jax.Array) -> jax.Array:
         """`P` for a picture's activations `x` `(b, H, W, D)`: `(H, W, D)` in their type."""

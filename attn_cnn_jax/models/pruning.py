@@ -72,6 +72,9 @@ def covariance_penalty(parameters: Arrays) -> jnp.ndarray:
 def degenerate_heads(parameters: Arrays) -> dict[int, dict[int, str]]:
     """Degenerate heads of a network with a quadratic encoding.
 
+    Args:
+      parameters: by name; spreads `(h,)`, generalised `(h, 2, 2)`, in one over pixels.
+
     Returns:
       By layer, by head, why; layers without any are left out.
     """
@@ -129,7 +132,8 @@ def fixed(
     """Which entries training must leave alone to keep the positions or value maps of all heads but `free`.
 
     Returns:
-      By the parameter's name a boolean array that broadcasts to it, only where any entry is fixed.
+      By the parameter's name a boolean array `(1, ..., h d, ..., 1)` that broadcasts to it, only where any entry
+      is fixed.
     """
     names = (POSITIONS if positions else ()) + (VALUES if values else ())
     masks = {}
@@ -144,17 +148,17 @@ def fixed(
 
 
 def by_head(array: jnp.ndarray, axis: int, num_heads: int) -> jnp.ndarray:
-    """Splits the axis of heads and their channels in two, heads first."""
+    """Splits the axis of heads and their channels in two, heads first: `(..., h d, ...) -> (..., h, d, ...)`."""
     return array.reshape(*array.shape[:axis], num_heads, -1, *array.shape[axis + 1 :])
 
 
 def merged(array: jnp.ndarray, axis: int) -> jnp.ndarray:
-    """Joins the axis of heads and the axis of their channels behind it."""
+    """Joins the axis of heads and the axis of their channels behind it: `(..., h, d, ...) -> (..., h d, ...)`."""
     return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
 
 
 def head_mask(array: jnp.ndarray, axis: int, num_heads: int, heads: Collection[int]) -> np.ndarray:
-    """True at the entries of some heads, in a shape that broadcasts to `array`."""
+    """True at the entries of some heads: `(1, ..., h d, ..., 1)`, which broadcasts to `array`."""
     size = array.shape[axis] // num_heads
     along = np.repeat(np.isin(np.arange(num_heads), list(heads)), size)
     return along.reshape(*(-1 if a == axis else 1 for a in range(array.ndim)))

@@ -29,7 +29,10 @@ def split(model: nnx.Module) -> tuple[Skeleton, Arrays, Arrays]:
 
 
 def join(skeleton: Skeleton, parameters: Arrays, statistics: Arrays) -> nnx.Module:
-    """The network that `split` took apart, with these arrays; works on tracers too."""
+    """The network that `split` took apart, with these arrays, by the names and in the shapes (any) that it had there.
+
+    Works on tracers too.
+    """
     states = (
         jax.tree.unflatten(tree, [arrays[name] for name in names(tree)])
         for tree, arrays in ((skeleton.parameters, parameters), (skeleton.statistics, statistics))

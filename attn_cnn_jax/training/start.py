@@ -27,7 +27,7 @@ from attn_cnn_jax.training.checkpoints import saved_config
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness")
-MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "kernel", "dtype", *INITIAL)
+MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "kernel", "dtype", *INITIAL)
 
 
 def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:

@@ -147,21 +147,6 @@ def test_head_size_below_hidden_size_factors_the_value_map():
     chex.assert_trees_all_close(layer(x[None])[0], expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("encoding", ["quadratic", "learned"])
-def test_factorised_kernel_equals_dense_forward_and_backward(encoding):
-    layer, x = layer_and_picture(encoding=encoding)
-    graph, state = nnx.split(layer)
-
-    def loss(state, x, kernel):
-        layer = nnx.merge(graph, state, copy=True)
-        layer.kernel = kernel
-        return jnp.square(layer(x[None])).sum()
-
-    dense = jax.value_and_grad(loss, argnums=(0, 1))(state, x, "dense")
-    factorised = jax.value_and_grad(loss, argnums=(0, 1))(state, x, "factorised")
-    chex.assert_trees_all_close(factorised, dense, rtol=1e-11, atol=1e-12)
-
-
 def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre():
     layer, _ = layer_and_picture(encoding="quadratic", image_shape=(31, 31, 3))
     layer.position.centre[...] = jnp.array([[2.0, -1.0], [0.5, 0.25]])

@@ -59,10 +59,10 @@ def score_of_layer(encoding, state, picture):
         return loops.learned_score(
             query,
             key,
-            state["row_embeddings.weight"],
             state["col_embeddings.weight"],
-            state["head_keys_row.weight"][head],
+            state["row_embeddings.weight"],
             state["head_keys_col.weight"][head],
+            state["head_keys_row.weight"][head],
         )
 
     def score(head, query, key):

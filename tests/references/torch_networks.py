@@ -138,22 +138,24 @@ class LearnedSelfAttention(SelfAttention):
     """`score_h(delta) = w_row^(h) . e_row[delta_row] + w_col^(h) . e_col[delta_col]`, not scaled.
 
     A table of `M` positions has `2M - 1` vectors of the hidden size; `delta` is at index `delta + M - 1`.
+    Names as in the authors' release, where `row` is the position along a row: `row_embeddings` and `head_keys_row`
+    are `e_col` and `w_col` of the formula.
     """
 
     def __init__(self, hidden_size, num_heads, dropout, table_shape):
         super().__init__(hidden_size, num_heads, dropout)
         self.table_shape = table_shape
         rows, columns = table_shape
-        self.row_embeddings = nn.Embedding(2 * rows - 1, hidden_size)
-        self.col_embeddings = nn.Embedding(2 * columns - 1, hidden_size)
+        self.row_embeddings = nn.Embedding(2 * columns - 1, hidden_size)
+        self.col_embeddings = nn.Embedding(2 * rows - 1, hidden_size)
         self.head_keys_row = nn.Linear(hidden_size, num_heads, bias=False)
         self.head_keys_col = nn.Linear(hidden_size, num_heads, bias=False)
 
     def scores(self, x):
         rows, columns = self.table_shape
-        row_vectors = self.row_embeddings(axis_shifts(x.shape[1], x.device) + rows - 1)  # (i, k, d)
-        column_vectors = self.col_embeddings(axis_shifts(x.shape[2], x.device) + columns - 1)  # (j, l, d)
-        row, column = over_pixels(self.head_keys_row(row_vectors), self.head_keys_col(column_vectors))
+        row_vectors = self.col_embeddings(axis_shifts(x.shape[1], x.device) + rows - 1)  # (i, k, d)
+        column_vectors = self.row_embeddings(axis_shifts(x.shape[2], x.device) + columns - 1)  # (j, l, d)
+        row, column = over_pixels(self.head_keys_col(row_vectors), self.head_keys_row(column_vectors))
         return row + column
 
 

@@ -24,6 +24,7 @@ from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.runs import Run, load_run
+from attn_cnn_jax.training.metrics import read_metrics
 from attn_cnn_jax.training.positions import read_positions
 
 NAMES = ("curves", "training", "centres", "maps", "pictures")
@@ -106,6 +107,8 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     if run.config.model.name != "attention":
         return ("curves",)
     missing = set() if run.model.depends_on_content else {"pictures"}
+    if not read_metrics(workdir / "metrics.jsonl"):
+        missing.add("curves")
     if not read_positions(workdir):
         missing.add("training")
     return tuple(name for name in NAMES if name not in missing)

@@ -20,7 +20,12 @@ RANGE = 0.5  # pixels beyond the outermost centre
 
 
 def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
-    """`draw_layers` for a run's central query pixel; `layers` as `pictures.mean_attention` gives them."""
+    """Where all heads look from the central query pixel, with contours that hold 50% and 90% (Fig. 4, 12 to 14).
+
+    Args:
+      run: the run.
+      layers: one `(h, i, j, k, l)` a layer, as `pictures.mean_attention` gives them.
+    """
     query = pictures.centre(run)
     blocks = run.model.blocks
     found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]

@@ -29,14 +29,16 @@ def draw(workdirs: list[Path]) -> Figure:
             if not records:
                 raise UserError(f"{workdir} has no metrics yet: train it with train.py --workdir={workdir}")
             for split, line in LINES.items():
-                epochs = np.array([record["epoch"] for record in records if record["split"] == split])
-                if not len(epochs):
+                of_split = [record for record in records if record["split"] == split]
+                if not of_split:
                     continue
                 splits.add(split)
                 for axes, name, scale in ((accuracy, "accuracy", 100), (loss, "loss", 1)):
-                    values = scale * np.array([record[name] for record in records if record["split"] == split])
-                    width = 0.7 if split == "train" else 1.1
-                    axes.plot(epochs, values, line, color=style.look(n).colour, linewidth=width, gid=f"{n} {split}")
+                    known = [record for record in of_split if name in record]  # imported weights come without a loss
+                    epochs = np.array([record["epoch"] for record in known])
+                    values = scale * np.array([record[name] for record in known])
+                    look = {"color": style.look(n).colour, "linewidth": 0.7 if split == "train" else 1.1}
+                    axes.plot(epochs, values, line, marker="." if len(known) == 1 else "", gid=f"{n} {split}", **look)
             markers.append(Line2D([], [], color=style.look(n).colour))
         accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
         loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")

@@ -103,7 +103,7 @@ def picture_entries(run: Run, pictures: list[Picture], class_names: tuple[str, .
         yield {
             "name": picture.name,
             "label": picture.label,
-            "prediction": class_names[best] if class_names else f"class {best}",
+            "prediction": class_names[best] if best < len(class_names) else f"class {best}",
             "confidence": round(float(probabilities[best]), 4),
             "source": data_uri(picture.pixels),
             "content": content_data(run, scores(picture.pixels)) if scores else None,

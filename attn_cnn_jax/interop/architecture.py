@@ -1,0 +1,132 @@
+"""Which network a PyTorch checkpoint of the authors' release holds, from the names and shapes of its arrays."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import attention_config, resnet_config, validate
+from attn_cnn_jax.data.sources import SPECS, Spec
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.resnet import BLOCKS
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+MOST_NAMES = 8  # that one line of a message lists
+
+
+def network_config(shapes: Shapes) -> ConfigDict:
+    """The configuration of the network with these arrays; what arrays don't tell has its default.
+
+    Args:
+      shapes: by the release's names.
+
+    Raises:
+      UserError: for another kind of network, or one that no configuration here describes.
+    """
+    config = resnet(shapes) if "linear.weight" in shapes else attention(shapes)
+    model = config.model
+    spec = find_spec(model.image_shape[2], model.num_classes)
+    config.dataset.name = spec.name
+    if model.image_shape[0] == 0:  # a network that takes pictures of any size
+        model.image_shape = spec.image_shape
+    validate(config)
+    return config
+
+
+def attention(shapes: Shapes) -> ConfigDict:
+    """Configuration of an attention network; a picture size of 0 where no table says how far positions reach."""
+    layers = [int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.(\d+)\.", name))]
+    here = "encoder.layer.0.attention.self"
+    require(shapes, "features_upscale.weight", "encoder.layer.0.intermediate.dense.weight", "classifier.weight")
+    hidden_size, features = matrix(shapes, "features_upscale.weight")
+    channels, downsample = pixels(features)
+    values = {
+        "num_classes": matrix(shapes, "classifier.weight")[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": matrix(shapes, "encoder.layer.0.intermediate.dense.weight")[0],
+        "num_layers": 1 + max(layers),
+        "downsample": downsample,
+    }
+    height = width = 0
+    if f"{here}.attention_spreads" in shapes:
+        isotropic = len(shapes[f"{here}.attention_spreads"]) == 1
+        values["encoding"] = "quadratic" if isotropic else "quadratic_generalized"
+        heads_of = "attention_centers"
+    elif f"{here}.head_keys_row.weight" in shapes:
+        values |= {"encoding": "learned", "content": f"{here}.query.weight" in shapes}
+        heads_of = "head_keys_row.weight"
+        require(shapes, f"{here}.row_embeddings.weight", f"{here}.col_embeddings.weight")
+        # A table of M positions has 2 M - 1 rows; the release's row tables run along a row.
+        height, width = (
+            (matrix(shapes, f"{here}.{name}_embeddings.weight")[0] + 1) // 2 * downsample for name in ("col", "row")
+        )
+    else:
+        raise UserError(
+            f"{here} has neither attention_spreads nor head_keys_row.weight: "
+            "allowed are quadratic and learned relative encodings"
+        )
+    counts = [f"encoder.layer.{n}.attention.self.{heads_of}" for n in range(values["num_layers"])]
+    require(shapes, *counts)
+    heads = tuple(matrix(shapes, name)[0] for name in counts)
+    if 0 in heads:
+        raise UserError(f"layer {heads.index(0) + 1} has no heads: allowed is at least one in every layer")
+    values["num_heads"] = heads[0] if len(set(heads)) == 1 else heads
+    return attention_config(image_shape=(height, width, channels), **values)
+
+
+def resnet(shapes: Shapes) -> ConfigDict:
+    """Configuration of a ResNet; the picture size is 0, any will do."""
+    stages = [len({name.split(".")[1] for name in shapes if name.startswith(f"layer{n}.")}) for n in range(1, 5)]
+    depths = {blocks: depth for depth, blocks in BLOCKS.items()}
+    if tuple(stages) not in depths or any(name.endswith(".conv3.weight") for name in shapes):
+        known = ", ".join(f"{depth} ({'-'.join(map(str, blocks))})" for blocks, depth in sorted(depths.items()))
+        raise UserError(
+            f"a ResNet with {'-'.join(map(str, stages))} blocks in its stages: allowed are the depths {known}, "
+            "blocks of two 3x3 convolutions"
+        )
+    require(shapes, "conv1.weight")
+    return resnet_config(
+        depth=depths[tuple(stages)],
+        num_classes=matrix(shapes, "linear.weight")[0],
+        image_shape=(0, 0, matrix(shapes, "conv1.weight", 4)[1]),
+    )
+
+
+def matrix(shapes: Shapes, name: str, ndim: int = 2) -> tuple[int, ...]:
+    """The shape of an array that must have two axes (or `ndim`)."""
+    if len(shapes[name]) != ndim:
+        raise UserError(f"{name} has the shape {shapes[name]}: allowed are {ndim} axes")
+    return shapes[name]
+
+
+def pixels(features: int) -> tuple[int, int]:
+    """Channels of a pixel and the side of the squares that become one: `12 -> (3, 2)`, `4 -> (1, 2)`."""
+    for channels in sorted({spec.image_shape[2] for spec in SPECS.values()}):
+        side = math.isqrt(features // channels)
+        if features > 0 and channels * side**2 == features:
+            return channels, side
+    raise UserError(f"features_upscale.weight reads {features} numbers a pixel: allowed is n^2 or 3 n^2")
+
+
+def find_spec(channels: int, num_classes: int) -> Spec:
+    """The data set with these channels and classes, or else one whose pictures have these channels."""
+    fits = [spec for spec in SPECS.values() if spec.image_shape[2] == channels]
+    if not fits:
+        raise UserError(f"a network for pictures of {channels} channels: allowed are those of {', '.join(SPECS)}")
+    return next((spec for spec in fits if spec.num_classes == num_classes), fits[0])
+
+
+def require(shapes: Shapes, *names: str) -> None:
+    """UserError that lists the names that are not there."""
+    if missing := [name for name in names if name not in shapes]:
+        found = f"its {len(shapes)} arrays are {listed(shapes)}" if shapes else "it has no arrays"
+        raise UserError(f"not a network of the authors' release: missing {listed(missing)}\n{found}")
+
+
+def listed(names) -> str:
+    """The first names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

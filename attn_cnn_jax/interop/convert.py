@@ -1,0 +1,129 @@
+"""A network of the authors' release as a run's state, and back."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.interop.architecture import listed, network_config
+from attn_cnn_jax.interop.names import pytorch_name, to_pytorch, transposed_back
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.encoder import head_size
+from attn_cnn_jax.models.resnet import BLOCKS
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs import Run
+from attn_cnn_jax.training.optimizer import create_optimizer
+from attn_cnn_jax.training.step import TrainState
+
+BATCHES = "num_batches_tracked"  # steps, as PyTorch's batch norm counts them
+
+
+class Checkpoint(NamedTuple):
+    """A file of the release.
+
+    Attributes:
+      arrays: NumPy arrays by the release's names, float32 but for counts.
+      epoch: the last epoch, from 0; None where the file has none.
+      test_accuracy: after it, from 0 to 1; None where the file has none.
+    """
+
+    arrays: dict[str, np.ndarray]
+    epoch: int | None
+    test_accuracy: float | None
+
+
+def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
+    """The run's configuration, and a state whose optimizer has not moved yet.
+
+    Raises:
+      UserError: with the names, if arrays are missing, unknown or of another shape.
+    """
+    arrays = dict(checkpoint.arrays)
+    counts = [int(arrays.pop(name)) for name in list(arrays) if name.endswith(BATCHES)]
+    config = network_config({name: array.shape for name, array in arrays.items()})
+    if drop_copies(arrays, config.model):
+        config.model.share_tables = True
+    abstract = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))[1:]
+    ours = {pytorch_name(name, stages(config.model)): name for group in abstract for name in group}
+    check_names(arrays, ours, abstract[0] | abstract[1])
+    network = {ours[name]: jnp.asarray(transposed_back(ours[name], array)) for name, array in arrays.items()}
+    parameters, statistics = ({name: network[name] for name in group} for group in abstract)
+    steps = counts[0] if counts else steps_of(checkpoint.epoch, config)
+    optimizer = create_optimizer(config.optimizer, lambda step: 0.0).init(parameters)
+    return config, TrainState(jnp.int32(steps), parameters, statistics, optimizer)
+
+
+def stages(model: ConfigDict) -> tuple[int, ...] | None:
+    """Blocks in the stages of a ResNet; None for an attention network."""
+    return BLOCKS[model.depth] if model.name == "resnet" else None
+
+
+def steps_of(epoch: int | None, config: ConfigDict) -> int:
+    """How many steps a run here would have done after an epoch (from 0)."""
+    if epoch is None:
+        return 0
+    return max(0, epoch + 1) * (SPECS[config.dataset.name].train_examples // config.train.batch_size)
+
+
+def drop_copies(arrays: dict[str, np.ndarray], model: ConfigDict) -> bool:
+    """Whether all layers have the same position tables; then only those of the first layer are kept."""
+    if model.get("encoding") != "learned" or model.num_layers == 1:
+        return False
+    table = "encoder.layer.{}.attention.self.{}_embeddings.weight".format
+    copies = {table(n, axis): table(0, axis) for n in range(1, model.num_layers) for axis in ("row", "col")}
+    same = all(name in arrays and np.array_equal(arrays[name], arrays[first]) for name, first in copies.items())
+    for name in copies if same else ():
+        del arrays[name]
+    return same
+
+
+def check_names(arrays: Mapping[str, np.ndarray], ours: Mapping[str, str], abstract: Mapping) -> None:
+    """UserError that lists the arrays that are missing, unknown, or of a shape that the others don't allow."""
+    problems = {"missing": [name for name in ours if name not in arrays]}
+    problems["unknown"] = [name for name in arrays if name not in ours]
+    problems["of another shape than the rest asks for"] = [
+        f"{name} {arrays[name].shape}"
+        for name, our_name in ours.items()
+        if name in arrays and transposed_back(our_name, arrays[name]).shape != abstract[our_name].shape
+    ]
+    if any(problems.values()):
+        found = "; ".join(f"{what}: {listed(names)}" for what, names in problems.items() if names)
+        raise UserError(f"not a network of the authors' release\n{found}")
+
+
+def check_release_has(run: Run) -> None:
+    """UserError unless the release can load the run's network."""
+    model, which = run.config.model, None
+    if model.name == "resnet":
+        which = "layers" if model.layers != "convolution" else None
+    elif model.encoding not in ("quadratic", "quadratic_generalized", "learned"):
+        which = "encoding"
+    elif model.gate:
+        which = "gate"
+    elif model.content and model.encoding != "learned":
+        which = "content"
+    elif head_size(model) != model.hidden_size and (model.content or head_size(model) < model.hidden_size):
+        which = "head_size"
+    if which:
+        raise UserError(
+            f"config.model.{which}={model[which]!r}: the authors' release has no such network; it has quadratic and "
+            "learned relative encodings, heads of the hidden size, and ResNets"
+        )
+
+
+def state_dict(run: Run) -> dict[str, np.ndarray]:
+    """All arrays of a run's network, as the release names them."""
+    model = run.config.model
+    parameters, statistics = split(run.model)[1:]
+    arrays = to_pytorch(parameters | statistics, blocks_a_stage=stages(model))
+    for name in [name for name in arrays if name.endswith("running_mean")]:
+        arrays[name.replace("running_mean", BATCHES)] = np.int64(run.step)
+    if model.get("share_tables"):
+        for name in [name for name in arrays if name.endswith("_embeddings.weight")]:
+            arrays |= {name.replace(".0.", f".{n}.", 1): arrays[name] for n in range(1, model.num_layers)}
+    return arrays

@@ -1,0 +1,177 @@
+"""All kernels compute the same attention; what they keep in memory differs."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.models import attention as attention_module
+from attn_cnn_jax.models import create_model, kernels
+from attn_cnn_jax.models.encoder import self_attention
+
+GRID = (6, 4)
+HIDDEN, HEADS = 8, 3
+ENCODINGS = {
+    "quadratic": {"encoding": "quadratic"},
+    "learned": {"encoding": "learned"},
+    "value maps": {"encoding": "quadratic", "head_size": 3},
+    "generalised": {"encoding": "quadratic_generalized"},
+    "content": {"encoding": "learned", "content": True},
+    "gated": {"encoding": "quadratic", "content": True, "gate": True},
+    "relative": {"encoding": "relative", "head_size": 5},
+    "absolute": {"encoding": "absolute_learned"},
+}
+CASES = [(name, "blocked") for name in ENCODINGS] + [
+    (name, "factorised") for name in ("quadratic", "learned", "value maps")
+]
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def layer(grid=GRID, *, seed=0, **options):
+    config = attention_config(
+        image_shape=(*grid, 3), downsample=1, hidden_size=HIDDEN, num_heads=HEADS, dtype="float64", **options
+    ).model
+    return self_attention(config, grid, HEADS, None, rngs=nnx.Rngs(seed))
+
+
+def value_and_gradients(layer, x, kernel, key=None):
+    """`sum MHSA(x)^2` and its gradients with respect to parameters and pictures."""
+    graph, state = nnx.split(layer)
+
+    def loss(state, x):
+        layer = nnx.merge(graph, state, copy=True)
+        layer.kernel = kernel
+        return jnp.square(layer(x, key)).sum()
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(state, x)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("name", "kernel"), CASES)
+@pytest.mark.parametrize("batch", [1, 6])
+def test_kernels_equal_dense_forward_and_backward(name, kernel, batch, monkeypatch):
+    monkeypatch.setattr(kernels, "QUERIES_A_BLOCK", 9)  # two of six rows of four pixels
+    monkeypatch.setattr(kernels, "PIXELS_A_CHUNK", 60)  # two pictures
+    jax.clear_caches()
+    x = jax.random.normal(jax.random.key(1), (batch, *GRID, HIDDEN), jnp.float64)
+    network = layer(**ENCODINGS[name])
+    dense = value_and_gradients(network, x, "dense")
+    chex.assert_trees_all_close(value_and_gradients(network, x, kernel), dense, rtol=1e-10, atol=1e-11)
+
+
+def test_blocks_and_chunks_divide_what_they_split():
+    assert [kernels.rows_a_block(*grid) for grid in ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))] == [
+        16, 8, 2, 2, 1, 1,
+    ]  # fmt: skip
+    seen = []
+    x = jnp.arange(2 * 6 * 640, dtype=jnp.float32).reshape(6, 640, 2)
+    y = kernels.in_chunks(lambda part: seen.append(part.shape) or 2 * part, x)
+    chex.assert_trees_all_equal(y, 2 * x)
+    assert seen[-1] == (2, 640, 2)
+
+
+@pytest.mark.usefixtures("float64")
+def test_factors_are_dropped_on_their_own_and_keep_the_mean():
+    """Each probability becomes P times two factors, 0 or 1/(1 - rate), one for its row shift and one for its column."""
+    rate = 0.5
+    network = layer((5, 4), attention_dropout=rate, attention_dropout_on="factors")
+    network.output.kernel[...] = jnp.ones_like(network.output.kernel[...])
+    network.output.bias[...] = jnp.zeros_like(network.output.bias[...])
+    # One picture a key pixel, that pixel 1 and all else 0: the layer's output is the sum over heads of probabilities.
+    x = jnp.repeat(jnp.eye(20, dtype=jnp.float64).reshape(20, 5, 4, 1), HIDDEN, axis=-1) / HIDDEN
+    expected = np.asarray(network.probabilities(x)).sum(axis=0)
+    step = jax.jit(lambda key: network(x, key)[..., 0].reshape(20, 20).T)
+    draws = np.stack([np.asarray(step(jax.random.key(n))) for n in range(300)])
+    standard_error = draws.std(axis=0) / np.sqrt(len(draws))
+    assert (np.abs(draws.mean(axis=0) - expected) < 5 * standard_error + 1e-12).all()
+    assert network.kernel_for((1, 32, 32, HIDDEN), training=True) == "factorised"
+    one_head = layer((5, 4), attention_dropout=rate, attention_dropout_on="factors")
+    one_head.output.kernel[...] = jnp.zeros_like(one_head.output.kernel[...]).at[:HIDDEN].set(1)
+    one_head.output.bias[...] = jnp.zeros_like(one_head.output.bias[...])
+    dropped = np.asarray(one_head(x, jax.random.key(7))[..., 0]).reshape(20, 5, 4).transpose(1, 2, 0)
+    factor = dropped.reshape(5, 4, 5, 4) / np.asarray(one_head.probabilities(x))[0].reshape(5, 4, 5, 4)
+    rows = factor.max(axis=(1, 3)) > 0
+    columns = factor.max(axis=(0, 2)) > 0
+    assert rows.mean() not in (0, 1)
+    assert columns.mean() not in (0, 1)
+    expected = (rows[:, None, :, None] & columns[None, :, None, :]) / (1 - rate) ** 2
+    np.testing.assert_allclose(factor, expected, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["quadratic", "generalised", "content"])
+def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, monkeypatch):
+    monkeypatch.setattr(kernels, "QUERIES_A_BLOCK", 9)
+    jax.clear_caches()
+    masks = []
+    original = attention_module.dropout
+    monkeypatch.setattr(
+        attention_module, "dropout", lambda key, x, rate: masks.append(x.shape) or original(key, x, rate)
+    )
+    network = layer(attention_dropout=0.4, **ENCODINGS[name])
+    x = jax.random.normal(jax.random.key(1), (2, *GRID, HIDDEN), jnp.float64)
+    network.kernel = "blocked"
+    draws = np.stack(jax.lax.map(lambda key: network(x, key), jax.random.split(jax.random.key(0), 300)))
+    assert masks[0][-2:] == (8, 24)
+    standard_error = draws.std(axis=0) / np.sqrt(len(draws))
+    expected = np.asarray(network(x))
+    assert (np.abs(draws.mean(axis=0) - expected) < 5 * standard_error + 1e-12).all()
+    again = value_and_gradients(network, x, "blocked", jax.random.key(3))
+    chex.assert_trees_all_close(again, value_and_gradients(network, x, "blocked", jax.random.key(3)), rtol=0)
+
+
+def peak_bytes(name, kernel, size, batch=1):
+    """Temporary memory of one training step of a two-layer network on `size x size` attention pixels, compiled."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 2, "num_heads": 2, "downsample": 1}
+    config = attention_config(
+        image_shape=(size, size, 3), kernel=kernel, attention_dropout=0.0, **sizes, **ENCODINGS[name]
+    )
+    graph, state = nnx.split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+
+    def loss(state, x):
+        return nnx.merge(graph, state, copy=True)(x, key=jax.random.key(0)).sum()
+
+    x = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(state, x).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "sizes"),
+    [
+        ("quadratic", "factorised", (64, 128)),
+        ("learned", "factorised", (64, 128)),
+        ("generalised", "blocked", (64, 128)),
+        ("content", "blocked", (64, 128)),
+    ],
+)
+def test_memory_grows_as_the_pixels(name, kernel, sizes):
+    small, large = (peak_bytes(name, kernel, size) for size in sizes)
+    pixels = (sizes[1] / sizes[0]) ** 2
+    assert large / small <= 1.2 * pixels
+
+
+def test_dense_memory_grows_as_the_square_of_the_pixels():
+    """The check above can fail."""
+    assert peak_bytes("quadratic", "dense", 64) / peak_bytes("quadratic", "dense", 32) > 2 * 4
+
+
+@pytest.mark.parametrize("kernel", ["dense", "factorised", "blocked"])
+def test_bfloat16_attention_stays_near_float32(kernel):
+    config = {"image_shape": (8, 8, 3), "downsample": 1, "hidden_size": HIDDEN, "num_heads": HEADS, "kernel": kernel}
+    config |= {"attention_dropout": 0.0, "encoding": "quadratic"}
+    networks = [
+        self_attention(attention_config(dtype=dtype, **config).model, (8, 8), HEADS, None, rngs=nnx.Rngs(0))
+        for dtype in ("float32", "bfloat16")
+    ]
+    x = jax.random.normal(jax.random.key(1), (2, 8, 8, HIDDEN))
+    wide, narrow = (network(x) for network in networks)
+    assert narrow.dtype == jnp.bfloat16
+    chex.assert_trees_all_close(narrow.astype(jnp.float32), wide, atol=0.03)
