@@ -88,7 +88,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
         if isinstance(error, flags.Error) and not str(error).startswith("flag --config="):
             raise
         cause = error
-        while isinstance(cause, flags.Error) and cause.__context__:
+        while cause.__context__ and "Error whilst parsing config file" in str(cause):
             cause = cause.__context__
         name = next((a.partition("=")[2] for a in plain if a.lstrip("-").startswith("config=")), "the config file")
         raise UserError(f"{name} cannot be loaded: {type(cause).__name__}: {shortened(cause)}") from error

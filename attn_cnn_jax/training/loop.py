@@ -17,6 +17,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
+from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
 from attn_cnn_jax.training.metrics import MetricsWriter, Progress, last_records
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.positions import create_recorder
@@ -59,36 +60,18 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     config, workdir = complete(config), Path(workdir)
     mesh = data_mesh()
     check_devices(config, mesh.size)
+    check_memory(config)
     dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
     check_counts(config, len(dataset.train.labels))
     with files.locked(workdir) if is_main() else nullcontext():
         if is_main():
             files.check_same(workdir, files.read_config(workdir), config)
         begun = [begin(config, workdir, seed) for seed in seeds_of(config)]
-        beginning = begun[0][0], [model for _, model in begun]
+        this = Run(begun[0][0], [model for _, model in begun], workdir, mesh, dataset, draw_figures)
         if is_main():
             files.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
         with stop_requests() as stop:
-            return Run(*beginning, workdir, mesh, dataset, draw_figures).train(stop)
-
-
-def check_devices(config: ConfigDict, num_devices: int) -> None:
-    """UserError unless a batch splits evenly over the devices."""
-    if config.train.batch_size % num_devices:
-        raise UserError(
-            f"config.train.batch_size={config.train.batch_size}: "
-            f"allowed is a multiple of {num_devices}, the number of devices that a batch is split over"
-        )
-
-
-def check_counts(config: ConfigDict, num_pictures: int) -> None:
-    """UserError unless the training set fills a batch beside the validation split."""
-    batch_size, num_validation = config.train.batch_size, config.dataset.num_validation
-    if num_validation + batch_size > num_pictures:
-        raise UserError(
-            f"config.train.batch_size={batch_size} and config.dataset.num_validation={num_validation}: "
-            f"allowed is together at most {num_pictures}, the training pictures of {config.dataset.name}"
-        )
+            return this.train(stop)
 
 
 class Run:

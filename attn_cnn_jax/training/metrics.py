@@ -26,8 +26,8 @@ NUMBER = int | float
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """The records of a metrics.jsonl; see `read_records`."""
-    return read_records(path, {"step": int, "epoch": NUMBER, "split": str, "loss": NUMBER, "accuracy": NUMBER})
+    """The records of a metrics.jsonl; see `read_records`. Imported weights come without a loss."""
+    return read_records(path, {"step": int, "epoch": NUMBER, "split": str, "accuracy": NUMBER})
 
 
 def read_records(path: Path | str, fields: dict[str, type]) -> list[dict]:

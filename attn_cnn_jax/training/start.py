@@ -98,6 +98,8 @@ def create_from_kernel(config: ConfigDict, seed: int) -> nnx.Module:
         if not isinstance(kernel, np.ndarray) or kernel.shape != shape or kernel.dtype.kind != "f":
             found = f"{kernel.shape} {kernel.dtype}" if isinstance(kernel, np.ndarray) else "several arrays"
             raise UserError(f"config.start.kernel={path!r} holds {found}: allowed is {shape}, floating point")
+        if not np.isfinite(kernel).all():
+            raise UserError(f"config.start.kernel={path!r} holds numbers that are not finite: save it anew")
         start_on_grid(block.attention, config.model.locality, kernel)
     return model
 

@@ -129,7 +129,7 @@ def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, mess
 
 
 def test_a_resnet_has_no_heads(resnet_run, capsys):
-    assert heads.main([str(resnet_run)]) == 1
+    assert heads.main([str(resnet_run), "--query=0,0"]) == 1
     assert capsys.readouterr().err == "a resnet has no attention to show\n"
 
 

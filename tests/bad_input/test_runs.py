@@ -1,0 +1,276 @@
+"""Run directories that are none, are damaged, or come from elsewhere; and what is asked of a good one."""
+
+import json
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis import convolution, heads, summary
+from attn_cnn_jax.analysis.figures import __main__ as figures
+from attn_cnn_jax.analysis.viewer import __main__ as viewer
+from attn_cnn_jax.training import checkpoints, files
+
+COMMANDS = {
+    "load_run": load_run,
+    "heads": lambda run: heads.main([str(run)]),
+    "figures": lambda run: figures.main([str(run)]),
+    "viewer": lambda run: viewer.main([str(run)]),
+    "convolution": lambda run: convolution.main([str(run)]),
+}
+
+
+@pytest.fixture
+def copy(quadratic_run, tmp_path):
+    """A run directory that may be damaged."""
+    return shutil.copytree(quadratic_run, tmp_path / "run")
+
+
+def no_config(run):
+    (run / "config.json").unlink()
+
+
+def a_file(run):
+    shutil.rmtree(run)
+    run.write_text("x")
+
+
+def empty(run):
+    shutil.rmtree(run)
+    run.mkdir()
+
+
+def no_checkpoints(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+def a_file_for_checkpoints(run):
+    no_checkpoints(run)
+    (run / "checkpoints").write_text("x")
+
+
+def an_empty_checkpoint(run):
+    shutil.rmtree(run / "checkpoints/20")
+    (run / "checkpoints/20").mkdir()
+
+
+def without(part):
+    return lambda run: shutil.rmtree(run / "checkpoints/20" / part)
+
+
+def with_junk(part, text):
+    def damage(run):
+        for path in (run / "checkpoints/20" / part).iterdir():
+            if path.is_file():
+                path.write_text(text)
+
+    return damage
+
+
+def of_a_newer_version(run):
+    """A whole checkpoint, checksums included, of a network that is not known here."""
+
+    def add(part, change):
+        for path in (run / "checkpoints/20" / part).iterdir():
+            if path.is_file() and path.name == "metadata":
+                values = json.loads(path.read_text())
+                change(values)
+                path.write_text(json.dumps(values))
+                return values
+
+    config = add("config", lambda values: values["model"].update(wings=2))
+    add("checksums", lambda values: values.update(config=checkpoints.checksum_of_text(config)))
+
+
+RUNS = [
+    (empty, "is not a run directory"),
+    (a_file, "is not a run directory"),
+    (shutil.rmtree, "is not a run directory"),
+    (no_config, "is not a run directory"),
+    (no_checkpoints, "has no checkpoint yet"),
+    (a_file_for_checkpoints, "has no checkpoint yet"),
+    (an_empty_checkpoint, "the checkpoint of step 20"),
+    (of_a_newer_version, "was trained by another version of attn-cnn-jax: config.model.wings is not"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("damage", "message"), RUNS, ids=[damage.__name__ for damage, _ in RUNS])
+def test_a_run_that_is_none(copy, refused, damage, message, command):
+    damage(copy)
+    refused(lambda: COMMANDS[command](copy), message)
+
+
+DAMAGE = [
+    ("no network", without("network"), "its network cannot be read"),
+    ("no config", without("config"), "its config cannot be read"),
+    ("no checksums", without("checksums"), "its checksums cannot be read"),
+    ("config {", with_junk("config", "{"), "its config cannot be read"),
+    ("config []", with_junk("config", "[]"), "its config holds no JSON object"),
+    ("config {}", with_junk("config", "{}"), "the checksum of its config is not the one saved"),
+    ("checksums []", with_junk("checksums", "[]"), "its checksums holds no JSON object"),
+    ("checksums {}", with_junk("checksums", "{}"), "the checksum of its config is not the one saved"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
+def test_a_damaged_checkpoint(copy, refused, damage, message):
+    damage(copy)
+    refused(lambda: load_run(copy), message)
+
+
+@pytest.mark.parametrize("step", ["newest", "best", -1, 3, 1.5, None, True, "20", ()])
+def test_a_step_that_there_is_not(quadratic_run, refused, step):
+    refused(lambda: load_run(quadratic_run, step), "no best checkpoint" if step == "best" else f"step={step!r}")
+
+
+LINES = {
+    "no JSON": b"{\n",
+    "no object": b"[]\n",
+    "no keys": b"{}\n",
+    "wrong types": b'{"step": "a", "epoch": [], "split": 1, "loss": null, "accuracy": "", "layers": 3}\n',
+    "no text": b"\xff\xfe\n",
+    "very deep": b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_damaged_records(copy, refused, line):
+    for name, command in (("metrics", figures.main), ("positions", viewer.main)):
+        path = copy / f"{name}.jsonl"
+        before = path.read_bytes()
+        path.write_bytes(before + LINES[line] + before)
+        n = before.count(b"\n") + 1
+        refused(lambda command=command: command([str(copy)]), f"{name}.jsonl is damaged in line {n}: remove that line")
+        path.write_bytes(before)
+
+
+CONFIGS = {"no JSON": "{", "no object": "[]", "no values": "null", "very deep": "[" * 100_000, "no text": "\0"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_damaged_config(copy, refused, name):
+    (copy / "config.json").write_text(CONFIGS[name])
+    refused(lambda: files.read_config(copy), "config.json is damaged")
+
+
+def test_checkpoints_of_another_run_are_not_set_aside_as_damaged(copy, content_run, refused, monkeypatch):
+    from attn_cnn_jax.training.loop import run
+
+    config = files.read_config(copy)
+    shutil.copytree(content_run / "checkpoints/20", copy / "checkpoints/21")
+    config.train.batch_size = 80
+    files.write_atomically(copy / "config.json", files.to_json(config))
+    refused(lambda: run(config, copy), "the checkpoint of step 21 in")
+    assert not (copy / "damaged").exists()
+
+
+FLAGS = [
+    (heads.main, "--step=99", "step=99: "),
+    (heads.main, "--step=best", "has no best checkpoint"),
+    (heads.main, "--query=8,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
+    (heads.main, "--query=-1,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
+    (heads.main, "--grid=100000", "--grid=100000: allowed is 1 to 15"),
+    (heads.main, "--csv=TMP", "Is a directory; choose another --csv=FILE"),
+    (heads.main, "--csv=TMP/no/file", "No such file or directory; choose another --csv=FILE"),
+    (figures.main, "--figures=pictures --out=TMP/o", "allowed is --figures=maps"),
+    (figures.main, "--figures=maps --out=TMP/text", "choose another --out=DIR"),
+    (figures.main, "--figures=maps --out=/proc/o", "choose another --out=DIR"),
+    (figures.main, "--query=99,99 --out=TMP/o", "allowed is ROW,COLUMN from 0,0 to 7,7"),
+    (figures.main, "--layer=9 --out=TMP/o", "--layer=9: allowed is 1 to 2"),
+    (figures.main, "--epochs=nan --out=TMP/o", "no positions were recorded at epoch nan"),
+    (figures.main, "--epochs=-5 --out=TMP/o", "no positions were recorded at epoch -5"),
+    (figures.main, "TMP --out=TMP/o", "has no metrics yet"),
+    (viewer.main, "--out=TMP", "Is a directory; choose --out=FILE"),
+    (viewer.main, "--out=TMP/no/file", "No such file or directory; choose --out=FILE"),
+    (viewer.main, "--images=-1 --out=TMP/o", "--images=-1: the test split of digits has"),
+    (viewer.main, "--images=99999 --out=TMP/o", "--images=99999: the test split of digits has"),
+    (viewer.main, "--image=TMP/nope.png --out=TMP/o", "there is no file"),
+    (viewer.main, "--image=TMP/text --out=TMP/o", "cannot be read as a picture"),
+    (viewer.main, "--image=TMP/half.png --out=TMP/o", "cannot be read as a picture"),
+    (viewer.main, "--image=TMP/bomb.png --out=TMP/o", "decompression bomb"),
+    (viewer.main, "--size=100000x100000 --out=TMP/o", "choose a smaller --size"),
+    (viewer.main, "--megabytes=0.0001 --out=TMP/o", "choose --megabytes above"),
+    (convolution.main, "--test_images=99999 --out=TMP/o", "the test split of digits has"),
+    (summary.main, "", "cannot be loaded"),
+]
+
+
+@pytest.mark.parametrize(("command", "flags", "message"), FLAGS, ids=[f"{c.__module__} {f}" for c, f, _ in FLAGS])
+def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused, command, flags, message):
+    (tmp_path / "text").write_text("x")
+    Image.new("L", (50, 50)).save(tmp_path / "half.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:60])
+    header = b"IHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
+    claim = b"\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big")
+    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + claim + b"\0\0\0\0IDAT")
+    run = tmp_path / "text" if command is summary.main else quadratic_run
+    refused(lambda: command([str(run), *flags.replace("TMP", str(tmp_path)).split()]), message)
+
+
+NO_FLAGS = [
+    (heads.main, "--step=soon"),
+    (heads.main, "--query=1"),
+    (heads.main, "--images=0"),
+    (heads.main, "--grid=0"),
+    (figures.main, "--figures=portrait"),
+    (figures.main, "--epochs=soon"),
+    (figures.main, "--order=random"),
+    (viewer.main, "--size=0x3"),
+    (viewer.main, "--megabytes=nan"),
+    (viewer.main, "--megabytes=-1"),
+    (convolution.main, "--kernel_sizes=0"),
+    (convolution.main, "--kernel_sizes=3,x"),
+]
+
+
+@pytest.mark.parametrize(("command", "flag"), NO_FLAGS, ids=[f"{c.__module__} {f}" for c, f in NO_FLAGS])
+def test_bad_flags(quadratic_run, refused, command, flag):
+    refused(lambda: command([str(quadratic_run), flag]), flag.partition("=")[0], status=2)
+
+
+GOOD = np.zeros((2, 8, 8, 1), np.uint8)
+PICTURES = {
+    "one picture": GOOD[0],
+    "five axes": GOOD[None],
+    "in colour": np.zeros((2, 8, 8, 3), np.uint8),
+    "channels first": np.zeros((2, 1, 8, 8), np.uint8),
+    "floating point": GOOD.astype(np.float32),
+    "not a number": np.full((2, 8, 8, 1), np.nan),
+    "int64": GOOD.astype(np.int64),
+    "boolean": GOOD.astype(bool),
+    "none at all": GOOD[:0],
+    "without rows": GOOD[:, :0],
+    "ragged": [[1, 2], [3]],
+    "a path": "picture.png",
+    "objects": np.array([[[[None]]]]),
+    "a dict": {},
+}
+
+
+@pytest.fixture(scope="module")
+def position_only(quadratic_run):
+    return load_run(quadratic_run)
+
+
+@pytest.fixture(scope="module")
+def by_content(content_run):
+    return load_run(content_run)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(position_only, by_content, refused, name):
+    refused(lambda: position_only.predict(PICTURES[name]), "allowed is (B, H, W, 1) uint8")
+    refused(lambda: by_content.attention(PICTURES[name]), "allowed is (B, H, W, 1) uint8")
+
+
+def test_more_about_pictures(position_only, by_content, make_run, refused):
+    refused(lambda: by_content.attention(), "give images, uint8 (B, H, W, C)")
+    refused(lambda: by_content.predict(np.zeros((1, 9, 9, 1), np.uint8)), "a picture of 9x9 pixels")
+    halved = load_run(make_run("halved", downsample=2))
+    refused(lambda: halved.predict(np.zeros((1, 7, 8, 1), np.uint8)), "images of 7x8 pixels: allowed are")
+    for size in (0, -1, 1.5, "all", None):
+        refused(lambda size=size: position_only.predict(GOOD, size), "allowed is an integer from 1")
