@@ -24,7 +24,7 @@ def viewer(monkeypatch, runs, tmp_path):
     monkeypatch.setattr(sources, "load_dataset", lambda config, data_dir: dataset)
 
     def main(name, *arguments):
-        monkeypatch.setattr(command, "load_run", lambda workdir, step: runs[name])
+        monkeypatch.setattr(command, "load_run", lambda workdir, step, seed: runs[name])
         return command.main([str(tmp_path / "my run"), *map(str, arguments)])
 
     (tmp_path / "my run").mkdir()
