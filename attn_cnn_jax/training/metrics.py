@@ -26,16 +26,18 @@ NUMBER = int | float
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """The records of a metrics.jsonl; see `read_records`. Imported weights come without a loss."""
-    return read_records(path, {"step": int, "epoch": NUMBER, "split": str, "accuracy": NUMBER})
+    """The records of a metrics.jsonl, of imported weights without `loss`; see `read_records`."""
+    fields = {"step": int, "epoch": NUMBER, "split": str, "accuracy": NUMBER}
+    return read_records(path, fields, {"loss": NUMBER})
 
 
-def read_records(path: Path | str, fields: dict[str, type]) -> list[dict]:
+def read_records(path: Path | str, fields: dict[str, type], optional: dict[str, type] | None = None) -> list[dict]:
     """The records of a file of JSON lines; a last line that was cut off by a crash is left out.
 
     Args:
       path: of the file; where there is none, there are no records.
       fields: what every record must have, and of which type.
+      optional: of which type other fields are where a record has them.
 
     Raises:
       UserError: for a line that is no such record.
@@ -44,14 +46,16 @@ def read_records(path: Path | str, fields: dict[str, type]) -> list[dict]:
         lines = Path(path).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [parse(path, n, line, fields) for n, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+    kinds = fields, optional or {}
+    return [parse(path, n, line, *kinds) for n, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
 
-def parse(path: Path | str, n: int, line: bytes, fields: dict[str, type]) -> dict:
+def parse(path: Path | str, n: int, line: bytes, fields: dict[str, type], optional: dict[str, type]) -> dict:
     """A line as a record; UserError, naming the line, if it is none."""
     try:
         record = json.loads(line)
-        if all(isinstance(record[key], kind) for key, kind in fields.items()):
+        needed = fields | {key: kind for key, kind in optional.items() if key in record}
+        if all(isinstance(record[key], kind) for key, kind in needed.items()):
             return record
     except (ValueError, TypeError, LookupError, RecursionError):
         pass
