@@ -6,6 +6,7 @@ Of several seeds, arrays have one axis more (seeds.py).
 """
 
 import contextlib
+import errno
 import functools
 import gc
 import io
@@ -14,6 +15,7 @@ import logging
 import os
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,11 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.training.step import TrainState
+
+# Of what the system says, the part that a person can act on.
+REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))
 
 
 class Damaged(UserError):
@@ -67,8 +72,41 @@ def open_checkpoints(
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
 
 
-# Reading a finished run is no reason for a warning.
-logging.getLogger("absl").addFilter(lambda record: "directory is read only" not in record.getMessage())
+# Reading a finished run is no reason for a warning, and what fails in the background is said by `NotSaved`.
+SILENT = ("directory is read only", "in background save thread")
+logging.getLogger("absl").addFilter(lambda record: not any(text in record.getMessage() for text in SILENT))
+
+
+class NotSaved(UserError):
+    """A checkpoint that could not be written; those before it are whole."""
+
+
+@contextlib.contextmanager
+def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
+    """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
+    checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
+    try:
+        yield checkpoints
+        finish(checkpoints)
+    finally:
+        # After an error, closing raises what was already said, and threads print it once more.
+        with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+            checkpoints.close()
+
+
+def finish(checkpoints: ocp.CheckpointManager) -> None:
+    """Waits for what is being saved in the background; raises NotSaved if that fails."""
+    with not_saved(checkpoints):
+        checkpoints.wait_until_finished()
+
+
+@contextlib.contextmanager
+def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Orbax raises OSError, ValueError, RuntimeError for a full disk or a folder that went
+        reason = next((word for word in REASONS if word in str(error)), None) or shortened(error)
+        raise NotSaved(f"cannot save a checkpoint in {checkpoints.directory}: {reason}") from error
 
 
 def validation_accuracy(metrics: dict, number: int = 0) -> float:
@@ -95,21 +133,26 @@ def save(
     progress: dict,
     metrics: dict | None = None,
 ) -> None:
-    """Starts to save a checkpoint in the background; it appears under its step once it is complete."""
+    """Starts to save a checkpoint in the background; it appears under its step once it is complete.
+
+    Raises:
+      NotSaved: if this cannot begin, or the one before could not be completed.
+    """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
     plain = {"config": config.to_dict(), "progress": progress}
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
-    checkpoints.save(
-        step,
-        metrics=metrics,
-        args=ocp.args.Composite(
-            **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
-            **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
-        ),
-    )
+    with not_saved(checkpoints):
+        checkpoints.save(
+            step,
+            metrics=metrics,
+            args=ocp.args.Composite(
+                **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
+                **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
+            ),
+        )
 
 
 def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[TrainState, dict]:

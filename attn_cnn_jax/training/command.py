@@ -16,6 +16,8 @@ from attn_cnn_jax.training.loop import run
 from attn_cnn_jax.training.processes import Interrupted, say
 
 USAGE = "usage: python train.py --config=configs/NAME.py [--workdir=DIR] [--config.key=value ...]"
+HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which a process counts as dead
+END_OF_ALL = "start all processes again, each by the same command: they go on from the last checkpoint"
 OVERRIDE = re.compile(r"--?(config\.[^=]+)(?:=(.*))?", re.DOTALL)
 
 
@@ -47,6 +49,17 @@ def main(argv: list[str]) -> int:
         if values.multihost:
             connect(values)
         records = run(values.config, workdir, draw_figures)
+    except RuntimeError as error:  # of JAX's runtime, when it has lost the other processes
+        if jax.process_count() == 1:
+            raise
+        print(
+            f"another process of this run has ended: {shortened(error)}",
+            END_OF_ALL,
+            sep="\n",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)  # to leave in order would be to wait for it
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
@@ -181,7 +194,12 @@ def use_compilation_cache() -> None:
 def connect(values: flags.FlagValues) -> None:
     """Joins the other processes of the run (JAX's distributed runtime)."""
     try:
-        jax.distributed.initialize(values.coordinator_address, values.num_processes, values.process_id)
+        jax.distributed.initialize(
+            values.coordinator_address,
+            values.num_processes,
+            values.process_id,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+        )
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"--multihost: {error}\ngive --coordinator_address=HOST:PORT --num_processes=N --process_id=I"

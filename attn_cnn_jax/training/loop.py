@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, in_words
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training import checkpoints as ckpt
 from attn_cnn_jax.training import files
@@ -71,7 +71,11 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         if is_main():
             files.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
         with stop_requests() as stop:
-            return this.train(stop)
+            try:
+                return this.train(stop)
+            except (OSError, ckpt.NotSaved) as error:
+                reason = str(error) if isinstance(error, UserError) else f"cannot write to {workdir}: {in_words(error)}"
+                raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
 
 
 class Run:
@@ -107,7 +111,7 @@ class Run:
 
     def train(self, stop: dict) -> dict[str, dict]:
         """Trains to the end; see `run`."""
-        with ckpt.open_checkpoints(self.workdir, self.config, steps_per_epoch=self.steps_per_epoch) as self.checkpoints:
+        with ckpt.saving(self.workdir, self.config, self.steps_per_epoch) as self.checkpoints:
             self.window = self.restore()
             step = int(np.max(self.state.step))
             if step >= self.total_steps:
@@ -128,7 +132,6 @@ class Run:
                 if is_main():
                     self.progress.close()
                     self.writer.close()
-                self.checkpoints.wait_until_finished()
         return last_records(self.workdir)
 
     def restore(self) -> dict[str, list]:
@@ -167,7 +170,7 @@ class Run:
             count, stop_signal = agree(self.steps_ahead(step, seconds_a_step), stop["signal"])
             if stop_signal:
                 self.save(step)
-                self.checkpoints.wait_until_finished()
+                ckpt.finish(self.checkpoints)
                 raise Interrupted(
                     f"stopped after step {step} of {self.total_steps}, saved in {self.workdir}; "
                     "the same command goes on from there",
@@ -208,7 +211,7 @@ class Run:
         at = step + int(bad[0]) if bad.size else step + count - 1
         what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
         seed = f" of seed {self.config.seed + number}" if self.config.train.num_seeds > 1 else ""
-        self.checkpoints.wait_until_finished()
+        ckpt.finish(self.checkpoints)
         saved = self.checkpoints.latest_step()
         good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
         raise UserError(
