@@ -15,6 +15,7 @@ from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
 from attn_cnn_jax.training.files import read_config
@@ -39,7 +40,7 @@ class Run(NamedTuple):
         Returns:
           `(B, classes)` float32.
         """
-        return self._in_batches(lambda model, x: jax.nn.softmax(model(x)), images, batch_size)
+        return self._in_batches(lambda model, x: jax.nn.softmax(merged(model)(x)), images, batch_size)
 
     def attention(self, images: np.ndarray | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """What every head of every layer attends to.

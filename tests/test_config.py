@@ -7,8 +7,9 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import attention_config, complete, resnet_config, schema_of, validate
+from attn_cnn_jax.config import attention_config, complete, resnet_config, validate
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.schema import schema_of
 from attn_cnn_jax.training import command
 
 DIGITS = f"--config={Path(__file__).parents[1] / 'configs/digits.py'}"

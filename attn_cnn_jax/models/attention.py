@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from attn_cnn_jax.models import kernels
-from attn_cnn_jax.models.encodings import Content, Encoding, Projections
+from attn_cnn_jax.models.content_encodings import Content
+from attn_cnn_jax.models.encodings import Encoding, Projections
 from attn_cnn_jax.models.layers import dropout, linear
 from attn_cnn_jax.models.scores import at_least_float32
 

@@ -6,13 +6,12 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.models.attention import SelfAttention
+from attn_cnn_jax.models.content_encodings import Absolute, Relative
 from attn_cnn_jax.models.encodings import (
-    Absolute,
     Encoding,
     GeneralizedQuadratic,
     Learned,
     Quadratic,
-    Relative,
     RelativeTables,
 )
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
@@ -30,7 +29,10 @@ def space_to_depth(images: jax.Array, size: int) -> jax.Array:
 
 
 class Block(nnx.Module):
-    """BERT's post-norm block: `x = LN(x + drop(dense(attention(x))))`, `x = LN(x + drop(W2 gelu(W1 x)))`."""
+    """BERT's post-norm block: `x = LN(x + drop(dense(attention(x))))`, `x = LN(x + drop(W2 gelu(W1 x)))`.
+
+    For inference `dense` may be None: see merging.py.
+    """
 
     def __init__(self, attention: SelfAttention, config: ConfigDict, *, rngs: nnx.Rngs):
         hidden, dtype = config.hidden_size, jnp.dtype(config.dtype)
@@ -56,7 +58,9 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training."""
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        attended = self.dense(self.attention(x, keys[0]))
+        attended = self.attention(x, keys[0])
+        if self.dense is not None:
+            attended = self.dense(attended)
         x = self.attention_norm(x + dropout(keys[1], attended, self.dropout_rate))
         transformed = self.output(jax.nn.gelu(self.intermediate(x), approximate=False))
         return self.output_norm(x + dropout(keys[2], transformed, self.dropout_rate))
@@ -108,6 +112,12 @@ class AttentionClassifier(nnx.Module):
         height, width = (size // self.downsample for size in image_shape[:2])
         shape = jax.ShapeDtypeStruct((1, height, width, 0), jnp.float32)
         return [with_pixel_axes(block.attention.probabilities(shape), (height, width)) for block in self.blocks]
+
+    def kernels(self, batch: int, image_shape: tuple[int, int, int], *, training: bool) -> list[str]:
+        """Name of the attention kernel that runs in every layer, for a batch of pictures; see kernels.py."""
+        height, width = (size // self.downsample for size in image_shape[:2])
+        shape = (batch, height, width, self.embedding.out_features)
+        return [block.attention.kernel_for(shape, training=training) for block in self.blocks]
 
     @property
     def depends_on_content(self) -> bool:

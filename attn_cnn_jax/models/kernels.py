@@ -20,6 +20,9 @@ from attn_cnn_jax.models.scores import at_least_float32
 
 # Probabilities that a layer may keep for the backward pass before the blocked form is taken.
 DENSE_BYTES = 2**28
+# Time of a multiply-add of each kernel's averages, forward and backward, beside one of dense averages: what
+# `python -m benchmarks.kernels` fits.
+TIME_OF_A_MULTIPLY_ADD = {"dense": 1.0, "factorised": 5.0, "blocked": 1.3}
 QUERIES_A_BLOCK = 256
 # On CPUs the factorised products are limited by memory: a picture or a few at a time stay in the cache.
 PIXELS_A_CHUNK = 1280
@@ -45,7 +48,7 @@ def choose(
     shape: tuple[int, ...],
     num_heads: int,
 ) -> str:
-    """The kernel asked for where it applies; for "auto", and where it doesn't, the one that should be fastest.
+    """The kernel asked for where it applies; for "auto", and where it doesn't, the cheapest that fits.
 
     Args:
       kernel: "auto", "dense", "factorised" or "blocked".
@@ -57,10 +60,20 @@ def choose(
     if kernel in ("dense", "blocked") or (kernel == "factorised" and factorises):
         return kernel
     batch, height, width, _ = shape
-    if factorises:
-        return "dense" if height * width <= 64 else "factorised"
     probabilities = num_heads * (height * width) ** 2 * (1 if pictures_share else batch)
-    return "dense" if 4 * probabilities <= DENSE_BYTES else "blocked"
+    possible = ["blocked"]
+    possible += ["dense"] if 4 * probabilities <= DENSE_BYTES else []
+    possible += ["factorised"] if factorises else []
+    return min(possible, key=lambda name: cost(name, height, width))
+
+
+def cost(kernel: str, height: int, width: int) -> float:
+    """What a kernel's average over keys costs for one query pixel and channel, in multiply-adds of the dense one.
+
+    All else, above all the value and output maps, is the same for all kernels.
+    """
+    multiply_adds = height + width if kernel == "factorised" else height * width
+    return TIME_OF_A_MULTIPLY_ADD[kernel] * multiply_adds
 
 
 def attend(probabilities: jax.Array, values: jax.Array) -> jax.Array:

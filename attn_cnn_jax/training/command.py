@@ -10,8 +10,8 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax.config import allowed_values, unknown_key
 from attn_cnn_jax.errors import UserError, says_errors, shortened
+from attn_cnn_jax.schema import allowed_values, unknown_key
 from attn_cnn_jax.training.loop import run
 from attn_cnn_jax.training.processes import Interrupted, say
 

@@ -78,6 +78,15 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
 
 
+def kernels_in_words(config: ConfigDict, model: nnx.Module) -> str:
+    """Which attention kernels run, for the log; "" for a network that has none to choose."""
+    if config.model.name != "attention":
+        return ""
+    batch, image_shape = config.train.batch_size, config.model.image_shape
+    training, evaluation = ("/".join(sorted(set(model.kernels(batch, image_shape, training=t)))) for t in (True, False))
+    return f"; attention kernel: {training}" + (f", {evaluation} in evaluation" if evaluation != training else "")
+
+
 class Run:
     """One process's part in a run; `train` is its only use."""
 
@@ -91,6 +100,7 @@ class Run:
         draw_figures: DrawFigures | None,
     ):
         self.config, self.workdir, self.draw_figures = config, workdir, draw_figures
+        self.kernels = kernels_in_words(config, models[0])
         train, splits = dataset.train, {"test": dataset.test}
         if config.dataset.num_validation:
             train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
@@ -160,7 +170,7 @@ class Run:
     def loop(self, step: int, stop: dict) -> None:
         started = time.monotonic()
         train_steps = self.train_steps.lower(self.state, self.train_set, jnp.int32(1)).compile()
-        say(f"step compiled in {time.monotonic() - started:.1f} s; {self.total_steps - step} steps to go")
+        say(f"step compiled in {time.monotonic() - started:.1f} s; {self.total_steps - step} steps to go{self.kernels}")
         seconds, timed_steps, seconds_a_step = 0.0, 0, None
         if step == 0 and is_main():
             self.record_positions(0, 0.0, self.state.parameters)

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import Spec
+from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.pruning import covariance_penalty
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
 from attn_cnn_jax.training.optimizer import all_finite
@@ -162,7 +163,7 @@ def create_evaluate(
 
     def evaluate(seed: int | jax.Array, state: TrainState, pictures: Pictures):
         del seed  # nothing here is random
-        model = join(skeleton, state.parameters, state.statistics)
+        model = merged(join(skeleton, state.parameters, state.statistics))
         count = pictures.labels.shape[0]
 
         def body(sums, start):

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attn_cnn_jax.config import Field, attention_config, resnet_config, schema_of
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.schema import Field, schema_of
 from attn_cnn_jax.training import command
 
 CONFIGS = Path(__file__).parents[2] / "configs"

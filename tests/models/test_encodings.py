@@ -9,7 +9,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.encodings import RELATIVE_TERMS
+from attn_cnn_jax.models.content_encodings import RELATIVE_TERMS
 from tests.references import numpy_attention as naive
 
 HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 4, 3

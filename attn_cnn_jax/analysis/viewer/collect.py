@@ -12,8 +12,8 @@ from attn_cnn_jax.analysis.viewer.history import recorded_epochs
 from attn_cnn_jax.analysis.viewer.pictures import Picture, data_uri
 from attn_cnn_jax.analysis.viewer.positions import position_parameters, position_scores
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.content_encodings import RELATIVE_TERMS
 from attn_cnn_jax.models.encoder import space_to_depth
-from attn_cnn_jax.models.encodings import RELATIVE_TERMS
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import Run
 

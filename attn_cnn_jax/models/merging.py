@@ -1,0 +1,58 @@
+"""The same network with fewer linear maps, for inference."""
+
+import jax.numpy as jnp
+from flax import nnx
+
+from attn_cnn_jax.models.attention import SelfAttention
+from attn_cnn_jax.models.encoder import AttentionClassifier
+
+PAPER_PIXELS = 256  # 16x16
+
+
+def merged(model: nnx.Module, pixels: int = PAPER_PIXELS) -> nnx.Module:
+    """A copy in which linear maps that follow one another are one; its logits are the same to rounding.
+
+    In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. To be
+    used without dropout: the maps are not those that were trained. Other networks than attention classifiers are
+    returned as they are. Works on tracers too.
+
+    Args:
+      model: left as it is.
+      pixels: of the pictures to come, as attention sees them, `H W`.
+    """
+    if not isinstance(model, AttentionClassifier):
+        return model
+    model = nnx.clone(model)
+    for block in model.blocks:
+        merge_dense(block)
+        if block.attention.value is not None and merging_pays(block.attention, pixels):
+            merge_values(block.attention)
+    return model
+
+
+def merge_dense(block) -> None:
+    """`(Y W + b) W' + b' = Y (W W') + (b W' + b')`."""
+    output, dense = block.attention.output, block.dense
+    bias = output.bias[...] @ dense.kernel[...] + dense.bias[...]
+    kernel = output.kernel[...] @ dense.kernel[...]
+    output.kernel[...], output.bias[...] = kernel, bias
+    block.dense = None
+
+
+def merging_pays(layer: SelfAttention, pixels: int) -> bool:
+    """Whether averages of whole pixels (`D` channels a head) cost less than averages of values (`D_h`) and their map.
+
+    A head's multiply-adds for one pixel: `pixels` times the channels that are averaged, and the maps.
+    """
+    value, output = layer.value.kernel, layer.output.kernel
+    hidden, head, out = value.shape[0], value.shape[1] // layer.num_heads, output.shape[1]
+    return hidden * (pixels + out) < head * (hidden + pixels + out)
+
+
+def merge_values(layer: SelfAttention) -> None:
+    """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it."""
+    value = layer.value.kernel[...].reshape(-1, layer.num_heads, layer.value.out_features // layer.num_heads)
+    output = layer.output.kernel[...].reshape(layer.num_heads, value.shape[2], -1)
+    maps = jnp.einsum("Dhd,hdo->hDo", value, output)
+    layer.output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
+    layer.value = None

@@ -1,0 +1,110 @@
+"""Every attention kernel on one layer at several picture sizes: what is fastest, and what `auto` takes.
+
+    python -m benchmarks.kernels [--sizes 4 8 12 16 24 32] [--pixels 5120] [--hidden_size 400] [--json FILE]
+
+Forward and backward, without dropout, turn by turn in one process; each size with about as many pixels in all. The
+last columns are the kernel that `auto` takes and its time over that of the fastest; below, the times of a multiply-add
+of each kernel's averages beside a dense one, fitted to all sizes (`TIME_OF_A_MULTIPLY_ADD` in models/kernels.py).
+"""
+
+import argparse
+import statistics
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.models import kernels
+from attn_cnn_jax.models.encoder import self_attention
+from benchmarks.measure import table, turns, write_json
+
+NAMES = ("dense", "factorised", "blocked")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 12, 16, 24, 32], help="sides in pixels")
+    parser.add_argument("--pixels", type=int, default=5120, help="of a batch, about")
+    parser.add_argument("--hidden_size", type=int, default=400)
+    parser.add_argument("--num_heads", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=5, help="turns")
+    parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
+    options = parser.parse_args(argv)
+
+    rows, samples = [], []
+    for size in options.sizes:
+        batch = max(1, options.pixels // size**2)
+        times = turns({name: step(options, size, batch, name) for name in NAMES}, options.repeats)
+        medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+        chosen = layer(options, size, "auto").kernel_for((batch, size, size, options.hidden_size), training=True)
+        regret = medians[chosen] / min(medians.values())
+        rows.append(
+            {"pixels": f"{size}x{size}", "batch": batch}
+            | {f"{name} (ms)": 1000 * seconds for name, seconds in medians.items()}
+            | {"auto": chosen, "over the fastest": regret}
+        )
+        samples += [(name, size, batch * size**2, medians[name]) for name in NAMES]
+    print(table(rows, list(rows[0])))
+    fitted = fit(samples) if len(options.sizes) > 1 else None
+    if fitted:
+        print("time of a multiply-add: " + ", ".join(f"{name} {value:.2f}" for name, value in fitted.items()))
+    write_json(options.json, {"benchmark": "kernels", "rows": rows, "time_of_a_multiply_add": fitted})
+    return 0
+
+
+def layer(options: argparse.Namespace, size: int, kernel: str):
+    config = attention_config(
+        image_shape=(size, size, 3),
+        downsample=1,
+        hidden_size=options.hidden_size,
+        num_heads=options.num_heads,
+        attention_dropout=0.0,
+        kernel=kernel,
+    )
+    return self_attention(config.model, (size, size), options.num_heads, None, rngs=nnx.Rngs(0))
+
+
+def step(options: argparse.Namespace, size: int, batch: int, kernel: str):
+    """A function that computes the gradients of one layer and waits for them; compiled."""
+    graph, state = nnx.split(layer(options, size, kernel))
+    x = jax.random.normal(jax.random.key(0), (batch, size, size, options.hidden_size))
+
+    @jax.jit
+    def gradients(state, x):
+        return jax.grad(lambda state, x: jnp.square(nnx.merge(graph, state, copy=True)(x)).mean(), (0, 1))(state, x)
+
+    def run():
+        jax.block_until_ready(gradients(state, x))
+
+    run()
+    return run
+
+
+def fit(samples: list[tuple[str, int, int, float]]) -> dict[str, float]:
+    """Least squares of `seconds = pixels (maps + time[kernel] multiply-adds)`, in times of dense's.
+
+    Args:
+      samples: kernel, side in pixels, pixels of the batch, seconds.
+    """
+    features = np.array(
+        [
+            [1.0] + [multiply_adds(name, size) if name == other else 0.0 for other in NAMES]
+            for name, size, _, _ in samples
+        ]
+    )
+    seconds = np.array([seconds / pixels for _, _, pixels, seconds in samples])
+    weights = 1 / seconds  # relative errors
+    _, *times = np.linalg.lstsq(features * weights[:, None], seconds * weights, rcond=None)[0]
+    return dict(zip(NAMES, (float(time / times[0]) for time in times), strict=True))
+
+
+def multiply_adds(kernel: str, size: int) -> float:
+    """Of an average over keys, for one query pixel and channel."""
+    return kernels.cost(kernel, size, size) / kernels.TIME_OF_A_MULTIPLY_ADD[kernel]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A network with merged maps is the same function with less arithmetic."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.merging import merged
+
+PIXELS = 4 * 4
+SHAPE = (8, 8, 3)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # layer norm promotes its statistics
+        yield
+
+
+def network(**options):
+    options = {"hidden_size": 8, "intermediate_size": 12, "num_layers": 2, "num_heads": 4} | options
+    config = attention_config(image_shape=SHAPE, dtype="float64", **options).model
+    return create_model(config, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"head_size": 3},
+        {"head_size": 7},
+        {"encoding": "learned", "content": True, "head_size": 7},
+        {"encoding": "relative"},
+    ],
+    ids=str,
+)
+def test_logits_are_those_of_the_network(options):
+    model = network(**options)
+    images = jax.random.normal(jax.random.key(0), (5, *SHAPE))
+    before = nnx.state(nnx.clone(model))
+    fewer = merged(model, PIXELS)
+    logits, expected = jax.jit(lambda x: (merged(model, PIXELS)(x), model(x)))(images)
+    np.testing.assert_allclose(logits, expected, rtol=1e-12, atol=1e-13)
+    assert all(block.dense is None for block in fewer.blocks)
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(model), before)  # left as it was
+
+
+def test_value_maps_are_merged_where_that_costs_less():
+    # A head's multiply-adds for one of 16 pixels. Size 7: whole pixels 8 (16 + 8) = 192, values 7 (8 + 16 + 8) = 224;
+    # size 3: values 3 (8 + 16 + 8) = 96.
+    assert merged(network(head_size=7), PIXELS).blocks[0].attention.value is None
+    assert merged(network(head_size=3), PIXELS).blocks[0].attention.value is not None
+
+
+@pytest.mark.parametrize("head_size", [3, 7, 8])
+def test_merging_lowers_the_arithmetic(head_size):
+    model = network(head_size=head_size)
+    images = jax.random.normal(jax.random.key(0), (32, *SHAPE))
+
+    def flops(model):
+        return jax.jit(lambda x: model(x)).lower(images).cost_analysis()["flops"]
+
+    assert flops(merged(model, PIXELS)) < flops(model)
+
+
+def test_a_resnet_is_returned_as_it_is():
+    model = nnx.eval_shape(lambda: create_model(resnet_config().model, rngs=nnx.Rngs(0)))
+    assert merged(model) is model
