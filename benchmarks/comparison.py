@@ -93,10 +93,9 @@ def row(task: str, names: Sequence[str], config: ConfigDict, options: argparse.N
 
 def kernel_of(config: ConfigDict, *, training: bool) -> str:
     """Which kernel ours takes."""
-    model, batch_size = config.model, config.train.batch_size
-    layer = nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))).blocks[0].attention
-    sides = (side // model.downsample for side in model.image_shape[:2])
-    return layer.kernel_for((batch_size, *sides, model.hidden_size), training=training)
+    network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
+    taken = network.kernels(config.train.batch_size, tuple(config.model.image_shape), training=training)
+    return ", ".join(dict.fromkeys(taken))
 
 
 def columns(names: Sequence[str]) -> list[str]:

@@ -16,14 +16,10 @@ from attn_cnn_jax.config import attention_config, validate
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import Pictures, create_train_steps, initial_state, place
-
-try:
-    from attn_cnn_jax.models.merging import merged
-except ImportError:  # until it is there
-    merged = lambda model: model  # noqa: E731
 
 
 def add_common(parser: argparse.ArgumentParser, batch_size: int) -> None:
@@ -78,7 +74,8 @@ def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[in
 
 def inference(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], None]:
     """`predict(count)`: the logits of a batch, that many times, by the network merged for inference."""
-    skeleton, *arrays = split(merged(create_model(config.model, rngs=nnx.Rngs(config.seed))))
+    height, width = (side // config.model.downsample for side in config.model.image_shape[:2])
+    skeleton, *arrays = split(merged(create_model(config.model, rngs=nnx.Rngs(config.seed)), height * width))
     predict = jax.jit(lambda arrays, images: join(skeleton, *arrays)(images))
     spec, images = SPECS["cifar10"], pictures.images[: config.train.batch_size]
     images = jax.block_until_ready(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from attn_cnn_jax.analysis.summary import count_parameters
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import join, split
@@ -53,8 +54,7 @@ def test_training(with_torch, in_this_process, monkeypatch, tmp_path, capsys):
         pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     else:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    encodings = list(comparison.ENCODINGS) if with_torch else ["quadratic"]
-    dropout = ["paper", "none"] if with_torch else ["outside"]
+    encodings, dropout = (["learned_content"], ["paper", "none"]) if with_torch else (["quadratic"], ["outside"])
     arguments = ["--encodings", *encodings, "--dropout", *dropout, f"--json={tmp_path / 'found.json'}"]
     assert train_step.main([*arguments, *TINY]) == 0
     found, printed = json.loads((tmp_path / "found.json").read_text()), capsys.readouterr().out
@@ -69,7 +69,8 @@ def test_training(with_torch, in_this_process, monkeypatch, tmp_path, capsys):
 def test_inference_in_bfloat16(in_this_process, tmp_path, capsys):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     arguments = ["--encodings", "quadratic", "--dtype=bfloat16", f"--json={tmp_path / 'found.json'}"]
-    assert inference.main([*arguments, *TINY]) == 0
+    with jax.numpy_dtype_promotion("standard"):  # flax's layer norm promotes
+        assert inference.main([*arguments, *TINY]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["contenders"] == ["ours", "eager"]
     check(found["rows"], found["contenders"], capsys.readouterr().out)
@@ -87,6 +88,19 @@ def test_a_contender_without_enough_memory_is_said(in_this_process, monkeypatch,
     assert row.count(children.OUT_OF_MEMORY) == 2
 
 
+@pytest.mark.parametrize("encoding", comparison.ENCODINGS)
+def test_pytorchs_network_has_the_same_parameters(encoding):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
+    from benchmarks import pytorch
+
+    sizes = {"hidden_size": 8, "intermediate_size": 4, "num_heads": 3, "num_layers": 2, "image_shape": (8, 12, 3)}
+    model = attention_config(attention_dropout=0.2, **sizes, **comparison.ENCODINGS[encoding]).model
+    network = pytorch.network_of(model)
+    assert sum(parameter.numel() for parameter in network.parameters()) == count_parameters(model)
+    rates_of = [module.p for name, module in network.named_modules() if name.endswith("self.dropout")]
+    assert rates_of == [0.2, 0.2]
+
+
 def test_operations_of_one_layer_by_hand():
     """16x16 pixels, 9 heads, 400 channels: the paper's network with one layer."""
     linear = 256 * (9 * 400 * 400 + 400 * 400 + 2 * 400 * 512)  # merged value maps, dense, W1 and W2
@@ -101,8 +115,7 @@ def test_operations_of_one_layer_by_hand():
 def test_operations_of_training_are_xlas_up_to_elementwise_work(encoding):
     sizes = {"hidden_size": 200, "intermediate_size": 256, "num_heads": 3, "num_layers": 2, "image_shape": (16, 32, 3)}
     model = attention_config(kernel="dense", **sizes, **comparison.ENCODINGS[encoding]).model
-    with jax.enable_x64(False):
-        skeleton, *arrays = split(nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))))
+    skeleton, *arrays = split(nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))))
     picture = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
     loss = lambda parameters, statistics, picture: join(skeleton, parameters, statistics)(picture).sum()  # noqa: E731
     counted = jax.jit(jax.grad(loss)).lower(*arrays, picture).cost_analysis()["flops"]
