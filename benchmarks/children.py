@@ -68,8 +68,10 @@ def forget_peak() -> bool:
     return True
 
 
-def memory_for_one() -> float:
-    """GiB: three quarters of what the machine has free."""
+def memory_for_one() -> float | None:
+    """GiB: three quarters of what the machine has free. None beside a GPU, whose own memory is what counts."""
+    if Path("/dev/nvidiactl").exists():
+        return None
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
