@@ -1,5 +1,6 @@
 """What all benchmarks share: timing in turns, ratios, a table, a JSON file that says where it was measured."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -13,7 +14,7 @@ from typing import Any
 
 import jax
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -76,7 +77,8 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
         },
-        "versions": {"python": platform.python_version()} | {package: version(package) for package in PACKAGES},
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in PACKAGES if importlib.util.find_spec(package)},
     }
     Path(path).write_text(json.dumps(where | dict(payload), indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""The training step of a configuration on random pictures, as benchmarks call it."""
+"""The training step and the forward pass of a configuration on random pictures, as benchmarks call them."""
 
 import argparse
 import ast
@@ -13,8 +13,11 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, validate
+from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import Pictures, create_train_steps, initial_state, most_steps, place
 
@@ -70,3 +73,19 @@ def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[in
         return np.concatenate(losses)
 
     return train
+
+
+def inference(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], None]:
+    """`predict(count)`: the logits of a batch, that many times, by the network merged for inference."""
+    height, width = (side // config.model.downsample for side in config.model.image_shape[:2])
+    skeleton, *arrays = split(merged(create_model(config.model, rngs=nnx.Rngs(config.seed)), height * width))
+    predict = jax.jit(lambda arrays, images: join(skeleton, *arrays)(images))
+    spec, images = SPECS["cifar10"], pictures.images[: config.train.batch_size]
+    images = jax.block_until_ready(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))
+
+    def predict_times(count: int) -> None:
+        for _ in range(count):
+            logits = predict(arrays, images)
+        jax.block_until_ready(logits)
+
+    return predict_times

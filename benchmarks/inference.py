@@ -1,0 +1,26 @@
+"""Classified pictures a second: ours beside the same network in PyTorch, computed as the authors' release does.
+
+    python -m benchmarks.inference [--encodings quadratic learned] [--image_sizes 32 64] [--batch_size 100] [--compile]
+
+A batch of normalised pictures to logits, no dropout. Ours is the network merged for inference (models/merging.py), as
+one compiled program; PyTorch runs under `torch.inference_mode`. Measured as benchmarks/train_step.py says.
+"""
+
+import sys
+
+from benchmarks.comparison import config_of, documented_parser, run
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = documented_parser(__doc__, batch_size=100).parse_args(argv)
+    settings = [
+        ({"encoding": encoding}, config_of(options, encoding, side))
+        for encoding in options.encodings
+        for side in options.image_sizes
+    ]
+    run("inference", "inference", settings, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
