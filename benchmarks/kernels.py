@@ -1,6 +1,6 @@
 """Every attention kernel on one layer at several picture sizes: what is fastest, and what `auto` takes.
 
-    python -m benchmarks.kernels [--sizes 4 8 12 16 24 32] [--pixels 5120] [--hidden_size 400] [--json FILE]
+    python -m benchmarks.kernels [--sizes 8 12 16 24 32] [--pixels 5120] [--hidden_size 400] [--json FILE]
 
 Forward and backward, without dropout, turn by turn in one process; each size with about as many pixels in all. The
 last columns are the kernel that `auto` takes and its time over that of the fastest; below, the times of a multiply-add
@@ -26,7 +26,7 @@ NAMES = ("dense", "factorised", "blocked")
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 12, 16, 24, 32], help="sides in pixels")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 12, 16, 24, 32], help="sides in pixels")
     parser.add_argument("--pixels", type=int, default=5120, help="of a batch, about")
     parser.add_argument("--hidden_size", type=int, default=400)
     parser.add_argument("--num_heads", type=int, default=9)

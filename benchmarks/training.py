@@ -19,7 +19,7 @@ from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.step import Pictures, create_train_steps, initial_state, place
+from attn_cnn_jax.training.step import Pictures, create_train_steps, initial_state, most_steps, place
 
 
 def add_common(parser: argparse.ArgumentParser, batch_size: int) -> None:
@@ -66,8 +66,11 @@ def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[in
 
     def train(count: int) -> np.ndarray:
         held["state"] = held["state"]._replace(step=place(np.int32(0), mesh))
-        held["state"], results = train_steps(held["state"], pictures, jnp.int32(count))
-        return np.asarray(jax.device_get(results["loss"]))[:count]
+        losses, at_once = [], min(count, most_steps(config))
+        for _ in range(count // at_once):
+            held["state"], results = train_steps(held["state"], pictures, jnp.int32(at_once))
+            losses.append(np.asarray(jax.device_get(results["loss"]))[:at_once])
+        return np.concatenate(losses)
 
     return train
 

@@ -20,9 +20,10 @@ from attn_cnn_jax.models.scores import at_least_float32
 
 # Probabilities that a layer may keep for the backward pass before the blocked form is taken.
 DENSE_BYTES = 2**28
-# Time of a multiply-add of each kernel's averages, forward and backward, beside one of dense averages: what
-# `python -m benchmarks.kernels` fits.
-TIME_OF_A_MULTIPLY_ADD = {"dense": 1.0, "factorised": 5.0, "blocked": 1.3}
+# Time of a multiply-add of each kernel's averages, forward and backward, beside one of dense averages. On 2 CPU
+# cores `python -m benchmarks.kernels` fits 3 to 8 to factorised, whose small products are limited by memory, and 1.1 to
+# 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of each other.
+TIME_OF_A_MULTIPLY_ADD = {"dense": 1.0, "factorised": 5.0, "blocked": 1.2}
 QUERIES_A_BLOCK = 256
 # On CPUs the factorised products are limited by memory: a picture or a few at a time stay in the cache.
 PIXELS_A_CHUNK = 1280

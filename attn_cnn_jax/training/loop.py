@@ -25,12 +25,12 @@ from attn_cnn_jax.training.processes import Interrupted, agree, is_main, say, st
 from attn_cnn_jax.training.seeds import mean_record, per_seed, pick, seeds_of, stack
 from attn_cnn_jax.training.start import begin, fixed_entries
 from attn_cnn_jax.training.step import (
-    MAX_STEPS_A_DISPATCH,
     Pictures,
     create_evaluate,
     create_train_steps,
     data_mesh,
     initial_state,
+    most_steps,
     place,
 )
 
@@ -209,7 +209,7 @@ class Run:
         to_record = self.config.train.log_every_steps - step % self.config.train.log_every_steps
         to_epoch = self.steps_per_epoch - step % self.steps_per_epoch
         worth = 1 if seconds_a_step is None else int(SECONDS_A_DISPATCH / seconds_a_step)
-        return max(1, min(to_record, to_epoch, worth, MAX_STEPS_A_DISPATCH))
+        return max(1, min(to_record, to_epoch, worth, most_steps(self.config)))
 
     def check_finite(self, step: int, count: int, results: dict) -> None:
         """UserError, naming step, learning rate and last good checkpoint, if training has blown up."""

@@ -60,10 +60,11 @@ def mean_record(records: Sequence[dict]) -> dict:
     return where | {"seeds": len(records)} | mean | std
 
 
-def over_seeds(config: ConfigDict, function: Callable) -> Callable:
+def over_seeds(config: ConfigDict, function: Callable, *, looped: bool = True) -> Callable:
     """A function of one seed as a function of all seeds of a run.
 
     Args:
+      looped: whether seeds may be computed in a loop of the program; else its text is repeated for each.
       function: `function(seed, state, *more)`; `seed` is a number, or a traced integer.
 
     Returns:
@@ -78,6 +79,8 @@ def over_seeds(config: ConfigDict, function: Callable) -> Callable:
     seeds = np.array(seeds_of(config), np.int32)
 
     def of_all(state, *more):
+        if not looped:
+            return stack([function(seed, pick(config, state, seed), *more) for seed in seeds_of(config)])
         return jax.lax.map(lambda one: function(*one, *more), (seeds, state), batch_size=batch_size)
 
     return of_all

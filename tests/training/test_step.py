@@ -22,6 +22,7 @@ from attn_cnn_jax.training.step import (
     epoch_order,
     initial_state,
     losses,
+    most_steps,
     place,
     step_keys,
 )
@@ -61,9 +62,10 @@ def prepare(config, num_devices, count=40):
 def twenty_steps(config, num_devices):
     state, data, train_steps, *_ = prepare(config, num_devices, count=5 * config.train.batch_size)
     found = []
-    for _ in range(4):
-        state, results = train_steps(state, data, jnp.int32(5))
-        found += list(np.asarray(results["loss"][:5]))
+    at_once = min(5, most_steps(config))
+    for _ in range(20 // at_once):
+        state, results = train_steps(state, data, jnp.int32(at_once))
+        found += list(np.asarray(results["loss"][:at_once]))
     return np.array(found), jax.device_get(state)
 
 
