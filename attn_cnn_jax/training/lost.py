@@ -34,7 +34,8 @@ def fails_with_the_others() -> Iterator[None]:
         if not jax.distributed.is_initialized():  # a mistake in the flags: there are no others yet
             raise
         message = explained(error)
-        if message is None and isinstance(error, RuntimeError):  # of JAX's runtime
+        # JAX's runtime raises a RuntimeError, or what went wrong between processors as a ValueError.
+        if message is None and (isinstance(error, RuntimeError) or "Gloo" in str(error)):
             message = f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
         leave(message or traceback.format_exc())
 
