@@ -25,19 +25,23 @@ END_OF_ALL = "start all processes again, each by the same command: they go on fr
 @contextmanager
 def fails_with_the_others() -> Iterator[None]:
     """Ends the process with status 1, and a line or two, if what is done here fails."""
-    try:
-        with said_abort():
+    with said_abort():  # also while it leaves
+        try:
             yield
-    except Interrupted:
-        raise
-    except Exception as error:
-        if not jax.distributed.is_initialized():  # a mistake in the flags: there are no others yet
+        except Interrupted:
             raise
-        message = explained(error)
-        # JAX's runtime raises a RuntimeError, or what went wrong between processors as a ValueError.
-        if message is None and (isinstance(error, RuntimeError) or "Gloo" in str(error)):
-            message = f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
-        leave(message or traceback.format_exc())
+        except Exception as error:
+            if not jax.distributed.is_initialized():  # a mistake in the flags: there are no others yet
+                raise
+            leave(explained(error) or lost_in_words(error) or traceback.format_exc())
+
+
+def lost_in_words(error: Exception) -> str | None:
+    """What to do where JAX's runtime has lost another process; None for any other error."""
+    # The runtime raises a RuntimeError, or what went wrong between processors as a ValueError.
+    if isinstance(error, RuntimeError) or "Gloo" in str(error):
+        return f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
+    return None
 
 
 def leave(message: str) -> None:
