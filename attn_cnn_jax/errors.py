@@ -23,18 +23,26 @@ def says_errors(main: Callable[..., int]) -> Callable[..., int]:
     def wrapped(*args, **kwargs) -> int:
         try:
             return main(*args, **kwargs)
-        except UserError as error:
-            message = str(error)
-        except OSError as error:
-            message = in_words(error)
-        except (MemoryError, RuntimeError) as error:  # JAX's own is a RuntimeError; data/ does without JAX
-            if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+        except Exception as error:
+            message = explained(error)
+            if message is None:
                 raise
-            message = f"not enough memory: {shortened(error)}\nchoose a smaller network, batch or picture"
         print(message, file=sys.stderr)
         return 1
 
     return wrapped
+
+
+def explained(error: Exception) -> str | None:
+    """An error as a line or two for the person at the keyboard; None where it is a mistake of this program."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return in_words(error)
+    # JAX's own is a RuntimeError; data/ does without JAX
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
+        return f"not enough memory: {shortened(error)}\nchoose a smaller network, batch or picture"
+    return None
 
 
 def in_words(error: OSError) -> str:

@@ -8,10 +8,8 @@ Of several seeds, arrays have one axis more (seeds.py).
 import contextlib
 import errno
 import functools
-import gc
 import io
 import json
-import logging
 import os
 import time
 import zlib
@@ -28,6 +26,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.training.quiet import quiet, quiet_threads
 from attn_cnn_jax.training.step import TrainState
 
 # Of what the system says, the part that a person can act on.
@@ -72,11 +71,6 @@ def open_checkpoints(
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
 
 
-# Reading a finished run is no reason for a warning, and what fails in the background is said by `NotSaved`.
-SILENT = ("directory is read only", "in background save thread")
-logging.getLogger("absl").addFilter(lambda record: not any(text in record.getMessage() for text in SILENT))
-
-
 class NotSaved(UserError):
     """A checkpoint that could not be written; those before it are whole."""
 
@@ -85,13 +79,13 @@ class NotSaved(UserError):
 def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
     """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
     checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
-    try:
-        yield checkpoints
-        finish(checkpoints)
-    finally:
-        # After an error, closing raises what was already said, and threads print it once more.
-        with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-            checkpoints.close()
+    with quiet_threads():
+        try:
+            yield checkpoints
+            finish(checkpoints)
+        finally:
+            with contextlib.suppress(Exception), quiet():  # after an error, closing raises what was already said
+                checkpoints.close()
 
 
 def finish(checkpoints: ocp.CheckpointManager) -> None:
@@ -105,7 +99,8 @@ def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Orbax raises OSError, ValueError, RuntimeError for a full disk or a folder that went
-        reason = next((word for word in REASONS if word in str(error)), None) or shortened(error)
+        text = str(error).replace("NOT_FOUND", os.strerror(errno.ENOENT))  # as TensorStore says it
+        reason = next((word for word in REASONS if word in text), None) or shortened(text)
         raise NotSaved(f"cannot save a checkpoint in {checkpoints.directory}: {reason}") from error
 
 
@@ -217,15 +212,13 @@ def _read_json(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict
 
 def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
     # Orbax raises a bare Exception, and its threads print tracebacks of their own, for files that are not whole.
-    noise = io.StringIO()
     try:
-        with contextlib.redirect_stderr(noise):
+        with contextlib.redirect_stderr(io.StringIO()):
             return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
     except Exception as error:
-        with contextlib.redirect_stderr(noise):
+        with quiet():
             reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
             error.__traceback__ = None
-            gc.collect()
         raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,10 @@ from ml_collections import ConfigDict, config_flags
 from attn_cnn_jax.errors import UserError, says_errors, shortened
 from attn_cnn_jax.schema import allowed_values, unknown_key
 from attn_cnn_jax.training.loop import run
+from attn_cnn_jax.training.lost import HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT, fails_with_the_others
 from attn_cnn_jax.training.processes import Interrupted, say
 
 USAGE = "usage: python train.py --config=configs/NAME.py [--workdir=DIR] [--config.key=value ...]"
-HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which a process counts as dead
-END_OF_ALL = "start all processes again, each by the same command: they go on from the last checkpoint"
 OVERRIDE = re.compile(r"--?(config\.[^=]+)(?:=(.*))?", re.DOTALL)
 
 
@@ -46,20 +46,10 @@ def main(argv: list[str]) -> int:
     workdir = Path(values.workdir or Path("runs") / config_name(values["config"].config_filename))
     use_compilation_cache()
     try:
-        if values.multihost:
-            connect(values)
-        records = run(values.config, workdir, draw_figures)
-    except RuntimeError as error:  # of JAX's runtime, when it has lost the other processes
-        if jax.process_count() == 1:
-            raise
-        print(
-            f"another process of this run has ended: {shortened(error)}",
-            END_OF_ALL,
-            sep="\n",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(1)  # to leave in order would be to wait for it
+        with fails_with_the_others() if values.multihost else nullcontext():
+            if values.multihost:
+                connect(values)
+            records = run(values.config, workdir, draw_figures)
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
@@ -132,7 +122,9 @@ def define_flags(argv: list[str]) -> flags.FlagValues:
     # sys_argv: where to look for overrides; without it in sys.argv, which need not be the line parsed here.
     config_flags.DEFINE_config_file("config", None, "File that describes the run.", sys_argv=argv, **common)
     flags.DEFINE_string("workdir", None, "Run directory; runs/NAME of the config file by default.", **common)
-    flags.DEFINE_boolean("multihost", False, "One of several processes of a run.", **common)
+    limit = HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT
+    multihost = f"One of several processes of a run; if one is lost, the others end within {limit} seconds."
+    flags.DEFINE_boolean("multihost", False, multihost, **common)
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not detected.", **common)
     flags.DEFINE_integer("num_processes", None, "Number of processes, if not detected.", **common)
     flags.DEFINE_integer("process_id", None, "Number of this process, if not detected.", **common)

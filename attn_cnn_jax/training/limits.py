@@ -32,15 +32,18 @@ def check_counts(config: ConfigDict, num_pictures: int) -> None:
 
 
 def check_memory(config: ConfigDict) -> None:
-    """UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
+    """UserError if not even the parameters of all seeds, with gradient and momentum, fit into a device's memory."""
     network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
     parameters = jax.tree.leaves(nnx.state(network, nnx.Param))
-    needed = COPIES * sum(array.size * array.dtype.itemsize for array in parameters)
+    num_seeds = config.train.num_seeds
+    needed = COPIES * num_seeds * sum(array.size * array.dtype.itemsize for array in parameters)
     if needed > (there := device_memory()):
+        several = f" in each of {num_seeds} networks" if num_seeds > 1 else ""
         raise UserError(
-            f"the network of config.model has {sum(array.size for array in parameters):,} parameters, "
+            f"the network of config.model has {sum(array.size for array in parameters):,} parameters{several}, "
             f"{needed / 1e9:,.0f} GB with gradient and momentum: there are {there / 1e9:,.0f} GB\n"
-            "lower num_layers, num_heads, hidden_size or intermediate_size"
+            f"lower {'config.train.num_seeds, ' if several else ''}"
+            "num_layers, num_heads, hidden_size or intermediate_size"
         )
 
 

@@ -1,0 +1,46 @@
+"""Keeps Orbax and TensorStore from printing tracebacks of what they also raise, and is said in a line or two."""
+
+import contextlib
+import gc
+import io
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+
+
+def worth_saying(record: logging.LogRecord) -> bool:
+    """Whether a record of the log may be shown: reading a run is no reason for a warning either."""
+    text = record.getMessage()
+    raised = "orbax" in record.pathname and record.exc_info
+    return not (raised or "directory is read only" in text or "exception was never retrieved" in text)
+
+
+for name in ("absl", "asyncio"):
+    logging.getLogger(name).addFilter(worth_saying)
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+    """While this lasts, nothing is printed of what goes wrong in threads that Python did not start."""
+    before = sys.excepthook
+
+    def main_thread_only(*error):
+        if threading.current_thread() is threading.main_thread():
+            before(*error)
+
+    sys.excepthook = main_thread_only
+    try:
+        yield
+    finally:
+        sys.excepthook = before
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drops what is written to standard error, also about what becomes garbage here."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            yield
+        finally:
+            gc.collect()

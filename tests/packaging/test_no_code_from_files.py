@@ -1,0 +1,59 @@
+"""No source file of the package runs what a file holds: no pickle, no eval; NumPy and PyTorch read arrays only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "attn_cnn_jax"
+PICKLES = ("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
+FORBIDDEN = ("eval", "exec", "Unpickler", "yaml.load", "yaml.unsafe_load")
+
+
+def offences(source):
+    """Lines of a source text that could run code from a file, in words."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (f"{node.lineno}: imports {name}" for name in modules if name.split(".")[0] in PICKLES)
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if called in FORBIDDEN or called.endswith(".Unpickler") or called == "__import__":
+            yield f"{node.lineno}: {called}"
+        if keywords.get("allow_pickle", "False") != "False":
+            yield f"{node.lineno}: {called} with allow_pickle"
+        if called == "torch.load" and keywords.get("weights_only") != "True":
+            yield f"{node.lineno}: torch.load without weights_only=True"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.load(file)",
+        "from pickle import loads",
+        "import _pickle",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=anything)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "eval(text)",
+        "exec(text)",
+    ],
+)
+def test_what_is_looked_for_is_found(source):
+    assert list(offences(source))
+
+
+@pytest.mark.parametrize(
+    "source", ["import pickletools", "np.load(path, allow_pickle=False)", "network.eval()", "ast.literal_eval(text)"]
+)
+def test_what_is_harmless_is_allowed(source):
+    assert not list(offences(source))
+
+
+def test_the_package_runs_nothing_from_files():
+    sources = sorted(PACKAGE.rglob("*.py"))
+    assert len(sources) > 40
+    assert {str(path): found for path in sources if (found := list(offences(path.read_text())))} == {}
