@@ -19,6 +19,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.arguments import documented_parser, step
@@ -151,6 +152,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         for name, array in state.items()
         if not derived(name)
     }
+    if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise UserError(f"{path} holds numbers that are not finite, in {listed(broken)}: take an earlier checkpoint")
     epoch, accuracy = (as_number(content.get(key)) for key in ("epoch", "test_accuracy"))
     return Checkpoint(arrays, None if epoch is None else int(epoch), accuracy)
 

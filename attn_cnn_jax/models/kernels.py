@@ -136,7 +136,8 @@ def factorised(rows: jax.Array, columns: jax.Array, x: jax.Array, maps: Maps) ->
 
     def average(head, values):
         """Pictures are averaged like channels: as one axis, which makes the products larger."""
-        return attend_factorised(*head, values.reshape(*values.shape[:2], -1)).reshape(*values.shape)
+        flat = attend_factorised(*head, values.reshape(*values.shape[:2], -1))
+        return flat.reshape(*flat.shape[:2], *values.shape[2:])
 
     def attention(x):
         return sum_over_heads(average, axes, x, maps)

@@ -6,7 +6,6 @@ JAX itself would wait five minutes for the others, which wait for this one; or a
 import ctypes
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -46,11 +45,16 @@ def lost_in_words(error: Exception) -> str | None:
 
 def leave(message: str) -> None:
     """Ends this process with status 1, whether the others answer or not."""
-    print(message, file=sys.stderr, flush=True)
+    say(message)
     farewell = threading.Thread(target=jax.distributed.shutdown, daemon=True)
     farewell.start()
     farewell.join(LEAVE_TIMEOUT)
     os._exit(1)
+
+
+def say(message: str) -> None:
+    """Writes to the process's standard error itself: `sys.stderr` may just be another one (quiet.py)."""
+    os.write(2, f"{message}\n".encode())
 
 
 @contextmanager
@@ -58,13 +62,13 @@ def said_abort() -> Iterator[None]:
     """Says in words why JAX's runtime aborts the process: it does so in a thread that Python has no hold of."""
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def say(number):
-        print(f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}", file=sys.stderr, flush=True)
+    def leave_at_once(number):
+        say(f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}")
         os._exit(1)
 
     libc = ctypes.CDLL(None)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
-    before = libc.signal(signal.SIGABRT, ctypes.cast(say, ctypes.c_void_p))
+    before = libc.signal(signal.SIGABRT, ctypes.cast(leave_at_once, ctypes.c_void_p))
     try:
         yield
     finally:

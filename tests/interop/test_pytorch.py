@@ -219,6 +219,7 @@ SELF = "encoder.layer.1.attention.self."
         (lambda s: with_shape(s, "features_upscale.weight", 12, 9), "config.model.downsample=3"),
         (lambda s: with_shape(s, "classifier.weight", 10), "classifier.weight has the shape"),
         (lambda s: {name: array.double() for name, array in s.items()}, "float32"),
+        (lambda s: s | {"classifier.bias": torch.full((10,), torch.nan)}, "not finite, in classifier.bias"),
         (lambda s: {}, "no arrays"),
         (lambda s: {"linear.weight": torch.zeros(10, 512)}, "0-0-0-0 blocks"),
     ],
