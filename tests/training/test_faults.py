@@ -45,7 +45,7 @@ def test_a_signal_saves_and_says_how_to_go_on(bench, tmp_path, number):
     process = bench.trainer(tmp_path / "run", epochs(EPOCHS))
     wait_for_records(process)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 128 + number
     assert "the same command goes on from there" in output
     assert "Traceback" not in output
