@@ -21,12 +21,11 @@ def bench(trainer, tmp_path_factory):
 
 
 ATTACKS = {
-    "killed": attacks.killed(4),
+    "killed": attacks.killed(2),
     "read-only": attacks.read_only,
     "deleted": attacks.deleted,
     "two at once": attacks.two_at_once,
     "process 0 of 2 dies": attacks.one_of_two_dies(0),
-    "process 1 of 2 dies": attacks.one_of_two_dies(1),
 }
 
 

@@ -69,16 +69,19 @@ def twenty_steps(config, num_devices):
     return np.array(found), jax.device_get(state)
 
 
-@pytest.mark.parametrize("network", ["quadratic", "learned", "resnet"])
+@pytest.mark.parametrize("network", ["quadratic", "resnet"])
 def test_same_losses_on_1_2_and_8_devices_with_dropout_and_augmentation(network):
     config = small_config(network)
-    one, state = twenty_steps(config, 1)
-    assert state.step == 20
-    # A ReLU that flips blows rounding up: with some versions of JAX, in the ResNet, from the tenth step on.
-    compared = 8 if network == "resnet" else 20
-    for num_devices in (2, 8):
-        several, _ = twenty_steps(config, num_devices)
-        np.testing.assert_allclose(several[:compared], one[:compared], atol=1e-5, rtol=0)
+    # In float32 a ReLU that flips blows rounding up: in the ResNet, with some versions of JAX, from the tenth step on.
+    exact = network == "resnet"
+    config.model.dtype = "float64" if exact else "float32"
+    # Flax's batch norm promotes its statistics by itself.
+    with jax.enable_x64(exact), jax.numpy_dtype_promotion("standard" if exact else "strict"):
+        one, state = twenty_steps(config, 1)
+        assert state.step == 20
+        for num_devices in (2, 8):
+            several, _ = twenty_steps(config, num_devices)
+            np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
 
 
 def test_many_steps_a_dispatch_are_the_same_steps_bit_for_bit():
