@@ -74,7 +74,7 @@ def train(config, num_devices=1, starts=None):
 
 @pytest.mark.parametrize(
     ("network", "at_once", "num_devices"),
-    [("quadratic", 2, 8), ("resnet", 1, 1)],
+    [("quadratic", 2, 8), ("quadratic_generalized", 1, 1), ("resnet", 1, 1)],
 )
 def test_a_seed_has_the_numbers_of_a_run_of_its_own(network, at_once, num_devices):
     config = small_config(network)
