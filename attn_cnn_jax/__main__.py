@@ -6,6 +6,7 @@ The same command as train.py of a checkout; --config takes a file, or the name o
 import sys
 from pathlib import Path
 
+from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.training import command
 
 PACKAGE = Path(__file__).parent
@@ -18,6 +19,7 @@ def known_configs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line (program name first; that of the process by default); returns its exit status."""
     argv = list(sys.argv if argv is None else argv)
@@ -26,11 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         flag, _, name = argument.partition("=")
         if flag in ("--config", "-config") and name and not Path(name.split(":")[0]).exists():
             if name not in known:
-                print(
-                    f"there is no config file {name}; give its path, or one of {', '.join(known)}",
-                    file=sys.stderr,
-                )
-                return 1
+                raise UserError(f"there is no config file {name}; give its path, or one of {', '.join(known)}")
             argv[n] = f"{flag}={known[name]}"
     return command.main(argv)
 

@@ -40,7 +40,8 @@ class Run(NamedTuple):
         Returns:
           `(B, classes)` float32.
         """
-        return self._in_batches(lambda model, x: jax.nn.softmax(merged(model)(x)), images, batch_size)
+        once = self._replace(model=merged(self.model))  # not again in every batch
+        return once._in_batches(lambda model, x: jax.nn.softmax(model(x)), images, batch_size)
 
     def attention(self, images: np.ndarray | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """What every head of every layer attends to.

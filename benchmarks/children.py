@@ -51,12 +51,19 @@ def peak_bytes() -> int:
     Linux keeps `ru_maxrss` when one program starts another: a small child would report its parent's. Its own mark is
     `VmHWM`.
     """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
+    if (marked := proc_bytes("self/status", "VmHWM")) is not None:
+        return marked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def proc_bytes(file: str, name: str) -> int | None:
+    """A line of a file in Linux's /proc that counts kilobytes, in bytes; None elsewhere."""
+    path = Path("/proc", file)
+    if not path.is_file():
+        return None
+    line = next(line for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])
 
 
 def forget_peak() -> bool:
@@ -72,10 +79,8 @@ def memory_for_one() -> float | None:
     """GiB: three quarters of what the machine has free. None beside a GPU, whose own memory is what counts."""
     if Path("/dev/nvidiactl").exists():
         return None
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-        return 0.75 * int(line.split()[1]) / 2**20
+    if (free := proc_bytes("meminfo", "MemAvailable")) is not None:
+        return 0.75 * free / 2**30
     return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 

@@ -49,8 +49,21 @@ def config_of(options: argparse.Namespace, encoding: str, side: int, **model: An
     return config
 
 
-def run(benchmark: str, task: str, settings: list[tuple[dict, ConfigDict]], options: argparse.Namespace) -> None:
-    """Measures rows, each a name (some columns) and a configuration; prints the table and writes the JSON file."""
+def run(
+    benchmark: str, task: str, options: argparse.Namespace, variants: Sequence[tuple[dict, dict]] = (({}, {}),)
+) -> None:
+    """Measures every encoding and size in all variants; prints the table and writes the JSON file.
+
+    Args:
+      task: "training" or "inference".
+      variants: of each network, columns that name it and values of `config.model` that differ.
+    """
+    settings = [
+        ({"encoding": encoding} | name, config_of(options, encoding, side, **model))
+        for encoding in options.encodings
+        for side in options.image_sizes
+        for name, model in variants
+    ]
     rates, torch_computes = alone(machine, options.dtype)
     names = ["ours", "eager", "compiled"][: (3 if options.compile else 2) if torch_computes else 1]
     rows = []

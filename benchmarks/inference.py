@@ -8,17 +8,11 @@ one compiled program; PyTorch runs under `torch.inference_mode`. Measured as ben
 
 import sys
 
-from benchmarks.comparison import config_of, documented_parser, run
+from benchmarks.comparison import documented_parser, run
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = documented_parser(__doc__, batch_size=100).parse_args(argv)
-    settings = [
-        ({"encoding": encoding}, config_of(options, encoding, side))
-        for encoding in options.encodings
-        for side in options.image_sizes
-    ]
-    run("inference", "inference", settings, options)
+    run("inference", "inference", documented_parser(__doc__, batch_size=100).parse_args(argv))
     return 0
 
 

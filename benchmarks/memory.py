@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.children import proc_bytes
 from benchmarks.measure import table, write_json
 from benchmarks.small_runs import SMALL, Trainer, finish
 
@@ -60,8 +61,7 @@ def child(argv: list[str]) -> int:
 
 def resident() -> int:
     """Bytes that this process has in memory of its own: without files, which the system loads and drops as it likes."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))
-    return int(line.split()[1]) * 1024
+    return proc_bytes("self/status", "RssAnon")
 
 
 def main(argv: list[str] | None = None) -> int:

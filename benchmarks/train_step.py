@@ -10,7 +10,7 @@ own. Ours augments and normalises its pictures in the step, PyTorch has them rea
 
 import sys
 
-from benchmarks.comparison import config_of, documented_parser, run
+from benchmarks.comparison import documented_parser, run
 
 DROPOUT = {
     "paper": {},
@@ -25,13 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         "--dropout", nargs="+", choices=DROPOUT, default=["paper"], help="the paper's, outside of attention, none"
     )
     options = parser.parse_args(argv)
-    settings = [
-        ({"encoding": encoding, "dropout": dropout}, config_of(options, encoding, side, **DROPOUT[dropout]))
-        for encoding in options.encodings
-        for side in options.image_sizes
-        for dropout in options.dropout
-    ]
-    run("train_step", "training", settings, options)
+    run("train_step", "training", options, [({"dropout": name}, DROPOUT[name]) for name in options.dropout])
     return 0
 
 

@@ -74,7 +74,7 @@ def attention_to_conv(
         attention = position_attention(layer, grid)
     weights = shift_weights(attention, kernel_size)
     return Convolution(
-        kernel=jnp.einsum("hrc,hdo->rcdo", weights, merged_maps(layer).astype(weights.dtype)),
+        kernel=jnp.einsum("hrc,hdo->rcdo", weights, layer.merged_maps().astype(weights.dtype)),
         bias=layer.output.bias[...],
         weights=weights,
         mass_outside=mass_outside(attention, kernel_size),
@@ -85,12 +85,6 @@ def position_attention(layer: SelfAttention, grid: tuple[int, int]) -> jax.Array
     """Attention of a position-only layer: `(h, i, j, k, l)`."""
     probabilities = layer.probabilities(jax.ShapeDtypeStruct((1, *grid, 0), jnp.float32))
     return probabilities.reshape(-1, *grid, *grid)
-
-
-def merged_maps(layer: SelfAttention) -> jax.Array:
-    """`W^(h) = W_val^(h) W_out^(h)`: `(h, D_in, D_out)`."""
-    value, output = layer.maps()
-    return output if value is None else jnp.einsum("hdv,hvo->hdo", value, output)
 
 
 def shift_weights(attention: jax.Array, kernel_size: int) -> jax.Array:

@@ -23,7 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.arguments import documented_parser, step
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, says_errors, shortened
 from attn_cnn_jax.interop.architecture import listed
 from attn_cnn_jax.interop.convert import Checkpoint, check_release_has, state_dict, to_run
 from attn_cnn_jax.models.encoder import heads_by_layer
@@ -131,7 +131,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
                     raise ValueError(f"the checksum of {part} is not the one saved")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many types, as files can be broken in many ways
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        reason = shortened(error)
         if "weights_only" in reason:  # torch's advice there is to run what the file asks for
             reason = "it holds something else than arrays and numbers"
         raise UserError(f"{path} is damaged or no file of torch.save: {reason}") from None
@@ -185,6 +185,7 @@ def describe(config: ConfigDict, step: int) -> str:
     return f"{network}, {model.num_classes} classes, pictures as in {config.dataset.name}, step {step}"
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
     parser = documented_parser("attn_cnn_jax.interop.pytorch", __doc__)
@@ -194,15 +195,11 @@ def main(argv: list[str] | None = None) -> int:
     target.add_argument("--to_pytorch", metavar="FILE", type=Path, help="the checkpoint file to write")
     parser.add_argument("--step", type=step, default="latest", help="of a run: latest, best, or a checkpoint's number")
     args = parser.parse_args(argv)
-    try:
-        if args.out:
-            print(f"{args.out}: {import_checkpoint(args.source, args.out)}")
-        else:
-            export_run(args.source, args.to_pytorch, args.step)
-            print(args.to_pytorch)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
+    if args.out:
+        print(f"{args.out}: {import_checkpoint(args.source, args.out)}")
+    else:
+        export_run(args.source, args.to_pytorch, args.step)
+        print(args.to_pytorch)
     return 0
 
 

@@ -74,11 +74,18 @@ class SelfAttention(nnx.Module):
 
     def maps(self) -> kernels.Maps:
         """Value and output maps of every head, in the type of activations."""
-        output = self.output.kernel[...].astype(self.output.dtype)
-        output = output.reshape(self.num_heads, -1, self.output.out_features)
+        return jax.tree.map(lambda kernel: kernel.astype(self.output.dtype), self._parameters_of_maps())
+
+    def merged_maps(self) -> jax.Array:
+        """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it: `(h, D, o)`, in the type of parameters."""
+        value, output = self._parameters_of_maps()
+        return output if value is None else jnp.einsum("hDd,hdo->hDo", value, output)
+
+    def _parameters_of_maps(self) -> kernels.Maps:
+        output = self.output.kernel[...].reshape(self.num_heads, -1, self.output.out_features)
         if self.value is None:
             return kernels.Maps(None, output)
-        value = self.value.kernel[...].astype(self.output.dtype)
+        value = self.value.kernel[...]
         return kernels.Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2), output)
 
     @property

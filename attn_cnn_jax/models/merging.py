@@ -1,6 +1,5 @@
 """The same network with fewer linear maps, for inference."""
 
-import jax.numpy as jnp
 from flax import nnx
 
 from attn_cnn_jax.models.attention import SelfAttention
@@ -50,9 +49,7 @@ def merging_pays(layer: SelfAttention, pixels: int) -> bool:
 
 
 def merge_values(layer: SelfAttention) -> None:
-    """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it."""
-    value = layer.value.kernel[...].reshape(-1, layer.num_heads, layer.value.out_features // layer.num_heads)
-    output = layer.output.kernel[...].reshape(layer.num_heads, value.shape[2], -1)
-    maps = jnp.einsum("Dhd,hdo->hDo", value, output)
+    """Value maps into the output map; see SelfAttention.merged_maps."""
+    maps = layer.merged_maps()
     layer.output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
     layer.value = None

@@ -217,7 +217,7 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
             return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
     except Exception as error:
         with quiet():
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+            reason = shortened(error)
             error.__traceback__ = None
         raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
 

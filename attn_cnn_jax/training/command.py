@@ -53,14 +53,13 @@ def main(argv: list[str]) -> int:
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
-    seed = ""
+    num_seeds = values.config.train.num_seeds
     if "test" in records:  # else a finished run has lost its metrics.jsonl
         final = f"{records['test']['accuracy']:.2%}"
-        if (num_seeds := values.config.train.num_seeds) > 1:
+        if num_seeds > 1:
             final += f" +- {records['test']['accuracy_std']:.2%} (mean and standard deviation of {num_seeds} seeds)"
         say(f"final test accuracy {final} after step {records['test']['step']}")
-    if values.config.train.num_seeds > 1:
-        seed = f", seed={values.config.seed}"
+    seed = f", seed={values.config.seed}" if num_seeds > 1 else ""
     say(f"metrics, checkpoints and TensorBoard events: {workdir}")
     say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r}{seed})")
     return 0

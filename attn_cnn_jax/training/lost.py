@@ -45,14 +45,14 @@ def lost_in_words(error: Exception) -> str | None:
 
 def leave(message: str) -> None:
     """Ends this process with status 1, whether the others answer or not."""
-    say(message)
+    write_error(message)
     farewell = threading.Thread(target=jax.distributed.shutdown, daemon=True)
     farewell.start()
     farewell.join(LEAVE_TIMEOUT)
     os._exit(1)
 
 
-def say(message: str) -> None:
+def write_error(message: str) -> None:
     """Writes to the process's standard error itself: `sys.stderr` may just be another one (quiet.py)."""
     os.write(2, f"{message}\n".encode())
 
@@ -63,7 +63,7 @@ def said_abort() -> Iterator[None]:
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def leave_at_once(number):
-        say(f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}")
+        write_error(f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}")
         os._exit(1)
 
     libc = ctypes.CDLL(None)

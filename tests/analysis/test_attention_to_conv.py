@@ -11,7 +11,6 @@ from attn_cnn_jax.analysis.attention_to_conv import (
     convolved,
     interior,
     mass_outside,
-    merged_maps,
     output_error,
     position_attention,
     shift_weights,
@@ -169,7 +168,7 @@ def test_merged_maps_of_small_heads():
     attention, x = layer(head_size=2, num_heads=3), pictures(1)
     own = position_attention(attention, GRID)
     averages = jnp.einsum("hijkl,bkld->bhijd", own, x)
-    merged = jnp.einsum("bhijd,hdo->bijo", averages, merged_maps(attention)) + attention.output.bias[...].reshape(
+    merged = jnp.einsum("bhijd,hdo->bijo", averages, attention.merged_maps()) + attention.output.bias[...].reshape(
         1, 1, 1, -1
     )
     np.testing.assert_allclose(merged, attention(x), atol=1e-12)

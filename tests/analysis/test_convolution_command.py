@@ -9,7 +9,6 @@ from flax import nnx
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, pictures
-from attn_cnn_jax.analysis.attention_to_conv import merged_maps
 from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.errors import UserError
@@ -98,7 +97,7 @@ def test_first_layers_are_replaced_in_order(workdir):
     given = [substitute(layer, 1, "zeros") for layer in attention]
     one, both = (np.asarray(replace_first(run.model, given[:n])(x)) for n in (1, 2))
     by_hand = nnx.clone(run.model)
-    maps = merged_maps(run.model.blocks[0].attention)
+    maps = run.model.blocks[0].attention.merged_maps()
     own = given[0][:, 0, 0, 0, 0]  # K=1: every pixel for itself
     by_hand.blocks[0].attention = PixelMap(
         jnp.einsum("h,hdo->do", own, maps), run.model.blocks[0].attention.output.bias[...]
