@@ -26,7 +26,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.training.quiet import quiet, quiet_threads
+from attn_cnn_jax.training.quiet import ignore_late_reads, quiet, quiet_threads
 from attn_cnn_jax.training.step import TrainState
 
 # Of what the system says, the part that a person can act on.
@@ -216,6 +216,7 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
         with contextlib.redirect_stderr(io.StringIO()):
             return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
     except Exception as error:
+        ignore_late_reads()
         with quiet():
             reason = shortened(error)
             error.__traceback__ = None

@@ -36,6 +36,21 @@ def quiet_threads() -> Iterator[None]:
         sys.excepthook = before
 
 
+def ignore_late_reads() -> None:
+    """From now on, nothing is printed of reads that end after one beside them has failed.
+
+    TensorStore goes on with them, and finds the event loop closed that waited for them; at what time, nobody knows.
+    """
+    before = sys.unraisablehook
+
+    def all_but_late_reads(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    if getattr(before, "__name__", None) != all_but_late_reads.__name__:
+        sys.unraisablehook = all_but_late_reads
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Drops what is written to standard error, also about what becomes garbage here."""
