@@ -5,12 +5,17 @@ import json
 from benchmarks import measure
 
 
-def test_turns_alternate_and_time_every_call():
-    calls = []
-    times = measure.turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
-    assert "".join(calls) == "ababab"
-    assert {name: len(seconds) for name, seconds in times.items()} == {"a": 3, "b": 3}
-    assert all(second >= 0 for seconds in times.values() for second in seconds)
+def test_turns_alternate_and_time_the_second_call_of_each(monkeypatch):
+    calls, clock = [], [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+
+    def work(name):
+        clock[0] += {"a": 1, "b": 2}[name] if calls[-1:] == [name] else 9  # 9: after another's turn
+        calls.append(name)
+
+    times = measure.turns({"a": lambda: work("a"), "b": lambda: work("b")}, 3)
+    assert "".join(calls) == "aabb" * 3
+    assert times == {"a": [1.0] * 3, "b": [2.0] * 3}
 
 
 def test_the_ratio_is_the_median_of_the_turns_ratios():
