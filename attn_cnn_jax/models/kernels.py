@@ -148,7 +148,8 @@ def factorised(rows: jax.Array, columns: jax.Array, x: jax.Array, maps: Maps) ->
         return flat.reshape(*flat.shape[:2], *values.shape[2:])
 
     def attention(x):
-        return sum_over_heads(average, axes, x, maps)
+        small = math.prod(x.shape[1:3]) <= PIXELS_A_CHUNK
+        return sum_over_heads(average, axes, x, maps, unroll=small)
 
     return in_chunks(attention, x)
 
