@@ -67,25 +67,6 @@ def test_kernels_equal_dense_forward_and_backward(name, kernel, batch, monkeypat
     chex.assert_trees_all_close(value_and_gradients(network, x, kernel), dense, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["quadratic", "value maps"])
-def test_dense_heads_one_after_the_other_equal_all_at_once(name, monkeypatch):
-    """What CPUs run equals what other backends do."""
-    x = jax.random.normal(jax.random.key(1), (3, *GRID, HIDDEN), jnp.float64)
-    network, key = layer(**ENCODINGS[name]), jax.random.key(2)
-    monkeypatch.setattr(kernels, "dense", kernels.dense.__wrapped__)  # not compiled before
-    programs = []
-    for backend in ("cpu", "tpu"):
-        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
-        programs.append(str(jax.make_jaxpr(lambda x: network(x, key))(x)))
-        results = value_and_gradients(network, x, "dense", key)
-        if backend == "cpu":
-            expected = results
-    assert "scan" in programs[0]
-    assert "scan" not in programs[1]
-    chex.assert_trees_all_close(results, expected, rtol=1e-10, atol=1e-11)
-
-
 def test_blocks_and_chunks_divide_what_they_split():
     assert [kernels.rows_a_block(*grid) for grid in ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))] == [
         16, 8, 2, 2, 1, 1,
