@@ -26,7 +26,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.training.quiet import ignore_late_reads, quiet, quiet_threads
+from attn_cnn_jax.training.quiet import ignore_late_answers, quiet, quiet_threads
 from attn_cnn_jax.training.step import TrainState
 
 # Of what the system says, the part that a person can act on.
@@ -78,6 +78,7 @@ class NotSaved(UserError):
 @contextlib.contextmanager
 def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
     """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
+    ignore_late_answers()
     checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
     with quiet_threads():
         try:
@@ -216,7 +217,7 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
         with contextlib.redirect_stderr(io.StringIO()):
             return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
     except Exception as error:
-        ignore_late_reads()
+        ignore_late_answers()
         with quiet():
             reason = shortened(error)
             error.__traceback__ = None

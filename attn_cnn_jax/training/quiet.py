@@ -36,19 +36,19 @@ def quiet_threads() -> Iterator[None]:
         sys.excepthook = before
 
 
-def ignore_late_reads() -> None:
-    """From now on, nothing is printed of reads that end after one beside them has failed.
+def ignore_late_answers() -> None:
+    """From now on, nothing is printed of reads and writes that end after one beside them has failed.
 
     TensorStore goes on with them, and finds the event loop closed that waited for them; at what time, nobody knows.
     """
     before = sys.unraisablehook
 
-    def all_but_late_reads(unraisable):
+    def all_but_late_answers(unraisable):
         if str(unraisable.exc_value) != "Event loop is closed":
             before(unraisable)
 
-    if getattr(before, "__name__", None) != all_but_late_reads.__name__:
-        sys.unraisablehook = all_but_late_reads
+    if getattr(before, "__name__", None) != all_but_late_answers.__name__:
+        sys.unraisablehook = all_but_late_answers
 
 
 @contextlib.contextmanager

@@ -1,23 +1,41 @@
+"""TensorStore's threads report what fails beside a failure where nobody can catch it, often after it was said."""
+
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.training import checkpoints as ckpt
 
+LATE, OTHER = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "another"))
 
-def test_after_a_failed_read_those_beside_it_end_silently(monkeypatch):
-    """TensorStore's threads report them where nobody can catch them, sometimes after the error was said."""
+
+@pytest.fixture
+def printed(monkeypatch):
     printed = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
-    late, other = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "another"))
+    return printed
 
+
+def report_both():
+    sys.unraisablehook(LATE)
+    sys.unraisablehook(OTHER)
+
+
+def test_reads_beside_a_failed_one_end_silently(printed):
     def restore(*arguments, **keywords):
         raise OSError("cut short")
 
     for _ in range(2):
         with pytest.raises(ckpt.Damaged, match="cut short"):
             ckpt.read_plain(SimpleNamespace(restore=restore, directory="run/checkpoints"), 3, "config")
-    sys.unraisablehook(late)
-    sys.unraisablehook(other)
-    assert printed == [other]
+    report_both()
+    assert printed == [OTHER]
+
+
+def test_writes_beside_a_failed_one_end_silently(printed, tmp_path):
+    with ckpt.saving(tmp_path, attention_config(), steps_per_epoch=1):
+        report_both()
+    report_both()
+    assert printed == [OTHER, OTHER]
