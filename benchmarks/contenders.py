@@ -35,7 +35,7 @@ def alternating(
     functions = {}
     for name in names:
         contender = create(task, name, config)
-        contender(1), contender(1)  # compile and warm up
+        contender(1)  # compile
         functions[name] = lambda contender=contender: contender(steps)
     return {name: [turn / steps for turn in times] for name, times in turns(functions, repeats).items()}
 

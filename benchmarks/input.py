@@ -37,8 +37,6 @@ def main(argv: list[str] | None = None) -> int:
         "input alone": lambda: jax.block_until_ready(batches(pictures, count)),
         "training step": lambda: train(options.steps),
     }
-    for function in functions.values():
-        function()  # compile
     times = turns(functions, options.repeats)
     rows = []
     for (name, seconds), steps in zip(times.items(), (options.input_steps, options.steps), strict=True):

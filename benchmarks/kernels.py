@@ -68,7 +68,7 @@ def layer(options: argparse.Namespace, size: int, kernel: str):
 
 
 def step(options: argparse.Namespace, size: int, batch: int, kernel: str):
-    """A function that computes the gradients of one layer and waits for them; compiled."""
+    """A function that computes the gradients of one layer and waits for them; compiled when first called."""
     graph, state = nnx.split(layer(options, size, kernel))
     x = jax.random.normal(jax.random.key(0), (batch, size, size, options.hidden_size))
 
@@ -76,11 +76,7 @@ def step(options: argparse.Namespace, size: int, batch: int, kernel: str):
     def gradients(state, x):
         return jax.grad(lambda state, x: jnp.square(nnx.merge(graph, state, copy=True)(x)).mean(), (0, 1))(state, x)
 
-    def run():
-        jax.block_until_ready(gradients(state, x))
-
-    run()
-    return run
+    return lambda: jax.block_until_ready(gradients(state, x))
 
 
 def fit(samples: list[tuple[str, int, int, float]]) -> dict[str, float]:
