@@ -38,7 +38,7 @@ class Content(Encoding):
         return Projections(split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_heads))
 
     def content_terms(self, projections: Projections, query_rows: jax.Array) -> dict[str, jax.Array]:
-        return {"content": content_scores(projections.query[:, query_rows], projections.key)}
+        return {"content": content_scores(projections.queries(query_rows), projections.key)}
 
 
 class Relative(Encoding):
@@ -121,7 +121,7 @@ class Relative(Encoding):
             return {}
         height, width = projections.size
         dtype = at_least_float32(self.dtype)
-        query = None if projections.query is None else projections.query[:, query_rows]
+        query = None if projections.query is None else projections.queries(query_rows)
         key = projections.key
         terms = {}
         if "content_content" in self.terms:
@@ -132,12 +132,12 @@ class Relative(Encoding):
             column_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(
                 column_keys, relative_positions(jnp.arange(width), width)
             )
-            row = jnp.einsum("bijho,hiko->bhijk", query, row_keys, preferred_element_type=dtype)
-            column = jnp.einsum("bijho,hjlo->bhijl", query, column_keys, preferred_element_type=dtype)
+            row = jnp.einsum("bhijo,hiko->bhijk", query, row_keys, preferred_element_type=dtype)
+            column = jnp.einsum("bhijo,hjlo->bhijl", query, column_keys, preferred_element_type=dtype)
             terms["content_position"] = row[..., :, None] + column[..., None, :]
         if "position_content" in self.terms:
             bias = self.content_bias[...].astype(self.dtype)
-            by_key = jnp.einsum("ho,bklho->bhkl", bias, key, preferred_element_type=dtype)
+            by_key = jnp.einsum("ho,bhklo->bhkl", bias, key, preferred_element_type=dtype)
             terms["position_content"] = by_key[:, :, None, None] * self.head_size**-0.5
         return terms
 
@@ -185,16 +185,13 @@ class Absolute(Content):
 
 
 def split_heads(x: jax.Array, num_heads: int) -> jax.Array:
-    """`(b, i, j, h d) -> (b, i, j, h, d)`."""
-    return x.reshape(*x.shape[:-1], num_heads, -1)
+    """`(b, i, j, h d) -> (b, h, i, j, d)`."""
+    return jnp.moveaxis(x.reshape(*x.shape[:-1], num_heads, -1), -2, 1)
 
 
 def content_scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """`(b, i, j, h, d), (b, k, l, h, d) -> (b, h, i, j, k, l)`: scores.content over heads and pictures."""
-    batch, rows, columns, heads, size = query.shape
-    height, width = key.shape[1:3]
-    over_heads = jax.vmap(scores.content, in_axes=(1, 1))
-    flat = jax.vmap(over_heads)(
-        query.reshape(batch, rows * columns, heads, size), key.reshape(batch, height * width, heads, size)
-    )
-    return flat.reshape(batch, heads, rows, columns, height, width)
+    """`(b, h, i, j, d), (b, h, k, l, d) -> (b, h, i, j, k, l)`: scores.content over heads and pictures."""
+    pixels = query.shape[2:4], key.shape[2:4]
+    flat = [x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in (query, key)]
+    result = jax.vmap(jax.vmap(scores.content))(*flat)
+    return result.reshape(*result.shape[:2], *pixels[0], *pixels[1])

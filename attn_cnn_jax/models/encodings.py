@@ -20,7 +20,7 @@ from attn_cnn_jax.models.shifts import relative_positions
 
 
 class Projections(NamedTuple):
-    """What scores read of pictures: queries and keys of all heads, `(b, H, W, h, D_h)`; None where unused."""
+    """What scores read of pictures: queries and keys of all heads, `(b, h, H, W, D_h)`; None where unused."""
 
     query: jax.Array | None = None
     key: jax.Array | None = None
@@ -28,7 +28,12 @@ class Projections(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the pictures."""
-        return (self.key if self.query is None else self.query).shape[1:3]
+        return (self.key if self.query is None else self.query).shape[2:4]
+
+    def queries(self, rows: jax.Array) -> jax.Array:
+        """Queries of rows `(i,)` that follow each other: `(b, h, i, W, D_h)`."""
+        # A slice: looking each row up costs more than the scores where all rows are asked for, as they mostly are.
+        return jax.lax.dynamic_slice_in_dim(self.query, rows[0], len(rows), axis=2)
 
 
 class Encoding(nnx.Module):
