@@ -52,15 +52,19 @@ def layer(
 
 def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchNorm:
     """Batch norm over all devices' pictures; running statistics move by a tenth a step."""
-    return nnx.BatchNorm(
+    param_dtype = at_least_float32(dtype)
+    norm = nnx.BatchNorm(
         features,
         momentum=0.9,
         epsilon=1e-5,
         use_fast_variance=False,
         dtype=dtype,
-        param_dtype=at_least_float32(dtype),
+        param_dtype=param_dtype,
         rngs=rngs,
     )
+    # Flax starts them in float32 also where they are then set to float64.
+    norm.mean, norm.var = (nnx.BatchStat(each[...].astype(param_dtype)) for each in (norm.mean, norm.var))
+    return norm
 
 
 class ResidualBlock(nnx.Module):
