@@ -14,6 +14,7 @@ from benchmarks.comparison import documented_parser, run
 
 DROPOUT = {
     "paper": {},
+    "factors": {"attention_dropout_on": "factors"},  # of ours; PyTorch's network drops single probabilities
     "outside": {"attention_dropout": 0.0},  # of attention: attention of positions then stays a product
     "none": {"attention_dropout": 0.0, "dropout": 0.0},
 }
@@ -22,7 +23,11 @@ DROPOUT = {
 def main(argv: list[str] | None = None) -> int:
     parser = documented_parser(__doc__, batch_size=20)
     parser.add_argument(
-        "--dropout", nargs="+", choices=DROPOUT, default=["paper"], help="the paper's, outside of attention, none"
+        "--dropout",
+        nargs="+",
+        choices=DROPOUT,
+        default=["paper"],
+        help="the paper's, of row and column factors instead of probabilities, outside of attention, none",
     )
     options = parser.parse_args(argv)
     run("train_step", "training", options, [({"dropout": name}, DROPOUT[name]) for name in options.dropout])
