@@ -88,15 +88,18 @@ def create_from_kernel(config: ConfigDict, seed: int) -> nnx.Module:
     """A new network whose layers all begin as the convolution in the file `config.start.kernel`."""
     path = config.start.kernel
     try:
-        kernel = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with Path(path).open("rb") as file:
+            kernel = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
         raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
+    except Exception as error:  # of Python's parser, through which NumPy reads what type and shape the file says
+        raise UserError(f"config.start.kernel={path!r} is no array of numbers as numpy.save writes it") from error
     model = create_model(config.model, rngs=nnx.Rngs(seed))
     for block in model.blocks:
         size = math.isqrt(block.attention.num_heads)
         shape = (size, size, config.model.hidden_size, config.model.hidden_size)
-        if not isinstance(kernel, np.ndarray) or kernel.shape != shape or kernel.dtype.kind != "f":
-            found = f"{kernel.shape} {kernel.dtype}" if isinstance(kernel, np.ndarray) else "several arrays"
+        if kernel.shape != shape or kernel.dtype.kind != "f":
+            found = f"{kernel.shape} {kernel.dtype}"
             raise UserError(f"config.start.kernel={path!r} holds {found}: allowed is {shape}, floating point")
         if not np.isfinite(kernel).all():
             raise UserError(f"config.start.kernel={path!r} holds numbers that are not finite: save it anew")

@@ -1,5 +1,6 @@
 """What train.py refuses: flags, config files, every configuration value, combinations, folders."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -177,14 +178,24 @@ def test_a_run_to_start_from_that_is_none(train, refused, tmp_path, quadratic_ru
         refused(lambda start=start: train(DIGITS, *SMALL, f"--config.start.run={start}"), message)
 
 
+def several_arrays():
+    file = io.BytesIO()
+    np.savez(file, np.zeros((2, 2, 8, 8)))
+    return file.getvalue()
+
+
 KERNELS = {
     "not there": lambda path: None,
     "a folder": lambda path: path.mkdir(),
     "a text": lambda path: path.write_text("x"),
+    "empty": lambda path: path.touch(),
     "a pickle": lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
+    "several arrays": lambda path: path.write_bytes(several_arrays()),
+    "half of several arrays": lambda path: path.write_bytes(several_arrays()[:100]),
     "of another shape": lambda path: np.save(path, np.zeros((3, 3, 8, 8))),
     "of integers": lambda path: np.save(path, np.zeros((2, 2, 8, 8), int)),
     "not finite": lambda path: np.save(path, np.full((2, 2, 8, 8), np.nan)),
+    "without a brace": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00" + b" 'descr': '<f8'}".ljust(118)),
     "half": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'"),
 }
 
