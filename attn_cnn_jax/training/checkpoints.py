@@ -26,7 +26,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.training.quiet import ignore_late_answers, quiet, quiet_threads
+from attn_cnn_jax.training.quiet import ignore_late_answers, quiet
 from attn_cnn_jax.training.step import TrainState
 
 # Of what the system says, the part that a person can act on.
@@ -80,13 +80,12 @@ def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[
     """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
     ignore_late_answers()
     checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
-    with quiet_threads():
-        try:
-            yield checkpoints
-            finish(checkpoints)
-        finally:
-            with contextlib.suppress(Exception), quiet():  # after an error, closing raises what was already said
-                checkpoints.close()
+    try:
+        yield checkpoints
+        finish(checkpoints)
+    finally:
+        with contextlib.suppress(Exception), quiet():  # after an error, closing raises what was already said
+            checkpoints.close()
 
 
 def finish(checkpoints: ocp.CheckpointManager) -> None:

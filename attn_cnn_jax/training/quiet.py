@@ -5,7 +5,6 @@ import gc
 import io
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 
 
@@ -18,22 +17,6 @@ def worth_saying(record: logging.LogRecord) -> bool:
 
 for name in ("absl", "asyncio"):
     logging.getLogger(name).addFilter(worth_saying)
-
-
-@contextlib.contextmanager
-def quiet_threads() -> Iterator[None]:
-    """While this lasts, nothing is printed of what goes wrong in threads that Python did not start."""
-    before = sys.excepthook
-
-    def main_thread_only(*error):
-        if threading.current_thread() is threading.main_thread():
-            before(*error)
-
-    sys.excepthook = main_thread_only
-    try:
-        yield
-    finally:
-        sys.excepthook = before
 
 
 def ignore_late_answers() -> None:
