@@ -9,6 +9,7 @@ All compute `sum_h softmax(score_h) X W_val^(h) W_out^(h)`, to rounding the same
   For all other scores and for dropout of single probabilities: memory grows as the pixels, time as their square.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attn_cnn_jax.models.layers import of_flat
 from attn_cnn_jax.models.scores import at_least_float32
 
 # Probabilities that a layer may keep for the backward pass before the blocked form is taken.
@@ -116,7 +118,8 @@ def dense(probabilities: jax.Array, x: jax.Array, maps: Maps) -> jax.Array:
     heads = jax.vmap(attend, in_axes=(0, None if maps.value is None else 1), out_axes=1)
     pictures = jax.vmap(heads, in_axes=(None if probabilities.ndim == 3 else 0, 0))
     averages = pictures(probabilities.astype(x.dtype), values)
-    return averages.reshape(*averages.shape[:2], -1) @ maps.output.reshape(-1, maps.output.shape[-1])
+    output = maps.output.reshape(-1, maps.output.shape[-1])
+    return of_flat(lambda x: x @ output, averages.reshape(*averages.shape[:2], -1))
 
 
 @jax.jit
@@ -162,8 +165,9 @@ def sum_over_heads(average: Callable, heads, x: jax.Array, maps: Maps) -> jax.Ar
     total_dtype = at_least_float32(x.dtype)
 
     def of_head(head, maps):
-        values = x if maps.value is None else x @ maps.value
-        return jnp.matmul(average(head, values), maps.output, preferred_element_type=total_dtype)
+        values = x if maps.value is None else of_flat(lambda x: x @ maps.value, x)
+        output = functools.partial(jnp.matmul, b=maps.output, preferred_element_type=total_dtype)
+        return of_flat(output, average(head, values))
 
     @jax.checkpoint  # an average costs less than reading it back
     def add_head(total, head_and_maps):

@@ -1,6 +1,7 @@
 """Small pieces that every network here is built from: linear maps as PyTorch starts them, dropout."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +21,26 @@ def uniform(fan_in: int) -> nnx.Initializer:
     return init
 
 
-def linear(
-    in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, use_bias: bool = True
-) -> nnx.Linear:
+def of_flat(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """A map of the last axis, of pictures' pixels one below the other: `(..., d) -> (..., o)`.
+
+    The same as `function(x)`, but of more than two axes XLA makes the gradient of a weight from a transposed copy.
+    """
+    result = function(x.reshape(-1, x.shape[-1]))
+    return result.reshape(*x.shape[:-1], result.shape[-1])
+
+
+class Linear(nnx.Linear):
+    """Flax's, of flat pixels."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`(..., in_features) -> (..., out_features)`."""
+        return of_flat(super().__call__, x)
+
+
+def linear(in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, use_bias: bool = True) -> Linear:
     """A linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
-    return nnx.Linear(
+    return Linear(
         in_features,
         out_features,
         use_bias=use_bias,
