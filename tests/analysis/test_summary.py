@@ -63,14 +63,13 @@ ATTENTION_NETWORKS = [
 def test_full_count_of_attention_networks_is_xlas_up_to_elementwise_work(network):
     """On a grid that is not square, so that a swap of its sides shows.
 
-    XLA counts elementwise work too, some ten FLOPs a head and pair of pixels where a product with its 256
-    channels takes 512, and twice where it fuses it into two readers: never less than our count, and at most 3.5%
-    more. The smallest product of a layer, missed or counted twice, would be 12%.
+    XLA counts elementwise work too, some ten FLOPs a head and pair of pixels where a product with its 320
+    channels takes 640, and twice where it fuses it into two readers: never less than our count, and at most 3% more.
     """
-    sizes = {"hidden_size": 256, "intermediate_size": 320, "num_heads": 3, "num_layers": 1, "image_shape": (16, 32, 3)}
+    sizes = {"hidden_size": 320, "intermediate_size": 400, "num_heads": 3, "num_layers": 1, "image_shape": (16, 32, 3)}
     model = attention_config(kernel="dense", **(sizes | network)).model
     full = summary.count_flops(model).full
-    assert full <= flops_of_xla(model) <= 1.035 * full
+    assert full <= flops_of_xla(model) <= 1.03 * full
 
 
 @pytest.mark.parametrize("depth", [10, 18, 34])
