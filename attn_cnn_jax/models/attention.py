@@ -115,10 +115,9 @@ class SelfAttention(nnx.Module):
         rows = jnp.arange(height) if query_rows is None else query_rows
         return self.position.position_terms(height, width, rows)
 
-    def content_terms(self, x: jax.Array, query_rows: jax.Array | None = None):
+    def content_terms(self, x: jax.Array):
         """Score terms that depend on the picture `(b, H, W, D)`: a dict; they broadcast to `(b, h, i, j, k, l)`."""
-        rows = jnp.arange(x.shape[1]) if query_rows is None else query_rows
-        return terms_of(self.project(x), rows)
+        return terms_of(self.project(x), jnp.arange(x.shape[1]))
 
     def probabilities(self, x: jax.Array) -> jax.Array:
         """Attention of every head.
@@ -190,7 +189,7 @@ class SelfAttention(nnx.Module):
 
 
 def terms_of(projections: list[tuple[Encoding, Projections]], query_rows: jax.Array) -> dict[str, jax.Array]:
-    """Score terms of the pixels in `query_rows` that depend on the picture, of all encodings that read it."""
+    """Score terms that depend on the picture, of all encodings that read it; rows of queries follow each other."""
     terms = {}
     for encoding, projected in projections:
         terms |= encoding.content_terms(projected, query_rows)

@@ -51,7 +51,11 @@ class Encoding(nnx.Module):
         return Projections()
 
     def content_terms(self, projections: "Projections", query_rows: jax.Array) -> dict[str, jax.Array]:
-        """Scores that depend on the picture, by name, of these queries; broadcast to `(b, h, i, j, k, l)`."""
+        """Scores that depend on the picture, by name; they broadcast to `(b, h, i, j, k, l)`.
+
+        Args:
+          query_rows: `(i,)`, rows that follow each other.
+        """
         return {}
 
 

@@ -9,7 +9,6 @@ All compute `sum_h softmax(score_h) X W_val^(h) W_out^(h)`, to rounding the same
   For all other scores and for dropout of single probabilities: memory grows as the pixels, time as their square.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -166,8 +165,8 @@ def sum_over_heads(average: Callable, heads, x: jax.Array, maps: Maps) -> jax.Ar
 
     def of_head(head, maps):
         values = x if maps.value is None else of_flat(lambda x: x @ maps.value, x)
-        output = functools.partial(jnp.matmul, b=maps.output, preferred_element_type=total_dtype)
-        return of_flat(output, average(head, values))
+        averages = average(head, values)
+        return of_flat(lambda x: jnp.matmul(x, maps.output, preferred_element_type=total_dtype), averages)
 
     @jax.checkpoint  # an average costs less than reading it back
     def add_head(total, head_and_maps):
