@@ -1,5 +1,7 @@
 """The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -58,12 +60,20 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training."""
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+
+        # For gradients, what lies between matrix products is computed again: to keep it takes half as much memory
+        # again, and on CPUs more time.
+        def add_and_norm(norm, key, x, change):
+            return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
+
+        gelu = jax.checkpoint(functools.partial(jax.nn.gelu, approximate=False))
+
         attended = self.attention(x, keys[0])
         if self.dense is not None:
             attended = self.dense(attended)
-        x = self.attention_norm(x + dropout(keys[1], attended, self.dropout_rate))
-        transformed = self.output(jax.nn.gelu(self.intermediate(x), approximate=False))
-        return self.output_norm(x + dropout(keys[2], transformed, self.dropout_rate))
+        x = add_and_norm(self.attention_norm, keys[1], x, attended)
+        transformed = self.output(gelu(self.intermediate(x)))
+        return add_and_norm(self.output_norm, keys[2], x, transformed)
 
 
 class AttentionClassifier(nnx.Module):

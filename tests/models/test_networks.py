@@ -206,3 +206,20 @@ def test_shared_tables_are_one_variable():
     own = set(variables.split(network("learned", share_tables=False, num_layers=2))[1])
     assert {name for name in own - shared if "tables" not in name} == set()
     assert len(own) - len(shared) == 2
+
+
+def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
+    """Input, what dense reads and gives, what each feed-forward map reads and gives: no masks, no statistics."""
+    model = attention_config(**SIZES | NETWORKS["quadratic"], attention_dropout=0.0, kernel="factorised").model
+    block, key = create_model(model, rngs=nnx.Rngs(0)).blocks[0], jax.random.key(0)
+    graph, state = nnx.split(block)
+
+    def kept(pictures):
+        """Different numbers that the backward pass reads; arrays with the same numbers count once."""
+        x = jax.random.normal(jax.random.key(1), (pictures, 2, 3, model.hidden_size))
+        block_of = lambda state, x: nnx.merge(graph, state)(x, key)  # noqa: E731
+        backward = jax.jit(lambda state, x: jax.vjp(block_of, state, x)[1])(state, x)
+        leaves = [leaf for leaf in jax.tree.leaves(backward) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
+        return sum({np.sort(leaf, axis=None).tobytes(): leaf.size for leaf in leaves}.values())
+
+    assert kept(2) - kept(1) == 2 * 3 * (5 * model.hidden_size + 2 * model.intermediate_size)
