@@ -62,7 +62,7 @@ class Block(nnx.Module):
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
 
         # For gradients, what lies between matrix products is computed again: to keep it takes half as much memory
-        # again, and on CPUs more time.
+        # again, and on CPUs no less time.
         def add_and_norm(norm, key, x, change):
             return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
 
