@@ -6,7 +6,7 @@ to put right (said in a line or two), 2 bad flags, 128 + signal where stopped by
 
 import sys
 
-from attn_cnn_jax.training.command import main
+from attn_cnn_jax.cli.train import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attn_cnn_jax.runs import Run
+    from attn_cnn_jax.runs.load import Run
 
 __all__ = ["load_run"]
 
@@ -12,8 +12,8 @@ __all__ = ["load_run"]
 def load_run(workdir: "str | Path", step: int | str = "latest", seed: int | None = None) -> "Run":
     """Restores a run that `train.py` left: `config`, `step`, `model`, `predict`, `attention`.
 
-    See attn_cnn_jax.runs. Loaded on the first call, so that commands which need no model start fast.
+    See attn_cnn_jax.runs.load. Loaded on the first call, so that commands which need no model start fast.
     """
-    from attn_cnn_jax.runs import load_run
+    from attn_cnn_jax.runs.load import load_run
 
     return load_run(workdir, step, seed)

@@ -6,8 +6,8 @@ The same command as train.py of a checkout; --config takes a file, or the name o
 import sys
 from pathlib import Path
 
+from attn_cnn_jax.cli import train as command
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.training import command
 
 PACKAGE = Path(__file__).parent
 

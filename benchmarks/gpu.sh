@@ -38,14 +38,14 @@ read -ra configs <<<"$CONFIGS"
 read -ra arguments <<<"$ARGS"
 
 install() {
-    if ! "$PYTHON" -c 'import attn_cnn_jax.__main__, attn_cnn_jax.analysis.figures.__main__, tensorflow_datasets'; then
+    if ! "$PYTHON" -c 'import attn_cnn_jax.__main__, attn_cnn_jax.cli.figures, tensorflow_datasets'; then
         "$PYTHON" -m pip install --no-index --find-links "$WHEELS" attn-cnn-jax
     fi
     "$PYTHON" -c 'import jax; print("JAX", jax.__version__, "on", jax.devices())'
 }
 
 data() {
-    [ -n "$TINY" ] || "$PYTHON" -m attn_cnn_jax.data.prepare cifar10 ${ARCHIVE:+--archive "$ARCHIVE"} \
+    [ -n "$TINY" ] || "$PYTHON" -m attn_cnn_jax.cli.prepare cifar10 ${ARCHIVE:+--archive "$ARCHIVE"} \
         --data_dir "$DATA_DIR"
 }
 

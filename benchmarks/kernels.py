@@ -17,8 +17,8 @@ import numpy as np
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models import kernels
-from attn_cnn_jax.models.encoder import self_attention
+from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.models.classifier import self_attention
 from benchmarks.measure import table, turns, write_json
 
 NAMES = ("dense", "factorised", "blocked")

@@ -10,7 +10,7 @@ import jax
 import torch
 from ml_collections import ConfigDict
 
-from tests.references import torch_networks
+from attn_cnn_jax.interop import torch_networks
 
 ENCODINGS = {
     ("quadratic", False): "quadratic",

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.curves import names
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.training.metrics import mean_records, read_metrics
+from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 from benchmarks.measure import table, write_json
 
 COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s")

@@ -69,7 +69,7 @@ def child(arguments: list[str]) -> None:
     """Starts as train.py does, and prints how long each stage took, as JSON."""
     clock = [time.perf_counter()]
 
-    import attn_cnn_jax.training.command  # noqa: F401
+    import attn_cnn_jax.cli.train  # noqa: F401
 
     clock.append(time.perf_counter())
     import jax

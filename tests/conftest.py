@@ -1,43 +1,20 @@
-"""Every test runs on eight fake CPU devices, without implicit promotion of types or ranks."""
+"""Run directories as training leaves them, without the training."""
 
 import json
-import os
-import tempfile
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-
-import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, complete, resnet_config
-from attn_cnn_jax.data import sources
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.training import checkpoints, files
+from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.positions import create_recorder
 from attn_cnn_jax.training.optimizer import create_optimizer
-from attn_cnn_jax.training.positions import create_recorder
 from attn_cnn_jax.training.step import initial_state
 
-# Programs that several tests or processes compile are compiled once.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
-jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
-
-# Run directories as training leaves them, without the training.
 SMALL = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 2, "num_heads": 4, "downsample": 1}
 SPREADS = (1.0, 0.6, 1.4, 0.001)  # of every layer's heads; the last head is degenerate
-
-
-@pytest.fixture(scope="session")
-def data_dir(tmp_path_factory):
-    """A folder for prepared data sets that is not the user's, with the digits."""
-    folder = tmp_path_factory.mktemp("data")
-    sources.load("digits", folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +32,7 @@ def make_run(tmp_path_factory, data_dir):
                 heads = len(block.attention.position.spread[...])
                 block.attention.position.spread[...] = np.resize(SPREADS, heads).astype(np.float32)
         skeleton, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
-        files.claim(workdir, config)
+        directory.claim(workdir, config)
         record = create_recorder(config, skeleton, workdir, 0)
         for epoch in range(3):
             moved = {

@@ -22,13 +22,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.arguments import add_seed, at_least_one, documented_parser, step
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
+from attn_cnn_jax.cli.arguments import add_seed, at_least_one, documented_parser, step
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.runs import Run, load_run
-from attn_cnn_jax.training.files import write_atomically
+from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.runs.load import Run, load_run
 
 TEST_IMAGES = 1000
 IN_WORDS = {

@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_cnn_jax.analysis.attention_to_conv import (
+from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.classifier import space_to_depth
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
+from attn_cnn_jax.theorem.to_convolution import (
     OutputError,
     convolved,
     mass_outside,
@@ -17,10 +22,6 @@ from attn_cnn_jax.analysis.attention_to_conv import (
     shift_weights,
     truncated,
 )
-from attn_cnn_jax.models import AttentionClassifier, kernels
-from attn_cnn_jax.models.attention import SelfAttention
-from attn_cnn_jax.models.encoder import space_to_depth
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
 
 # What stands in for a layer: a convolution with zeros or repeated pixels beyond the border, or the layer's own
 # attention where it lies in the window.

@@ -21,12 +21,12 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.cli import train as command
 from attn_cnn_jax.config import attention_config, complete, resnet_config
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.encoder import head_size, heads_by_layer
+from attn_cnn_jax.models.classifier import head_size, heads_by_layer
 from attn_cnn_jax.models.resnet import BLOCKS, CHANNELS
-from attn_cnn_jax.training import command
 
 
 class Published(NamedTuple):

@@ -74,7 +74,7 @@ def load(name, data_dir=None, *, download=True):
     """
     if name not in SPECS:
         raise UserError(f"There is no data set {name!r}.\nChoose one of {', '.join(SPECS)}.")
-    from attn_cnn_jax.data import cache, store
+    from attn_cnn_jax.data.preparation import cache, store
 
     if not store.is_prepared(name, data_dir):
         store.prepare(name, data_dir, download=download, say=_log.info)

@@ -13,12 +13,12 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.architecture import listed, network_config
 from attn_cnn_jax.interop.names import pytorch_name, to_pytorch, transposed_back
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.encoder import head_size
+from attn_cnn_jax.models.classifier import head_size
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import Run
+from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.training.optimizer import create_optimizer
-from attn_cnn_jax.training.step import TrainState
 
 BATCHES = "num_batches_tracked"  # steps, as PyTorch's batch norm counts them
 

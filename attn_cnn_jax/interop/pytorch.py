@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.arguments import documented_parser, step
+from attn_cnn_jax.cli.arguments import documented_parser, step
 from attn_cnn_jax.errors import UserError, says_errors, shortened
 from attn_cnn_jax.interop.architecture import listed
 from attn_cnn_jax.interop.convert import Checkpoint, check_release_has, state_dict, to_run
-from attn_cnn_jax.models.encoder import heads_by_layer
-from attn_cnn_jax.runs import load_run
-from attn_cnn_jax.training import checkpoints, files
-from attn_cnn_jax.training.metrics import read_metrics
+from attn_cnn_jax.models.classifier import heads_by_layer
+from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.metrics import read_metrics
 
 # What the release keeps beside weights and follows from shapes.
 BUFFERS = ("attention_mask", ".relative_indices", ".self.R")
@@ -58,11 +58,11 @@ def import_checkpoint(path: str | Path, out: str | Path) -> str:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
             run = Path(folder) / "run"
             run.mkdir()
-            files.claim(run, config)
+            directory.claim(run, config)
             if checkpoint.test_accuracy is not None and checkpoint.epoch is not None:
                 record = {"step": step, "epoch": checkpoint.epoch + 1.0, "split": "test"}
                 record["accuracy"] = checkpoint.test_accuracy
-                files.write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
+                directory.write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
             with checkpoints.open_checkpoints(run, config) as manager:
                 checkpoints.save(manager, step, state, config, {"loss": [], "accuracy": []})
             os.rename(run, out)

@@ -3,7 +3,7 @@
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.encoder import AttentionClassifier
+from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.resnet import ResNet
 
 __all__ = ["AttentionClassifier", "ResNet", "create_model"]

@@ -8,10 +8,10 @@ import numpy as np
 from flax import nnx
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import kernels
-from attn_cnn_jax.models.attention import SelfAttention
-from attn_cnn_jax.models.encodings import Quadratic
-from attn_cnn_jax.models.shifts import grid_positions
+from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.attention.shifts import grid_positions
+from attn_cnn_jax.models.encodings.base import Quadratic
 
 Padding = str | tuple[tuple[int, int], ...]
 

@@ -8,10 +8,10 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
-from attn_cnn_jax.models.attention import SelfAttention
-from attn_cnn_jax.models.encodings import GeneralizedQuadratic
-from attn_cnn_jax.models.from_convolution import truncate
-from attn_cnn_jax.models.shifts import grid_positions
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.attention.shifts import grid_positions
+from attn_cnn_jax.models.encodings.base import GeneralizedQuadratic
+from attn_cnn_jax.models.low_rank import truncate
 
 
 def start_on_grid(layer: SelfAttention, locality: float, kernel: np.ndarray | None = None) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from attn_cnn_jax.models.scores import at_least_float32
+from attn_cnn_jax.models.attention.scores import at_least_float32
 
 
 def uniform(fan_in: int) -> nnx.Initializer:

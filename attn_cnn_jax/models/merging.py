@@ -2,8 +2,8 @@
 
 from flax import nnx
 
-from attn_cnn_jax.models.attention import SelfAttention
-from attn_cnn_jax.models.encoder import AttentionClassifier
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.classifier import AttentionClassifier
 
 PAPER_PIXELS = 256  # 16x16
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.models.attention.scores import at_least_float32
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.layers import linear, uniform
-from attn_cnn_jax.models.scores import at_least_float32
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 CHANNELS = (64, 128, 256, 512)

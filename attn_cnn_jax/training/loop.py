@@ -15,14 +15,15 @@ from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError, in_words
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.training import checkpoints as ckpt
-from attn_cnn_jax.training import files
+from attn_cnn_jax.runs import checkpoints as ckpt
+from attn_cnn_jax.runs import directory
+from attn_cnn_jax.runs.metrics import last_records
+from attn_cnn_jax.runs.positions import create_recorder
+from attn_cnn_jax.runs.seeds import mean_record, per_seed, pick, seeds_of, stack
+from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
 from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
-from attn_cnn_jax.training.metrics import MetricsWriter, Progress, last_records
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.positions import create_recorder
-from attn_cnn_jax.training.processes import Interrupted, agree, is_main, say, stop_requests
-from attn_cnn_jax.training.seeds import mean_record, per_seed, pick, seeds_of, stack
+from attn_cnn_jax.training.reporter import MetricsWriter, Progress
 from attn_cnn_jax.training.start import begin, fixed_entries
 from attn_cnn_jax.training.step import (
     Pictures,
@@ -63,13 +64,13 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     check_memory(config)
     dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
     check_counts(config, len(dataset.train.labels))
-    with files.locked(workdir) if is_main() else nullcontext():
+    with directory.locked(workdir) if is_main() else nullcontext():
         if is_main():
-            files.check_same(workdir, files.read_config(workdir), config)
+            directory.check_same(workdir, directory.read_config(workdir), config)
         begun = [begin(config, workdir, seed) for seed in seeds_of(config)]
         this = Run(begun[0][0], [model for _, model in begun], workdir, mesh, dataset, draw_figures)
         if is_main():
-            files.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
+            directory.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
         with stop_requests() as stop:
             try:
                 return this.train(stop)
@@ -150,7 +151,7 @@ class Run:
         for step in steps:
             try:
                 saved = ConfigDict(ckpt.read_plain(self.checkpoints, step, "config"))
-                files.check_same(f"the checkpoint of step {step} in {self.workdir}", saved, self.config)
+                directory.check_same(f"the checkpoint of step {step} in {self.workdir}", saved, self.config)
                 self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
             except ckpt.Damaged as error:
                 if jax.process_count() > 1:

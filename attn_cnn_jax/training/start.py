@@ -18,14 +18,14 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.encoder import heads_by_layer
-from attn_cnn_jax.models.from_convolution import convolutions_to_attention
+from attn_cnn_jax.models.classifier import heads_by_layer
 from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import Arrays, join, split
-from attn_cnn_jax.runs import load_run
-from attn_cnn_jax.training.checkpoints import saved_config
-from attn_cnn_jax.training.files import read_config
+from attn_cnn_jax.runs.checkpoints import saved_config
+from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness")

@@ -20,20 +20,12 @@ from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.pruning import covariance_penalty
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
+from attn_cnn_jax.models.variables import Skeleton, join, split
+from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.runs.seeds import over_seeds
 from attn_cnn_jax.training.optimizer import all_finite
-from attn_cnn_jax.training.seeds import over_seeds
 
 MAX_STEPS_A_DISPATCH = 256
-
-
-class TrainState(NamedTuple):
-    """All that changes while a network learns; replicated on every device. Of several seeds: see seeds.py."""
-
-    step: jax.Array  # scalar int32, number of finished steps
-    parameters: Arrays
-    statistics: Arrays  # running statistics of batch norm
-    optimizer: optax.OptState
 
 
 def initial_state(model: nnx.Module, optimizer: optax.GradientTransformation) -> tuple[Skeleton, TrainState]:

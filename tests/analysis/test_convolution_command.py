@@ -14,9 +14,9 @@ from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import Run
-from attn_cnn_jax.training import checkpoints, files
-from attn_cnn_jax.training.step import TrainState
+from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.runs.load import Run
 
 FULL = 15  # covers the 8x8 pictures from every query
 COUNT = 40
@@ -30,7 +30,7 @@ def save_run(tmp_path_factory):
     def save(config):
         config.dataset.name, config.dataset.data_dir = "digits", str(data_dir)
         workdir = tmp_path_factory.mktemp("run")
-        files.claim(workdir, config)
+        directory.claim(workdir, config)
         _, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(0)))
         state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
         with checkpoints.open_checkpoints(workdir, config) as manager:

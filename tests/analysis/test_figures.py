@@ -11,10 +11,10 @@ from PIL import Image
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import __main__ as command
 from attn_cnn_jax.analysis.figures import board, centres, contours, curves, maps, style
-from attn_cnn_jax.models import moments
-from attn_cnn_jax.training.positions import read_positions
+from attn_cnn_jax.cli import figures as command
+from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.runs.positions import read_positions
 
 
 def gaussian(centre, covariance, height=16, width=16):

@@ -10,7 +10,7 @@ import pytest
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, pictures
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.shifts import kernel_shifts
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
 
 
 def shifting(shift, height=6, width=5):

@@ -8,7 +8,7 @@ from flax import nnx
 from attn_cnn_jax.analysis import summary
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.content_encodings import RELATIVE_TERMS
+from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
 
 PARAMETERS = {
     "resnet18": 11_173_962,

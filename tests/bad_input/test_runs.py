@@ -10,9 +10,9 @@ from PIL import Image
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, heads, summary
-from attn_cnn_jax.analysis.figures import __main__ as figures
-from attn_cnn_jax.analysis.viewer import __main__ as viewer
-from attn_cnn_jax.training import checkpoints, files
+from attn_cnn_jax.cli import figures
+from attn_cnn_jax.cli import page as viewer
+from attn_cnn_jax.runs import checkpoints, directory
 
 COMMANDS = {
     "load_run": load_run,
@@ -154,16 +154,16 @@ CONFIGS = {"no JSON": "{", "no object": "[]", "no values": "null", "very deep": 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_damaged_config(copy, refused, name):
     (copy / "config.json").write_text(CONFIGS[name])
-    refused(lambda: files.read_config(copy), "config.json is damaged")
+    refused(lambda: directory.read_config(copy), "config.json is damaged")
 
 
 def test_checkpoints_of_another_run_are_not_set_aside_as_damaged(copy, content_run, refused, monkeypatch):
     from attn_cnn_jax.training.loop import run
 
-    config = files.read_config(copy)
+    config = directory.read_config(copy)
     shutil.copytree(content_run / "checkpoints/20", copy / "checkpoints/21")
     config.train.batch_size = 80
-    files.write_atomically(copy / "config.json", files.to_json(config))
+    directory.write_atomically(copy / "config.json", directory.to_json(config))
     refused(lambda: run(config, copy), "the checkpoint of step 21 in")
     assert not (copy / "damaged").exists()
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attn_cnn_jax.cli import train as command
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.schema import Field, schema_of
-from attn_cnn_jax.training import command
+from attn_cnn_jax.config.base import schema_of
+from attn_cnn_jax.config.fields import Field
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = f"--config={CONFIGS / 'digits.py'}"

@@ -6,14 +6,15 @@ import os
 import pickle
 import tarfile
 
-import cifar_archives
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attn_cnn_jax.data import archive, python_layout
+from attn_cnn_jax.data.preparation import archives as archive
+from attn_cnn_jax.data.preparation import python_layout
 from attn_cnn_jax.errors import UserError
+from tests.support import cifar_archives
 
 FOLDER = "cifar-10-batches-bin"
 

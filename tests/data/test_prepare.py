@@ -5,13 +5,15 @@ import subprocess
 import sys
 import time
 
-import cifar_archives
 import numpy as np
 import pytest
 
-from attn_cnn_jax.data import prepare, sources, store
+from attn_cnn_jax.cli import prepare
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.preparation import store
+from tests.support import cifar_archives
 
-COMMAND = [sys.executable, "-m", "attn_cnn_jax.data.prepare"]
+COMMAND = [sys.executable, "-m", "attn_cnn_jax.cli.prepare"]
 # A proxy that refuses every connection: no network, on any machine.
 OFFLINE = {
     "HTTPS_PROXY": "http://127.0.0.1:9",
@@ -80,7 +82,7 @@ def test_bad_flags_are_status_2(flags, capsys):
     with pytest.raises(SystemExit) as caught:
         prepare.main(flags)
     assert caught.value.code == 2
-    assert "usage: python -m attn_cnn_jax.data.prepare" in capsys.readouterr().err
+    assert "usage: python -m attn_cnn_jax.cli.prepare" in capsys.readouterr().err
 
 
 def test_a_second_time_says_so_and_another_archive_needs_replace(tmp_path, archive, capsys):
@@ -122,7 +124,7 @@ def test_offline_the_command_says_what_is_missing_and_the_three_ways_on(tmp_path
     assert f"cifar10 is not in {tmp_path}/d/cifar10/3.0.2" in missing
     assert "cifar-10-binary.tar.gz: ProxyError" in missing
     assert "network" in ways
-    assert f"python -m attn_cnn_jax.data.prepare cifar10 --data_dir {tmp_path}/d --archive PATH" in ways
+    assert f"python -m attn_cnn_jax.cli.prepare cifar10 --data_dir {tmp_path}/d --archive PATH" in ways
     assert "--config=configs/digits.py" in ways
     assert not (tmp_path / "d").exists()
 
@@ -141,7 +143,8 @@ def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_pat
 # Stops for good when half of the pictures are written.
 _STOPS_HALF_WAY = """
 import sys, time
-from attn_cnn_jax.data import cifar, prepare
+from attn_cnn_jax.data.builders import cifar
+from attn_cnn_jax.cli import prepare
 whole = cifar.Cifar10._generate_examples
 def half(self, content, split):
     for index, item in enumerate(whole(self, content, split)):
@@ -202,7 +205,8 @@ def test_two_at_once_one_works_and_one_waits(tmp_path, archive):
 def test_neither_tensorflow_nor_anything_in_tmpdir(tmp_path, archive):
     code = """
 import sys
-from attn_cnn_jax.data import prepare, sources
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.cli import prepare
 status = prepare.main(sys.argv[1:])
 sources.load("cifar10", sys.argv[-1])
 sources.load("digits", sys.argv[-1])

@@ -3,12 +3,14 @@
 import shutil
 import stat
 
-import cifar_archives
 import numpy as np
 import pytest
 
-from attn_cnn_jax.data import cache, prepare, sources
+from attn_cnn_jax.cli import prepare
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.preparation import cache
 from attn_cnn_jax.errors import UserError
+from tests.support import cifar_archives
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def assert_damaged(root):
         sources.load("cifar10", root, download=False)
     first, second = str(caught.value).splitlines()
     assert f"{root}/cifar10/3.0.2 is damaged" in first
-    assert f"python -m attn_cnn_jax.data.prepare cifar10 --data_dir {root} --replace" in second
+    assert f"python -m attn_cnn_jax.cli.prepare cifar10 --data_dir {root} --replace" in second
 
 
 def test_a_missing_shard(root):

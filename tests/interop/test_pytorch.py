@@ -9,15 +9,15 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads
-from attn_cnn_jax.analysis.figures import __main__ as figures
-from attn_cnn_jax.analysis.viewer import __main__ as viewer
+from attn_cnn_jax.cli import figures
+from attn_cnn_jax.cli import page as viewer
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import pytorch as interop
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.variables import split
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
-from tests.references import torch_networks  # noqa: E402
+from attn_cnn_jax.interop import torch_networks  # noqa: E402
 
 torch.set_num_threads(1)  # its idle threads would spin beside XLA's
 

@@ -17,7 +17,7 @@ from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import losses
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
-from tests.references import torch_networks  # noqa: E402
+from attn_cnn_jax.interop import torch_networks  # noqa: E402
 
 torch.set_num_threads(1)  # its idle threads would spin beside XLA's
 

@@ -1,4 +1,4 @@
-"""Every encoding against the naive loops of tests/references, in float64."""
+"""Every encoding against the naive loops of tests/support, in float64."""
 
 import chex
 import jax
@@ -9,8 +9,8 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.content_encodings import RELATIVE_TERMS
-from tests.references import numpy_attention as naive
+from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
+from tests.support import numpy_attention as naive
 
 HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 4, 3
 

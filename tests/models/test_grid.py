@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.analysis.theorem import attention_bound
 from attn_cnn_jax.config import attention_config, validate
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.shifts import kernel_shifts
+from attn_cnn_jax.theorem.bounds import attention_bound
 from attn_cnn_jax.training.optimizer import decayed
 
 SIZE, CHANNELS = 6, 9

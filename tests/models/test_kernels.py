@@ -8,9 +8,10 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models import attention as attention_module
-from attn_cnn_jax.models import create_model, kernels
-from attn_cnn_jax.models.encoder import self_attention
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.models.attention import layer as attention_module
+from attn_cnn_jax.models.classifier import self_attention
 
 GRID = (6, 4)
 HIDDEN, HEADS = 8, 3

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from scipy import stats
 
 from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models.encoder import Block, space_to_depth
+from attn_cnn_jax.models.classifier import Block, space_to_depth
 from attn_cnn_jax.models.layers import dropout, linear, random_uint16
 
 KEY = jax.random.key(0)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attn_cnn_jax.models import moments
+from attn_cnn_jax.models.attention import moments
 
 HEIGHT, WIDTH = 41, 37
 

@@ -8,7 +8,7 @@ import pytest
 
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.training.loop import run
-from tests.notebooks.execution import execute, is_without_outputs, pictures_of, text_of
+from tests.support.notebooks import execute, is_without_outputs, pictures_of, text_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "restore_a_run.ipynb"
 

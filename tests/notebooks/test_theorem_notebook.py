@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.notebooks.execution import execute, is_without_outputs, pictures_of, text_of
+from tests.support.notebooks import execute, is_without_outputs, pictures_of, text_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "theorem.ipynb"
 

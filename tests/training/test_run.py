@@ -11,8 +11,8 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training.loop import run
-from attn_cnn_jax.training.metrics import read_metrics
 
 BATCH_SIZE, STEPS_PER_EPOCH = 96, 1442 // 96
 

@@ -13,17 +13,18 @@ from flax import nnx
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads
 from attn_cnn_jax.analysis.figures import curves
+from attn_cnn_jax.cli import train as command
 from attn_cnn_jax.config import attention_config, resnet_config, validate
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.training import command, start
+from attn_cnn_jax.runs.metrics import last_records, read_metrics
+from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.runs.seeds import mean_record, pick, seeds_of, stack
+from attn_cnn_jax.training import start
 from attn_cnn_jax.training.loop import run
-from attn_cnn_jax.training.metrics import last_records, read_metrics
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.positions import read_positions
-from attn_cnn_jax.training.seeds import mean_record, pick, seeds_of, stack
 from attn_cnn_jax.training.step import Pictures, create_train_steps, data_mesh, initial_state, most_steps, place
 
 SPEC = SPECS["cifar10"]

@@ -13,9 +13,10 @@ from attn_cnn_jax.config import attention_config, complete
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.training import checkpoints, files, loop, start
+from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.training import loop, start
 from attn_cnn_jax.training.optimizer import create_optimizer
-from attn_cnn_jax.training.positions import read_positions
 from attn_cnn_jax.training.step import initial_state
 
 HEADS = 4
@@ -38,7 +39,7 @@ def small_config(data_dir, **more):
     for path, value in more.items():
         section, _, key = path.partition("__")
         config[section][key] = value
-    return complete(files.from_json(files.json.dumps(config)))
+    return complete(directory.from_json(directory.json.dumps(config)))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def first(tmp_path_factory, data_dir):
     for block, spread in zip(network.blocks, spreads, strict=True):
         block.attention.position.spread[...] = jnp.asarray(spread)
     _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
-    files.claim(workdir, config)
+    directory.claim(workdir, config)
     with checkpoints.open_checkpoints(workdir, config) as manager:
         checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
     return workdir
@@ -177,8 +178,8 @@ def test_runs_of_versions_without_these_keys_still_load(data_dir, tmp_path):
     _, state = initial_state(create_model(config.model, rngs=nnx.Rngs(0)), create_optimizer(config.optimizer, abs))
     values = config.to_dict()
     del values["start"], values["optimizer"]["covariance_penalty"]
-    old = files.from_json(files.json.dumps(values))
-    files.claim(tmp_path, old)
+    old = directory.from_json(directory.json.dumps(values))
+    directory.claim(tmp_path, old)
     with checkpoints.open_checkpoints(tmp_path, old) as manager:
         checkpoints.save(manager, 6, state, old, {"loss": [], "accuracy": []})
     loaded = load_run(tmp_path).config
@@ -199,8 +200,8 @@ def test_a_damaged_newest_checkpoint_does_not_stop_a_pruned_run(first, data_dir,
 
 
 def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir, tmp_path):
-    from attn_cnn_jax.models import moments
-    from attn_cnn_jax.training.positions import create_recorder
+    from attn_cnn_jax.models.attention import moments
+    from attn_cnn_jax.runs.positions import create_recorder
 
     for encoding, content in (("quadratic", False), ("learned", True), ("absolute_learned", False)):
         config = small_config(data_dir, model__encoding=encoding, model__content=content)
@@ -230,7 +231,7 @@ def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir,
 
 
 def test_positions_after_a_crash_have_no_half_line_and_no_step_twice(data_dir, tmp_path):
-    from attn_cnn_jax.training.positions import FILE, create_recorder
+    from attn_cnn_jax.runs.positions import FILE, create_recorder
 
     config = small_config(data_dir)
     skeleton, arrays, _ = split(create_model(config.model, rngs=nnx.Rngs(1)))

@@ -10,10 +10,10 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models import resnet as resnet_module
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import load_run
-from attn_cnn_jax.training import checkpoints, files
+from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.training.start import begin
-from attn_cnn_jax.training.step import TrainState
 
 ALPHA = 14.0
 
@@ -27,7 +27,7 @@ def resnet(**model):
 def save(workdir, config, model):
     """A run directory with this network."""
     workdir.mkdir(exist_ok=True)
-    files.claim(workdir, config)
+    directory.claim(workdir, config)
     _, parameters, statistics = split(model)
     state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
     with checkpoints.open_checkpoints(workdir, config) as manager:

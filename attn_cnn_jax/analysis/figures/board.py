@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import centres, maps, style
-from attn_cnn_jax.runs import Run
-from attn_cnn_jax.training.positions import read_positions
+from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.positions import read_positions
 
 PICTURES = 16  # to average the attention of content models over: training waits
 

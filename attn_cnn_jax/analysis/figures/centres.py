@@ -10,9 +10,9 @@ from matplotlib.ticker import MaxNLocator
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import contours, style
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import moments
-from attn_cnn_jax.models.attention import SelfAttention
-from attn_cnn_jax.runs import Run
+from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.runs.load import Run
 
 SHARES = (0.9, 0.5)  # of the attention inside the outer and the inner contour
 FRAMES = 100  # of an animation at most

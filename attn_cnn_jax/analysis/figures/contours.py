@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import interpolate, ndimage
 
-from attn_cnn_jax.models import moments
+from attn_cnn_jax.models.attention import moments
 
 FINENESS = 32  # points along a pixel's side
 FLAT = 1e-6  # relative differences below this are rounding

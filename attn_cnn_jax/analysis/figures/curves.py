@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.training.metrics import mean_records, read_metrics
+from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 
 LINES = {"test": "-", "validation": ":", "train": "--"}
 

@@ -7,7 +7,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.models import moments
+from attn_cnn_jax.models.attention import moments
 
 COLOURS = "magma"  # even steps of lightness, for every colour vision and in print
 QUERY = "#44FFDD"  # seen on dark and on bright pixels of that map

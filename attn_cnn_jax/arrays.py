@@ -1,0 +1,36 @@
+"""The axis letters of all signatures, and the array types that many of them share.
+
+Letters, the same in every module, docstring and einsum:
+
+- `b` picture of a batch, `n` picture or item of a set;
+- `H W C` rows, columns and colour channels of a picture; `H W` also rows and columns of the pixels that attention
+  works on, after the down-sampling;
+- `i j` row and column of a query pixel, `k l` of a key pixel; `q` a flattened query pixel, `p` a flattened key pixel;
+- `h` head, `d` input channel, `c` channel of a head (head size `D_h`), `o` output channel;
+- `s` shift `delta = key - query` along one axis, `r t` row and column of a convolution's kernel.
+
+Shapes are written with them: `Float[Array, "b H W d"]`. The tests check every annotated shape (jaxtyping, beartype).
+"""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+
+AnyArray = Array | np.ndarray
+
+Images = UInt8[AnyArray, "b H W C"]  # pictures as data sets have them
+Labels = Int[AnyArray, "b"]
+Activations = Float[Array, "b H W d"]
+Probabilities = Float[Array, "b classes"]
+
+# Attention of one layer, query pixel then key pixel; the same for all pictures, or one a picture.
+SharedAttention = Float[AnyArray, "h i j k l"]
+ContentAttention = Float[AnyArray, "b h i j k l"]
+Attention = SharedAttention | ContentAttention
+
+Scalar = Float[Array, ""] | float
+Flag = Bool[Array, ""]
+Key = PRNGKeyArray
+Shape = tuple[int, ...]
+Grid = tuple[int, int]  # rows and columns of pixels
+Arrays = dict[str, jax.Array]  # by dotted name, such as `blocks.0.attention.position.centre`

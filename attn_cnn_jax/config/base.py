@@ -1,0 +1,182 @@
+"""The base configuration: every value of the paper's experiment, and what each may be, on one page.
+
+Files in configs/ call `attention_config` or `resnet_config` and change what differs.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config.fields import (
+    Field,
+    boolean,
+    choice,
+    defaults,
+    integer,
+    integers,
+    number,
+    pairs,
+    text,
+    unknown_key,
+)
+from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
+from attn_cnn_jax.models.resnet import BLOCKS
+
+MODEL_COMMON = {
+    # Taken from the data set in training; the picture size of learned position tables.
+    "image_shape": integers((32, 32, 3), 1, "three positive integers (height, width, channels)", length=3),
+    "num_classes": integer(10, 2, 100_000),
+    "dtype": choice("float32", "bfloat16", "float64"),  # of activations; parameters and softmax: float32
+}
+
+ATTENTION = {
+    "name": choice("attention"),
+    **MODEL_COMMON,
+    "encoding": choice(
+        "quadratic",
+        "quadratic_generalized",
+        "learned",
+        "relative",
+        "absolute_learned",
+        "absolute_sinusoidal",
+    ),
+    "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
+    "gate": boolean(False),  # or weigh the two softmaxes by a gate a head, as ConViT does
+    "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
+    "locality": number(1.0, 0, open_low=True),  # of init "grid": alpha of every head, in one over squared pixels
+    "init_values": choice("random", "identity"),  # of init "grid": or every head moves its share of the channels
+    "relative_terms": Field(  # of encoding "relative", eq. 8
+        RELATIVE_TERMS,
+        lambda value: isinstance(value, tuple | list) and value and set(value) <= set(RELATIVE_TERMS),
+        f"some of {', '.join(RELATIVE_TERMS)}",
+    ),
+    "share_tables": boolean(False),  # one pair of learned position tables for all layers
+    "num_layers": integer(6, 1, 1000),
+    "num_heads": Field(
+        9,
+        lambda value: (
+            integer(9, 1, 10_000).allows(value)
+            or (isinstance(value, tuple | list) and value and all(integer(9, 1, 10_000).allows(n) for n in value))
+        ),
+        "an integer from 1 to 10000, or one for every layer",
+    ),
+    "hidden_size": integer(400, 1, 100_000),
+    "head_size": integer(0, 0, 100_000),  # 0: the hidden size
+    "intermediate_size": integer(512, 1, 100_000),
+    "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
+    "dropout": number(0.1, 0, 1),
+    "attention_dropout": number(0.1, 0, 1),
+    "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
+    "kernel": choice("auto", "dense", "factorised", "blocked"),
+}
+
+RESNET = {
+    "name": choice("resnet"),
+    **MODEL_COMMON,
+    "depth": choice(18, *(d for d in BLOCKS if d != 18)),
+    "layers": choice("convolution", "attention"),  # attention that begins as a convolution, by Theorem 1
+    "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
+}
+
+
+FIGURES = ("centres", "maps", "training")  # see analysis/figures
+
+
+REST = {
+    "seed": integer(0, 0),
+    "start": {  # from a finished run instead of from nothing, see training/start.py
+        "run": text("", "a run directory, or '' to start from nothing"),
+        "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
+        "prune": boolean(False),  # remove degenerate heads
+        "reset": boolean(False),  # or start them again: position and value weights
+        "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
+        "freeze_positions": boolean(False),  # of all heads that are not reset
+        "freeze_values": boolean(False),
+    },
+    "dataset": {
+        "name": choice("cifar10", *(name for name in SPECS if name != "cifar10")),
+        "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
+        "num_validation": integer(0, 0),  # pictures held out of the training set
+    },
+    "augment": {"crop_padding": integer(4, 0, 1000), "flip": boolean(True)},
+    "optimizer": {
+        "name": choice("sgd", "adam"),
+        "learning_rate": number(0.1, 0, open_low=True),
+        "momentum": number(0.9, 0, 1),
+        "weight_decay": number(1e-4, 0),
+        "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
+        "schedule": choice("cosine", "step", "constant"),
+        "schedule_every": choice("step", "epoch"),  # the authors' release moves the rate once an epoch
+        "warmup_fraction": number(0.05, 0, 1),
+        "boundaries": integers((80, 150, 250), 1, "a tuple of increasing epochs"),  # of schedule "step"
+        "decay": number(0.1, 0, 1, open_low=True, open_high=False),  # factor at each boundary
+    },
+    "train": {
+        "num_seeds": integer(1, 1, 10_000),  # networks trained at once: seed, seed + 1, ...
+        "same_data_order": boolean(False),  # the first seed's for all of them; else each as in a run of its own
+        "seeds_at_once": integer(0, 0, 10_000),  # under one vmap; 0: all on an accelerator, one on a CPU
+        "batch_size": integer(100, 1),
+        "num_epochs": integer(300, 1),
+        "eval_batch_size": integer(500, 1),
+        "eval_every_epochs": integer(1, 1),
+        "log_every_steps": integer(50, 1),
+        "tensorboard": boolean(True),
+        "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
+        "figures": Field(
+            ("centres", "maps"),
+            lambda value: isinstance(value, tuple | list) and value and set(value) <= set(FIGURES),
+            f"some of {', '.join(FIGURES)}",
+        ),
+    },
+    "checkpoint": {
+        "every_epochs": integer(1, 1),
+        "keep_last": integer(2, 1),
+        "keep_every_epochs": integer(0, 0),  # 0: none but the last ones
+    },
+}
+
+
+def attention_config(**model: Any) -> ConfigDict:
+    """Base configuration of an attention network: the paper's `quadratic` run.
+
+    Args:
+      **model: values of `config.model` that differ.
+    """
+    return ConfigDict(defaults(REST | {"model": ATTENTION | _fields(ATTENTION, model)}))
+
+
+def resnet_config(**model: Any) -> ConfigDict:
+    """Base configuration of the ResNet baseline, ResNet-18 unless `depth` says otherwise."""
+    return ConfigDict(defaults(REST | {"model": RESNET | _fields(RESNET, model)}))
+
+
+def _fields(schema: dict, values: dict) -> dict:
+    for key in values:
+        if key not in schema:
+            raise UserError(unknown_key(f"config.model.{key}", schema))
+    return {key: schema[key]._replace(default=value) for key, value in values.items()}
+
+
+def schema_of(config: ConfigDict) -> dict:
+    """The fields of a configuration: of its kind of network, and the rest."""
+    return REST | {"model": RESNET if network_kind(config) == "resnet" else ATTENTION}
+
+
+def network_kind(config: ConfigDict) -> Any:
+    model = config.get("model")
+    return model.get("name", "attention") if isinstance(model, ConfigDict) else "attention"
+
+
+def with_defaults(config: ConfigDict) -> ConfigDict:
+    """A copy in which keys that a run of an earlier version does not have are at their defaults."""
+
+    def fill(values: dict, schema: dict) -> dict:
+        missing = {key: defaults({key: field})[key] for key, field in schema.items() if key not in values}
+        return missing | {
+            key: fill(value, schema[key]) if isinstance(value, dict) and isinstance(schema.get(key), dict) else value
+            for key, value in values.items()
+        }
+
+    return ConfigDict(fill(config.to_dict(), schema_of(config)))

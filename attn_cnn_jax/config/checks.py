@@ -1,0 +1,174 @@
+"""The check of a configuration that runs before any work.
+
+`validate` refuses unknown keys and impossible values; `complete` fills in what the data set determines.
+"""
+
+import math
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config.base import MODEL_COMMON, network_kind, schema_of
+from attn_cnn_jax.config.fields import Field, unknown_key
+from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.errors import UserError
+
+
+def validate(config: ConfigDict) -> None:
+    """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
+    if (name := network_kind(config)) not in ("attention", "resnet"):
+        _refuse("model.name", name, "'attention' or 'resnet'")
+    _check_fields(config, schema_of(config), "config")
+    _check_optimizer(config)
+    _check_start(config)
+    _check_seeds(config)
+    if config.train.figures_every_epochs and not config.train.tensorboard:
+        _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
+    if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
+        _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
+    if config.model.name == "attention":
+        _check_attention(config.model)
+
+
+def _check_fields(config: Any, schema: dict, path: str) -> None:
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{path}={config!r}: expected the keys {', '.join(schema)}")
+    for key in config:
+        if key not in schema:
+            raise UserError(unknown_key(f"{path}.{key}", schema))
+    for key, field in schema.items():
+        if key not in config:
+            raise UserError(f"{path}.{key} is missing: start from attention_config() or resnet_config()")
+        if isinstance(field, dict):
+            _check_fields(config[key], field, f"{path}.{key}")
+        elif not field.allows(config[key]):
+            raise UserError(f"{path}.{key}={config[key]!r}: allowed is {field.allowed}")
+
+
+def _refuse(key: str, value: Any, allowed: str) -> None:
+    raise UserError(f"config.{key}={value!r}: allowed is {allowed}")
+
+
+def _check_optimizer(config: ConfigDict) -> None:
+    boundaries = tuple(config.optimizer.boundaries)
+    if list(boundaries) != sorted(set(boundaries)):
+        _refuse("optimizer.boundaries", boundaries, "a tuple of increasing epochs")
+
+
+QUADRATIC = ("quadratic", "quadratic_generalized")
+
+
+def _check_start(config: ConfigDict) -> None:
+    start, encoding = config.start, config.model.get("encoding")
+    changes = [key for key in ("prune", "reset") if start[key]]
+    if start.kernel and (start.run or config.model.get("init") != "grid"):
+        _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
+    if changes and not start.run:
+        _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
+    if len(changes) == 2:
+        _refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
+    if start.heads and not changes:
+        _refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
+    if changes and not start.heads and encoding not in QUADRATIC:
+        _refuse("start.heads", (), f"pairs (layer, head): encoding {encoding!r} has no spread to be degenerate by")
+    if start.freeze_positions and encoding not in (*QUADRATIC, "learned"):
+        _refuse("start.freeze_positions", True, f"False for encoding {encoding!r}")
+    if start.freeze_values and config.model.name != "attention":
+        _refuse("start.freeze_values", True, f"False for a {config.model.name}")
+    penalty = config.optimizer.covariance_penalty
+    if penalty and encoding != "quadratic_generalized":
+        _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
+
+
+LARGEST_SEED = 2**31 - 1
+
+
+def _check_seeds(config: ConfigDict) -> None:
+    train = config.train
+    if config.seed + train.num_seeds - 1 > LARGEST_SEED:
+        _refuse("train.num_seeds", train.num_seeds, f"at most {LARGEST_SEED} for the last seed, from {config.seed} on")
+    if train.num_seeds == 1:
+        return
+    if config.dataset.num_validation and not train.same_data_order:
+        # Whose validation split? Each seed's own would be a training set of its own.
+        raise UserError(
+            f"config.dataset.num_validation={config.dataset.num_validation}: allowed is 0 for several seeds\n"
+            "set config.train.same_data_order=True to hold out and order the pictures as the first seed does"
+        )
+    if (config.start.prune or config.start.reset) and not config.start.heads:
+        _refuse("start.heads", (), "pairs (layer, head) for several seeds: each would have degenerate heads of its own")
+
+
+def _check_attention(model: ConfigDict) -> None:
+    height, width, _ = model.image_shape
+    if height % model.downsample or width % model.downsample:
+        _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
+    if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
+        _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one a layer)")
+    own_content = model.encoding in ("relative", "absolute_learned", "absolute_sinusoidal")
+    if model.content and own_content:
+        hint = "; its terms are config.model.relative_terms" if model.encoding == "relative" else ""
+        _refuse(
+            "model.content",
+            True,
+            f"False for encoding {model.encoding!r}, which has content of its own{hint}",
+        )
+    if model.gate and not model.content:
+        _refuse("model.gate", True, "False without content, config.model.content=True")
+    if model.init == "grid":
+        if model.encoding not in QUADRATIC:
+            _refuse("model.init", "grid", f"'paper' for encoding {model.encoding!r}, which has no centres")
+        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
+        if any(math.isqrt(count) ** 2 != count for count in counts):
+            _refuse("model.num_heads", model.num_heads, "a square number for config.model.init='grid'")
+    elif model.init_values != "random":
+        _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
+    if model.share_tables and model.encoding not in ("learned", "relative"):
+        _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
+    if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:
+        _refuse("model.hidden_size", model.hidden_size, "a multiple of 4 for sinusoidal positions")
+    factorises = model.encoding in ("quadratic", "learned") and not model.content
+    if model.attention_dropout_on == "factors" and not factorises:
+        _refuse(
+            "model.attention_dropout_on", "factors", "'probabilities': only quadratic and learned positions factorise"
+        )
+    if model.kernel == "factorised":
+        if not factorises:
+            _refuse(
+                "model.kernel",
+                "factorised",
+                "'auto', 'dense' or 'blocked': only quadratic and learned positions factorise",
+            )
+        if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
+            _refuse(
+                "model.kernel",
+                "factorised",
+                "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'",
+            )
+
+
+def complete(config: ConfigDict) -> ConfigDict:
+    """A copy with the picture size and the number of classes of the data set, checked.
+
+    Both may be left at their defaults; a value of one's own that contradicts the data set is refused.
+    """
+    validate(config)
+    spec = SPECS[config.dataset.name]
+    config = config.copy_and_resolve_references()
+    for key, value in (("image_shape", spec.image_shape), ("num_classes", spec.num_classes)):
+        given = config.model[key]
+        given = tuple(given) if isinstance(given, tuple | list) else given
+        if given not in (MODEL_COMMON[key].default, value):
+            _refuse(f"model.{key}", given, f"{value!r} for {spec.name}; leave it out")
+        config.model[key] = value
+    validate(config)
+    return config
+
+
+def allowed_values(config: ConfigDict, path: str) -> str:
+    """What a key such as `config.train.batch_size` may be, in words."""
+    field = schema_of(config)
+    for part in path.split(".")[1:]:
+        field = field.get(part, {}) if isinstance(field, dict) else field
+    return field.allowed if isinstance(field, Field) else "what the config file's type says"

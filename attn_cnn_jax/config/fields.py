@@ -1,0 +1,74 @@
+"""What one configuration value may be: its default, a test, and what is allowed in words."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Field(NamedTuple):
+    """One configuration value: where it starts, and what it may be, as a test and in words."""
+
+    default: Any
+    allows: Callable[[Any], bool]
+    allowed: str
+
+
+def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
+    def allows(value):
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    return Field(default, allows, f"an integer from {low} to {high}")
+
+
+def number(default: float, low: float, high: float = 1e6, *, open_low=False, open_high=True) -> Field:
+    def allows(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        # No comparison holds for NaN.
+        return (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
+
+    bounds = f"{'above' if open_low else 'from'} {low:g} {'and below' if open_high else 'to'} {high:g}"
+    return Field(default, allows, f"a number {bounds}")
+
+
+def choice(default: Any, *others: Any) -> Field:
+    values = (default, *others)
+    allows = lambda value: type(value) is type(default) and value in values  # noqa: E731
+    return Field(default, allows, "one of " + ", ".join(map(repr, sorted(values))))
+
+
+def boolean(default: bool) -> Field:
+    return Field(default, lambda value: isinstance(value, bool), "True or False")
+
+
+def text(default: str, allowed: str) -> Field:
+    return Field(default, lambda value: isinstance(value, str), allowed)
+
+
+def integers(default: tuple, low: int, allowed: str, length: int | None = None) -> Field:
+    def allows(value):
+        if not isinstance(value, tuple | list) or length not in (None, len(value)):
+            return False
+        return all(integer(0, low).allows(item) for item in value)
+
+    return Field(default, allows, allowed)
+
+
+def pairs(default: tuple, allowed: str) -> Field:
+    def allows(value):
+        one = integers((), 1, "", length=2).allows
+        return isinstance(value, tuple | list) and all(one(pair) for pair in value)
+
+    return Field(default, allows, allowed)
+
+
+def unknown_key(path: str, known: Any) -> str:
+    """The line that refuses an unknown key, with what was probably meant."""
+    parent, _, key = path.rpartition(".")
+    close = difflib.get_close_matches(key, list(known), n=1)
+    meant = f"did you mean {parent}.{close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
+    return f"{path} is not a configuration key: {meant}"
+
+
+def defaults(schema: dict) -> dict:
+    return {key: defaults(field) if isinstance(field, dict) else field.default for key, field in schema.items()}

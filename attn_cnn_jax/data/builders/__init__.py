@@ -1,0 +1,1 @@
+"""The data sets, as builders of tensorflow-datasets."""

@@ -1,0 +1,1 @@
+"""Data sets on disk: archives read, ArrayRecord written, arrays cached."""

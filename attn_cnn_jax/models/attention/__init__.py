@@ -1,0 +1,1 @@
+"""Self-attention over pixels: the layer, its implementations, scores and shifts."""

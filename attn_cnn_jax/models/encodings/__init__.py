@@ -1,0 +1,1 @@
+"""How a score knows about positions: one file an encoding, and the registry."""

@@ -1,0 +1,56 @@
+"""Positions recorded in training, as parameters the page computes attention from."""
+
+from pathlib import Path
+
+import numpy as np
+
+from attn_cnn_jax.runs.positions import read_positions
+
+MOST_EPOCHS = 300  # that a slider of a few hundred pixels can tell apart
+SMALLEST_VARIANCE = 0.05**2  # of attention to a single pixel, whose covariance has no inverse
+
+
+def recorded_epochs(
+    workdir: Path, step: int, head_counts: list[int], term: str | None, seed: int | None = None
+) -> list[dict]:
+    """The course of training up to a checkpoint, oldest first.
+
+    Args:
+      workdir: the run directory; without a positions.jsonl in it the course is empty.
+      step: of the checkpoint that the page shows.
+      head_counts: number of heads of every layer; records of a network with others are left out.
+      term: name of the score term that positions have, None where there is none.
+      seed: of a run of several seeds, which.
+
+    Returns:
+      `epoch` and `layers` of each record, with `layers[n].position` in the form of
+      `positions.position_parameters`; the last one is the checkpoint itself and has its `epoch` alone.
+    """
+    records = [record for record in read_positions(workdir, seed) if record["step"] <= step]
+    records = [record for record in records if [len(x.get("centre", ())) for x in record["layers"]] == head_counts]
+    if term is None or not records or records[-1]["step"] == 0:
+        return []
+    last = {"epoch": round(records[-1]["epoch"] * step / records[-1]["step"], 2)}
+    earlier = [record for record in records if record["step"] < step]
+    chosen = np.unique(np.linspace(0, len(earlier) - 1, min(len(earlier), MOST_EPOCHS)).round().astype(int))
+    return [
+        {
+            "epoch": earlier[n]["epoch"],
+            "layers": [{"position": {"term": term, **parameters(layer)}} for layer in earlier[n]["layers"]],
+        }
+        for n in chosen
+    ] + [last]
+
+
+def parameters(layer: dict) -> dict:
+    """A recorded layer as the parameters of a quadratic encoding.
+
+    Centres and spreads are those of training. A record of other encodings holds moments of the central pixel's
+    attention, `centre` and `covariance`; the Gaussian with these moments stands for them.
+    """
+    if "covariance" not in layer:
+        kind = "gaussian" if np.ndim(layer["spread"]) == 3 else "quadratic"
+        return {"kind": kind, "centre": layer["centre"], "spread": layer["spread"]}
+    variances, axes = np.linalg.eigh(np.asarray(layer["covariance"], np.float64))
+    spread = axes / np.sqrt(np.maximum(variances, SMALLEST_VARIANCE))[:, None, :]  # S S^T is the inverse covariance
+    return {"kind": "gaussian", "centre": layer["centre"], "spread": np.round(spread, 5).tolist()}

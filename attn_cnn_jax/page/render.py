@@ -1,0 +1,47 @@
+"""The page itself: the files of web/ and the collected data in one HTML file."""
+
+import json
+from importlib import resources
+from pathlib import Path
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.directory import write_atomically
+
+SCRIPTS = ("numbers.js", "drawing.js", "view.js", "address.js", "show.js", "page.js")
+
+
+def render(data: dict) -> str:
+    """The HTML text of a page.
+
+    Args:
+      data: what `collect.page_data` returns.
+    """
+    parts = {
+        "STYLE": _read("page.css"),
+        "DATA": as_script_text(data),
+        "SCRIPTS": "\n".join(f"<script>\n{_read(name)}</script>" for name in SCRIPTS),
+    }
+    # From the template on the left to the right, so that no part is searched for the next one's place.
+    text, rest = "", _read("page.html")
+    for name, part in parts.items():
+        before, rest = rest.split(f"<!-- {name} -->")
+        text += before + part
+    return text + rest
+
+
+def as_script_text(data: dict) -> str:
+    """JSON that can stand in a <script> element: nothing in it ends the element or opens another."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def write(path: Path, html: str) -> None:
+    """Writes the page, whole or not at all."""
+    try:
+        write_atomically(path, html)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose --out=FILE") from error
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath("web", name).read_text(encoding="utf-8")

@@ -1,0 +1,259 @@
+"""Orbax checkpoints: asynchronous, atomic, with the configuration inside; and a run read back from them.
+
+A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (the run's
+configuration), `progress` (the metrics of the steps since the last line of metrics.jsonl) and `checksums`.
+Of several seeds, arrays have one axis more (seeds.py).
+"""
+
+import contextlib
+import errno
+import functools
+import io
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from ml_collections import ConfigDict
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
+from attn_cnn_jax.models.variables import Arrays
+
+# Of what the system says, the part that a person can act on.
+REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))
+
+
+class TrainState(NamedTuple):
+    """All that changes while a network learns; replicated on every device. Of several seeds: see seeds.py."""
+
+    step: jax.Array  # scalar int32, number of finished steps
+    parameters: Arrays
+    statistics: Arrays  # running statistics of batch norm
+    optimizer: optax.OptState
+
+
+class Damaged(UserError):
+    """A checkpoint that cannot be read, or is not what was saved."""
+
+
+def open_checkpoints(
+    workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
+) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory.
+
+    Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, and, where there is
+    a validation split, the one with every seed's best validation accuracy; never chooses on test data.
+    """
+    policies = []
+    if config is not None:
+        policies = [preservation_policy.LatestN(config.checkpoint.keep_last)]
+        if config.checkpoint.keep_every_epochs:
+            every = config.checkpoint.keep_every_epochs * steps_per_epoch
+            policies.append(preservation_policy.EveryNSteps(every))
+        if config.dataset.num_validation:
+            policies += [
+                preservation_policy.BestN(
+                    get_metric_fn=functools.partial(validation_accuracy, number=n),
+                    n=1,
+                    keep_checkpoints_without_metrics=False,
+                )
+                for n in range(config.train.num_seeds)
+            ]
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
+        best_fn=validation_accuracy if config is not None and config.dataset.num_validation else None,
+        read_only=read_only,
+        create=not read_only,
+        save_interval_steps=0 if read_only else 1,
+        cleanup_tmp_directories=not read_only,
+    )
+    return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
+
+
+class NotSaved(UserError):
+    """A checkpoint that could not be written; those before it are whole."""
+
+
+@contextlib.contextmanager
+def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
+    """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
+    ignore_late_answers()
+    checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
+    try:
+        yield checkpoints
+        finish(checkpoints)
+    finally:
+        with contextlib.suppress(Exception), quiet():  # after an error, closing raises what was already said
+            checkpoints.close()
+
+
+def finish(checkpoints: ocp.CheckpointManager) -> None:
+    """Waits for what is being saved in the background; raises NotSaved if that fails."""
+    with not_saved(checkpoints):
+        checkpoints.wait_until_finished()
+
+
+@contextlib.contextmanager
+def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Orbax raises OSError, ValueError, RuntimeError for a full disk or a folder that went
+        text = str(error).replace("NOT_FOUND", os.strerror(errno.ENOENT))  # as TensorStore says it
+        reason = next((word for word in REASONS if word in text), None) or shortened(text)
+        raise NotSaved(f"cannot save a checkpoint in {checkpoints.directory}: {reason}") from error
+
+
+def validation_accuracy(metrics: dict, number: int = 0) -> float:
+    """Of a run's seed, counted from 0; a run of a single seed has one number instead of a list."""
+    accuracy = metrics["validation_accuracy"]
+    return accuracy[number] if isinstance(accuracy, list) else accuracy
+
+
+def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
+    """The step with a seed's best validation accuracy among those that have one."""
+    accuracy = {
+        step: validation_accuracy(checkpoints.metrics(step), number)
+        for step in checkpoints.all_steps()
+        if checkpoints.metrics(step)
+    }
+    return max(accuracy, key=accuracy.get, default=None)
+
+
+def save(
+    checkpoints: ocp.CheckpointManager,
+    step: int,
+    state: TrainState,
+    config: ConfigDict,
+    progress: dict,
+    metrics: dict | None = None,
+) -> None:
+    """Starts to save a checkpoint in the background; it appears under its step once it is complete.
+
+    Raises:
+      NotSaved: if this cannot begin, or the one before could not be completed.
+    """
+    if checkpoints.latest_step() == step:
+        return
+    arrays = {"network": network(state), "optimizer": state.optimizer}
+    plain = {"config": config.to_dict(), "progress": progress}
+    checksums = {part: checksum(tree) for part, tree in arrays.items()}
+    checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
+    with not_saved(checkpoints):
+        checkpoints.save(
+            step,
+            metrics=metrics,
+            args=ocp.args.Composite(
+                **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
+                **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
+            ),
+        )
+
+
+def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[TrainState, dict]:
+    """The state at a step, placed as `like` is, and the `progress` saved with it.
+
+    Raises:
+      Damaged: see `read_arrays`.
+    """
+    restored = read_arrays(checkpoints, step, "network", network(like))
+    optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
+    number = jax.device_put(jnp.full(like.step.shape, step, jnp.int32), like.step.sharding)
+    state = TrainState(number, restored["parameters"], restored["statistics"], optimizer)
+    return state, read_plain(checkpoints, step, "progress")
+
+
+def saved_config(workdir: Path) -> ConfigDict | None:
+    """The configuration inside a run's newest checkpoint that can be read, None where there is none."""
+    if not (workdir / "checkpoints").is_dir():
+        return None
+    with open_checkpoints(workdir, read_only=True) as checkpoints:
+        for step in sorted(checkpoints.all_steps(), reverse=True):
+            with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
+                return with_defaults(ConfigDict(read_plain(checkpoints, step, "config")))
+    return None
+
+
+def network(state: TrainState) -> dict[str, dict]:
+    """The part of a state that makes predictions, as checkpoints keep it."""
+    return {"parameters": state.parameters, "statistics": state.statistics}
+
+
+def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: Any) -> Any:
+    """One part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
+
+    Raises:
+      Damaged: if it cannot be read, or is not what was saved: not every flipped byte makes reading fail.
+    """
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+    tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
+    _compare(checkpoints, step, part, checksum(tree))
+    return tree
+
+
+def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
+    """One part of a checkpoint that is no array, `config` or `progress`; raises Damaged."""
+    value = _read_json(checkpoints, step, part)
+    _compare(checkpoints, step, part, checksum_of_text(value))
+    return value
+
+
+def _compare(checkpoints: ocp.CheckpointManager, step: int, part: str, found: int) -> None:
+    if _read_json(checkpoints, step, "checksums").get(part) != found:
+        raise damaged(checkpoints, step, f"the checksum of its {part} is not the one saved")
+
+
+def _read_json(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
+    value = _read(checkpoints, step, part, ocp.args.JsonRestore())
+    if not isinstance(value, dict):
+        raise damaged(checkpoints, step, f"its {part} holds no JSON object")
+    return value
+
+
+def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
+    # Orbax raises a bare Exception, and its threads print tracebacks of their own, for files that are not whole.
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
+    except Exception as error:
+        ignore_late_answers()
+        with quiet():
+            reason = shortened(error)
+            error.__traceback__ = None
+        raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
+
+
+def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damaged:
+    return Damaged(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
+
+
+def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Moves a damaged checkpoint out of the way, into `damaged/` beside `checkpoints/`."""
+    folder = Path(checkpoints.directory)
+    aside = folder.parent / "damaged" / f"{step}-{time.time_ns()}"
+    aside.parent.mkdir(exist_ok=True)
+    os.rename(folder / str(step), aside)
+    checkpoints.reload()
+
+
+def checksum(tree: Any) -> int:
+    """CRC-32 of all arrays of a tree, in the order of its leaves."""
+    crc = 0
+    for leaf in jax.tree.leaves(tree):
+        crc = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8), crc)
+    return crc
+
+
+def checksum_of_text(value: dict) -> int:
+    """CRC-32 of plain values, by what they look like in JSON."""
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())

@@ -1,0 +1,76 @@
+"""Theorem 1 with its error stated: convolutions to attention, alone and in a trained network.
+
+What a finite `alpha` costs. Head `h` has attention `exp(-alpha |delta - Delta_h|^2) / Z` on the pixel at shift
+`delta`, and its centre `Delta_h` is a pixel of the padded picture. On the infinite grid of pixels
+`Z = theta^2`, `theta = sum_n exp(-alpha n^2)` over all integers, and the centre itself has `1 / Z`, so that the
+others hold `1 - theta^-2` together. For n >= 1, `n^2 >= 3 n - 2` (equal at 1 and 2), and a geometric series gives
+
+    theta <= 1 + u,   u = 2 exp(-alpha) / (1 - exp(-3 alpha)),
+    mass on other pixels <= 1 - (1 + u)^-2 = 4 exp(-alpha) + O(exp(-2 alpha)).
+
+A finite picture has fewer other pixels, and so has a strided or dilated kernel no more of them: keys are all
+pixels, whatever the shifts. In 1-D the exponent is -1. The bound is close for alpha >= 1 and says nothing
+more than "at most 1" as alpha -> 0.
+
+From mass to output: `head_h(X)_q - X_(q + Delta_h) = sum_k p_k (X_k - X_(q + Delta_h))`, which no channel d can
+bring above `mass * range_d`, the largest less the smallest value of the channel in the padded picture. Through
+the maps `W^(h)`, `|error_o| <= mass * sum_h sum_d |W^(h)_do| range_d`.
+"""
+
+import math
+
+import numpy as np
+
+from attn_cnn_jax.errors import UserError
+
+
+def attention_bound(alpha: float, num_axes: int = 2) -> float:
+    """Upper bound of a head's attention on all pixels but the one at its centre: `1 - (1 + u)^-num_axes`.
+
+    Args:
+      alpha: sharpness, in one over squared pixels, above 0; may be infinite.
+      num_axes: 2 for pictures, 1 for sequences.
+    """
+    _check_positive("alpha", alpha)
+    u = 2 * math.exp(-alpha) / -math.expm1(-3 * alpha)
+    return -math.expm1(-num_axes * math.log1p(u))
+
+
+def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
+    """The smallest alpha whose `attention_bound` is at most `tolerance`, to the precision of a float.
+
+    Args:
+      tolerance: attention on other pixels, above 0 and below 1.
+      num_axes: 2 for pictures, 1 for sequences.
+    """
+    if not 0 < tolerance < 1:
+        raise UserError(f"tolerance={tolerance!r}: allowed is a number above 0 and below 1")
+    low, high = 0.0, 1.0
+    while attention_bound(high, num_axes) > tolerance:
+        low, high = high, 2 * high
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if attention_bound(middle, num_axes) > tolerance else (low, middle)
+    return high
+
+
+def output_bound(kernel: np.ndarray, x: np.ndarray, alpha: float) -> np.ndarray:
+    """Upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
+
+    Args:
+      kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution.
+      x: `(..., D_in)`, the input; zeros count as part of it, as padding puts them there.
+      alpha: sharpness.
+
+    Returns:
+      `(D_out,)`, for every pixel of the output; without rounding errors.
+    """
+    kernel = np.asarray(kernel, np.float64)
+    x = np.asarray(x, np.float64).reshape(-1, kernel.shape[-2])
+    value_range = x.max(axis=0, initial=0) - x.min(axis=0, initial=0)
+    weight = np.abs(kernel).reshape(-1, *kernel.shape[-2:]).sum(axis=0)
+    return attention_bound(alpha, kernel.ndim - 2) * (value_range @ weight)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise UserError(f"{name}={value!r}: allowed is a number above 0")

@@ -1,0 +1,137 @@
+"""Trained convolutions rewritten as attention (Theorem 1), one kernel or every kernel of a network."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.shifts import grid_positions
+from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
+from attn_cnn_jax.models.low_rank import truncate
+from attn_cnn_jax.models.variables import join, split
+
+
+def conv_to_attention(
+    kernel: jax.Array | np.ndarray,
+    bias: jax.Array | np.ndarray | None = None,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    dilation: int | tuple[int, ...] = 1,
+    padding: str | int | tuple = "SAME",
+    head_dim: int | None = None,
+    sharpness: float = math.inf,
+) -> ConvolutionalAttention:
+    """An attention layer with the output of a convolution (Theorem 1; Lemma 1 gives its value maps).
+
+    Args:
+      kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution; float32 or float64.
+      bias: `(D_out,)`, or None for zeros.
+      stride, dilation: in pixels; one number, or one an axis.
+      padding: "SAME" or "VALID" as XLA understands them, or zeros: a number, or (before, after) an axis.
+      head_dim: head size `D_h`. Below `min(D_in, D_out)` every head keeps the best approximation of its slice
+        by rank `D_h` (generalised Lemma 1); `truncate` gives the error.
+      sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly one pixel.
+        Finite: see `attn_cnn_jax.theorem.bounds` for the error, and for the alpha that a tolerance needs.
+
+    Returns:
+      A layer: `(b, H, W, D_in) -> (b, H', W', D_out)`, or `(b, L, D_in) -> (b, L', D_out)` in 1-D.
+
+    Raises:
+      UserError: for shapes and numbers that are no convolution.
+    """
+    kernel = np.asarray(kernel)
+    if kernel.ndim not in (3, 4) or not kernel.size or kernel.dtype not in (np.float32, np.float64):
+        raise UserError(
+            f"a kernel of shape {kernel.shape} and type {kernel.dtype}: allowed is (rows, columns, D_in, D_out) or "
+            "(length, D_in, D_out), float32 or float64"
+        )
+    num_axes = kernel.ndim - 2
+    if num_axes == 1:
+        kernel = kernel[None]
+    *kernel_size, in_features, out_features = kernel.shape
+    if not sharpness > 0:
+        raise UserError(f"sharpness={sharpness!r}: allowed is a number above 0, or math.inf")
+    if head_dim is not None and head_dim < 1:
+        raise UserError(f"head_dim={head_dim!r}: allowed is an integer from 1")
+    if bias is not None and np.shape(bias) != (out_features,):
+        raise UserError(f"a bias of shape {np.shape(bias)}: this kernel needs ({out_features},)")
+    dtype = jnp.dtype(kernel.dtype)
+    layer = nnx.eval_shape(  # every array is replaced below: no need to draw them
+        lambda: ConvolutionalAttention(
+            in_features,
+            out_features,
+            tuple(kernel_size),
+            stride=_by_axis("stride", stride, num_axes),
+            dilation=_by_axis("dilation", dilation, num_axes),
+            padding=_padding(padding, num_axes),
+            head_size=head_dim,
+            sharpness=sharpness,
+            dtype=dtype,
+            rngs=nnx.Rngs(0),
+        )
+    )
+    centre, spread = grid_positions(layer.kernel_size, layer.dilation, sharpness)
+    arrays = {
+        "attention.position.centre": centre,
+        "attention.position.spread": spread,
+        "attention.output.kernel": kernel.reshape(-1, out_features),
+        "attention.output.bias": np.zeros(out_features) if bias is None else bias,
+    }
+    if layer.attention.value is not None:
+        low_rank = truncate(kernel, head_dim)
+        arrays["attention.value.kernel"] = np.concatenate(low_rank.value, axis=1)
+        arrays["attention.output.kernel"] = low_rank.output.reshape(-1, out_features)
+    return join(split(layer)[0], {name: jnp.asarray(array, dtype) for name, array in arrays.items()}, {})
+
+
+def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) -> nnx.Module:
+    """A copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
+
+    Args:
+      model: any Flax network with `nnx.Conv` layers, none of them grouped or transposed.
+      sharpness: `alpha`, see `conv_to_attention`.
+    """
+    model = nnx.clone(model)
+    for _, module in list(nnx.iter_modules(model)):
+        for name, child in list(vars(module).items()):
+            if isinstance(child, nnx.Conv):
+                setattr(module, name, layer_to_attention(child, sharpness))
+    return model
+
+
+def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> ConvolutionalAttention:
+    """`conv_to_attention` of a Flax layer."""
+    if layer.feature_group_count != 1:
+        raise UserError(f"a convolution in {layer.feature_group_count} groups: only ungrouped ones become attention")
+    return conv_to_attention(
+        np.asarray(layer.kernel[...]),
+        None if layer.bias is None else np.asarray(layer.bias[...]),
+        stride=layer.strides,
+        dilation=layer.kernel_dilation,
+        padding=layer.padding,
+        sharpness=sharpness,
+    )
+
+
+def _by_axis(name: str, value: int | tuple[int, ...] | None, num_axes: int) -> tuple[int, int]:
+    """One positive integer for rows and one for columns; 1-D layers have one row."""
+    values = (value,) * num_axes if isinstance(value, int) or value is None else tuple(value)
+    values = tuple(1 if item is None else int(item) for item in values)
+    if len(values) != num_axes or min(values) < 1:
+        raise UserError(f"{name}={value!r}: allowed is an integer from 1, or {num_axes} of them")
+    return (1, *values) if num_axes == 1 else values
+
+
+def _padding(padding: str | int | tuple, num_axes: int) -> Padding:
+    """Zeros before and after the rows and the columns, or one of the words "SAME" and "VALID"."""
+    if isinstance(padding, str) and padding.upper() in ("SAME", "VALID"):
+        return padding.upper()
+    pairs = (padding,) * num_axes if isinstance(padding, int) else padding
+    if not isinstance(pairs, str):
+        pairs = tuple((pair, pair) if isinstance(pair, int) else tuple(pair) for pair in pairs)
+        if len(pairs) == num_axes and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
+            return ((0, 0), *pairs) if num_axes == 1 else pairs
+    raise UserError(f'padding={padding!r}: allowed is "SAME", "VALID", an integer from 0, or (before, after) an axis')

@@ -1,0 +1,192 @@
+"""From attention back to a convolution: the part of each head's attention on a KxK grid of shifts.
+
+Axis letters: `h` head, `i j` query, `k l` key, `r c` row and column of the kernel, `b` picture, `d o` channels.
+
+A convolution has one kernel for all queries; a softmax over a picture's pixels differs from query to query,
+because near the border it has fewer pixels to spread over. So the weights are read off the *interior* queries:
+those whose KxK window lies inside the picture, or, where no window does, the query at the centre. What follows:
+
+- with mass outside the window, the convolution lacks it; nothing is scaled up to make good for it;
+- once K covers the picture as the centre sees it, the convolution is exact at the centre; at the other interior
+  queries as far as their softmax has the centre's denominator; everywhere, where attention is the same
+  function of the shift at every query, as uniform attention is;
+- at the border it reads zeros where softmax looks elsewhere: an error that no K removes. A sharp head whose
+  centre lies outside attends to the nearest pixel inside, as a convolution does that repeats the edge;
+- `truncated` keeps every query's own attention in the window, is exact everywhere for K >= 2 size - 1, and so
+  tells apart what is lost outside the window and what is lost at the border.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.layer import SelfAttention
+
+
+class Convolution(NamedTuple):
+    """A convolution that stands in for an attention layer, and what it leaves out.
+
+    Attributes:
+      kernel: `(K, K, D_in, D_out)`, for zero ("SAME") padding.
+      bias: `(D_out,)`.
+      weights: attention on every shift of the kernel, `(h, K, K)`.
+      mass_outside: attention of interior queries outside the kernel, mean over them, `(h,)`.
+    """
+
+    kernel: jax.Array
+    bias: jax.Array
+    weights: jax.Array
+    mass_outside: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`(b, H, W, D_in) -> (b, H, W, D_out)`."""
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, self.kernel, (1, 1), "SAME", dimension_numbers=layout
+        ) + self.bias.reshape(1, 1, 1, -1)
+
+
+def attention_to_conv(
+    layer: SelfAttention,
+    kernel_size: int,
+    *,
+    grid: tuple[int, int] = (16, 16),
+    attention: jax.Array | None = None,
+) -> Convolution:
+    """The KxK convolution closest to an attention layer at interior queries (Lemma 1 read backwards).
+
+    Args:
+      layer: an attention layer of this package.
+      kernel_size: K; an even size has its extra shift on the positive side.
+      grid: rows and columns of pixels that the layer attends over; 16x16 is the paper's.
+      attention: the attention to use instead of the layer's own, `(h, i, j, k, l)`: of a layer whose attention
+        depends on content, its mean over pictures.
+
+    Raises:
+      UserError: for a layer that attends by content without `attention`, or a size below 1.
+    """
+    if attention is None:
+        if layer.depends_on_content:
+            raise UserError("this layer's attention depends on the picture: give its mean over pictures, attention=")
+        attention = position_attention(layer, grid)
+    weights = shift_weights(attention, kernel_size)
+    return Convolution(
+        kernel=jnp.einsum("hrc,hdo->rcdo", weights, layer.merged_maps().astype(weights.dtype)),
+        bias=layer.output.bias[...],
+        weights=weights,
+        mass_outside=mass_outside(attention, kernel_size),
+    )
+
+
+def position_attention(layer: SelfAttention, grid: tuple[int, int]) -> jax.Array:
+    """Attention of a position-only layer: `(h, i, j, k, l)`."""
+    probabilities = layer.probabilities(jax.ShapeDtypeStruct((1, *grid, 0), jnp.float32))
+    return probabilities.reshape(-1, *grid, *grid)
+
+
+def shift_weights(attention: jax.Array, kernel_size: int) -> jax.Array:
+    """Attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
+
+    A shift that leads out of the picture from the centre is read off the query nearest to it for which it
+    doesn't; a shift longer than the picture gets zero.
+    """
+    (rows, row_keys, row_weight), (columns, column_keys, column_weight) = (
+        _lookup(kernel_size, size) for size in attention.shape[1:3]
+    )
+    # One row of index arrays a kernel entry: (r, 1, i, 1) against (1, c, 1, j).
+    picked = attention[:, rows[:, None, :, None], columns[None, :, None, :], row_keys[:, None, :, None],
+                       column_keys[None, :, None, :]]  # fmt: skip
+    inside = jnp.asarray(row_weight[:, None] * column_weight[None, :], attention.dtype)
+    return picked.mean(axis=(-2, -1)) * inside[None]
+
+
+def interior(kernel_size: int, size: int) -> np.ndarray:
+    """Positions on an axis whose window lies inside the picture, or the centre if there is none."""
+    shifts = kernel_axis(kernel_size)
+    positions = np.arange(-shifts[0], size - shifts[-1])
+    return positions if positions.size else np.array([(size - 1) // 2])
+
+
+def kernel_axis(kernel_size: int) -> np.ndarray:
+    """Shifts that a kernel reads along one axis, `(K,)`."""
+    if kernel_size < 1:
+        raise UserError(f"kernel_size={kernel_size}: allowed is an integer from 1")
+    return np.arange(kernel_size) - (kernel_size - 1) // 2
+
+
+def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries and keys `(K, n)` to read a kernel's weights from, and 0 where a shift exceeds the picture."""
+    shifts = kernel_axis(kernel_size)
+    possible = np.clip(shifts, 1 - size, size - 1)
+    lowest, highest = np.maximum(0, -possible), size - 1 - np.maximum(0, possible)
+    queries = np.clip(interior(kernel_size, size)[None, :], lowest[:, None], highest[:, None])
+    return queries, queries + possible[:, None], (shifts == possible).astype(np.float64)
+
+
+def in_window(kernel_size: int, size: int) -> np.ndarray:
+    """Whether key `k` lies in the window of query `i`, along one axis: `(i, k)`."""
+    shifts = kernel_axis(kernel_size)
+    shift = np.arange(size)[None, :] - np.arange(size)[:, None]
+    return (shifts[0] <= shift) & (shift <= shifts[-1])
+
+
+def window_mask(kernel_size: int, grid: tuple[int, int]) -> np.ndarray:
+    """Whether key `(k, l)` lies in the window of query `(i, j)`: `(i, j, k, l)`."""
+    rows, columns = (in_window(kernel_size, size) for size in grid)
+    return rows[:, None, :, None] & columns[None, :, None, :]
+
+
+def truncated(attention: jax.Array, kernel_size: int) -> jax.Array:
+    """Every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
+    return jnp.where(window_mask(kernel_size, attention.shape[1:3])[None], attention, 0)
+
+
+def convolved(weights: jax.Array, grid: tuple[int, int], padding: str = "zeros") -> jax.Array:
+    """A convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
+
+    Args:
+      padding: "zeros", or "edge", which repeats the outermost pixels beyond the border.
+    """
+    rows, columns = (jnp.asarray(_taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
+    return jnp.einsum("hrc,rik,cjl->hijkl", weights, rows, columns)
+
+
+def _taps(kernel_size: int, size: int, padding: str) -> np.ndarray:
+    """One where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`."""
+    keys = kernel_axis(kernel_size)[:, None] + np.arange(size)[None, :]
+    if padding == "edge":
+        keys = np.clip(keys, 0, size - 1)
+    return keys[:, :, None] == np.arange(size)[None, None, :]
+
+
+def mass_outside(attention: jax.Array, kernel_size: int) -> jax.Array:
+    """Attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
+    rows, columns = (interior(kernel_size, size) for size in attention.shape[1:3])
+    outside = jnp.where(window_mask(kernel_size, attention.shape[1:3])[None], 0, attention)
+    return outside.sum(axis=(-2, -1))[:, rows][:, :, columns].mean(axis=(-2, -1))
+
+
+class OutputError(NamedTuple):
+    """`|convolution - attention| / |attention|` in the Euclidean norm, both without their common bias.
+
+    Attributes:
+      everywhere: over all pixels, zeros beyond the border.
+      interior: over interior pixels, whose windows lie inside the picture (else the centre): no border effects.
+    """
+
+    everywhere: float
+    interior: float
+
+
+def output_error(expected: jax.Array, actual: jax.Array, bias: jax.Array, kernel_size: int) -> OutputError:
+    """How far a convolution's outputs are from attention's: `(b, H, W, D)` both, bias `(D,)`."""
+    rows, columns = (interior(kernel_size, size) for size in expected.shape[1:3])
+
+    def relative(choose):
+        error = jnp.linalg.norm(choose(actual - expected).ravel())
+        return float(error / jnp.linalg.norm(choose(expected - bias.reshape(1, 1, 1, -1)).ravel()))
+
+    return OutputError(relative(lambda y: y), relative(lambda y: y[:, rows][:, :, columns]))

@@ -1,0 +1,27 @@
+"""Every test runs on eight fake CPU devices, without implicit promotion of types or ranks."""
+
+import os
+import tempfile
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import jax
+import pytest
+
+from attn_cnn_jax.data import sources
+
+# Programs that several tests or processes compile are compiled once.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A folder for prepared data sets that is not the user's, with the digits."""
+    folder = tmp_path_factory.mktemp("data")
+    sources.load("digits", folder)
+    return folder

@@ -1,0 +1,1 @@
+"""Attacks on training runs, fuzzing of inputs, memory over time."""

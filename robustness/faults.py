@@ -1,0 +1,114 @@
+"""Attacks real training processes, and checks that nothing is lost.
+
+    python -m robustness.faults [--kills 50] [--damages 20] [--only NAME ...] [--json FILE]
+
+After every attack the message has to be clear, without traceback; no finished checkpoint may be lost; the same
+command has to go on from the newest intact checkpoint, and say which it skips; and metrics (but for timings) and
+parameters at the end have to be those of an uninterrupted run, bit for bit. Only then has the run survived. Some
+attacks mount a file system, which takes root: they are left out elsewhere, and the table says so.
+"""
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.measure import table, write_json
+from robustness import attacks
+from robustness.attacks import Bench
+from robustness.small_runs import Trainer
+
+KILLS_A_RUN = 10
+COLUMNS = ("attack", "tried", "survived", "lost", "seconds", "remarks")
+
+
+class Attack(NamedTuple):
+    """`attack(bench, folder, generator)` returns a remark, and raises AssertionError if anything is lost."""
+
+    function: Callable[[Bench, Path, random.Random], str]
+    times: int
+    tries_each: int = 1
+
+
+def all_attacks(options: argparse.Namespace) -> dict[str, Attack]:
+    return {
+        "killed": Attack(attacks.killed(KILLS_A_RUN), -(-options.kills // KILLS_A_RUN), KILLS_A_RUN),
+        "disk full": Attack(attacks.disk_full, 3),
+        "truncated": Attack(attacks.damaged(attacks.truncated), options.damages),
+        "byte flipped": Attack(attacks.damaged(attacks.flipped), options.damages),
+        "read-only": Attack(attacks.read_only, 2),
+        "deleted": Attack(attacks.deleted, 3),
+        "two at once": Attack(attacks.two_at_once, 1),
+        "clock set back": Attack(attacks.clock_set_back, 1),
+        "process 0 of 2 dies": Attack(attacks.one_of_two_dies(0), 2),
+        "process 1 of 2 dies": Attack(attacks.one_of_two_dies(1), 2),
+        "memory": Attack(attacks.memory_grows, 1),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50, help="rounded up to tens")
+    parser.add_argument("--damages", type=int, default=20, help="files to truncate, and to flip a byte of")
+    parser.add_argument("--seed", type=int, default=0, help="of what is random in the attacks")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="attacks to try; all by default")
+    parser.add_argument("--json", metavar="FILE", help="also write the table there")
+    options = parser.parse_args(argv)
+    chosen = all_attacks(options)
+    if unknown := set(options.only or ()) - set(chosen):
+        parser.error(f"--only: there are {', '.join(chosen)}, not {', '.join(sorted(unknown))}")
+    chosen = {name: attack for name, attack in chosen.items() if not options.only or name in options.only}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Trainer(Path(folder, "data"), Path(folder, "cache"), []), Path(folder))
+        rows = [carry_out(bench, Path(folder), name, attack, options.seed) for name, attack in chosen.items()]
+    print(table(rows, COLUMNS))
+    write_json(options.json, {"benchmark": "faults", "seed": options.seed, "rows": rows})
+    return int(any(row["lost"] for row in rows))
+
+
+def carry_out(bench: Bench, folder: Path, name: str, attack: Attack, seed: int) -> dict:
+    """Tries an attack; a row of the table."""
+    row = {"attack": name, "tried": 0, "survived": 0, "lost": 0, "seconds": 0, "remarks": ""}
+    remarks = []
+    started = time.monotonic()
+    for number in range(attack.times):
+        place = folder / f"{name} {number}".replace(" ", "_")
+        place.mkdir()
+        try:
+            remarks.append(attack.function(bench, place, random.Random(f"{seed} {name} {number}")))
+            outcome = "survived"
+        except attacks.Skipped as reason:
+            remarks.append(f"skipped: {reason}")
+            break
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            outcome = "lost"
+        finally:
+            bench.trainer.end_all()
+        row["tried"] += attack.tries_each
+        row[outcome] += attack.tries_each
+        shutil.rmtree(place, ignore_errors=True)
+        print(f"{name}: {row['survived']} of {row['tried']}", file=sys.stderr, flush=True)
+    return row | {"seconds": round(time.monotonic() - started), "remarks": together(remarks)}
+
+
+def together(remarks: list[str]) -> str:
+    """Remarks that begin with a count as their sum, the others one after the other."""
+    counts, others = {}, []
+    for remark in filter(None, remarks):
+        count, _, what = remark.partition(" ")
+        if count.isdigit():
+            counts[what] = counts.get(what, 0) + int(count)
+        else:
+            others.append(remark)
+    return "; ".join([*(f"{count} {what}" for what, count in counts.items()), *others])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

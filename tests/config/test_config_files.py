@@ -1,0 +1,73 @@
+"""Every configuration file builds, and says what the paper says."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, complete, validate
+from attn_cnn_jax.models import create_model
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(CONFIGS.glob("*.py"))
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_file_builds_and_says_how_to_run_it(path):
+    module = load(path)
+    config = module.get_config()
+    validate(config)
+    completed = complete(config)
+    network = nnx.eval_shape(lambda: create_model(completed.model, rngs=nnx.Rngs(0)))
+    picture = jax.ShapeDtypeStruct((1, *completed.model.image_shape), "float32")
+    assert nnx.eval_shape(lambda network, x: network(x), network, picture).shape == (1, completed.model.num_classes)
+    assert f"python train.py --config=configs/{path.name}" in module.__doc__
+
+
+def test_there_is_a_file_for_every_experiment():
+    expected = {"digits", "learned_rel", "learned_rel_content", "quadratic", "quadratic_generalized", "many_heads"}
+    assert expected | {"resnet18"} <= {path.stem for path in FILES}
+
+
+def test_base_configuration_is_the_papers():
+    config = attention_config()
+    model = config.model
+    assert (model.num_layers, model.num_heads, model.hidden_size, model.intermediate_size) == (6, 9, 400, 512)
+    assert (model.head_size, model.downsample, model.image_shape, model.num_classes) == (0, 2, (32, 32, 3), 10)
+    assert (model.dropout, model.attention_dropout, model.encoding, model.content) == (0.1, 0.1, "quadratic", False)
+    assert (config.train.batch_size, config.train.num_epochs) == (100, 300)
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.momentum) == ("sgd", 0.1, 0.9)
+    assert (optimizer.weight_decay, optimizer.schedule, optimizer.warmup_fraction) == (1e-4, "cosine", 0.05)
+    assert (config.augment.crop_padding, config.augment.flip, config.dataset.name) == (4, True, "cifar10")
+
+
+def test_resnet18_steps_down_by_ten_without_warm_up():
+    config = load(CONFIGS / "resnet18.py").get_config()
+    optimizer = config.optimizer
+    assert (optimizer.schedule, tuple(optimizer.boundaries), optimizer.decay) == ("step", (80, 150, 250), 0.1)
+    assert (config.model.depth, optimizer.warmup_fraction, optimizer.learning_rate) == (18, 0.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "difference"),
+    [
+        ("quadratic", {}),
+        ("quadratic_generalized", {"encoding": "quadratic_generalized"}),
+        ("learned_rel", {"encoding": "learned"}),
+        ("learned_rel_content", {"encoding": "learned", "content": True}),
+        ("many_heads", {"num_heads": 16}),
+    ],
+)
+def test_files_of_the_paper_differ_from_the_base_in_the_network_alone(name, difference):
+    config, base = load(CONFIGS / f"{name}.py").get_config().to_dict(), attention_config().to_dict()
+    assert config == base | {"model": base["model"] | difference}

@@ -1,0 +1,153 @@
+"""Small untrained networks of every encoding, their pages, and a headless Chromium to open them in."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, validate
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.page.collect import page_data, picture_entries
+from attn_cnn_jax.page.pictures import Picture
+from attn_cnn_jax.page.render import render, write
+from attn_cnn_jax.runs.load import Run
+
+GRID = (5, 7)  # not square, so that rows and columns can't be mixed up
+NETWORKS = {
+    "quadratic": {"encoding": "quadratic", "num_heads": (3, 1)},  # as after pruning
+    "quadratic_generalized": {"encoding": "quadratic_generalized"},
+    "learned": {"encoding": "learned"},
+    "learned_content": {"encoding": "learned", "content": True},
+    "relative": {"encoding": "relative"},
+    "absolute_learned": {"encoding": "absolute_learned"},
+}
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">.png'
+
+
+@pytest.fixture(scope="session")
+def runs():
+    """Untrained runs by name."""
+    return {name: create_run(**model) for name, model in NETWORKS.items()}
+
+
+def create_run(**model):
+    config = attention_config(
+        **{
+            "image_shape": (GRID[0] * 2, GRID[1] * 2, 3),
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_layers": 2,
+            "num_heads": 2,
+            **model,
+        }
+    )
+    validate(config)
+    return Run(config, 40, create_model(config.model, rngs=nnx.Rngs(3)))
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """Two pictures of noise; the second one's name is an attack."""
+    pixels = np.random.default_rng(0).integers(0, 256, (2, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
+    return [Picture(pixels[0], "test 0", "frog"), Picture(pixels[1], HOSTILE, HOSTILE)]
+
+
+@pytest.fixture(scope="session")
+def pages(runs, pictures, tmp_path_factory):
+    """Page data by network, and the HTML file each was written to."""
+    folder = tmp_path_factory.mktemp("pages")
+    found = {}
+    for name, run in runs.items():
+        size = tuple(run.config.model.image_shape[:2])
+        data = page_data(run, size, title=f"Heads of {HOSTILE}")
+        data["epochs"] = course(run)
+        data["pictures"] = list(picture_entries(run, pictures, ()))
+        found[name] = data, folder / f"{name}.html"
+        write(found[name][1], render(data))
+    return found
+
+
+def course(run):
+    """Two made-up epochs before the last one of a quadratic network; nothing for others."""
+    if run.config.model.encoding != "quadratic":
+        return []
+    layers = [block.attention.num_heads for block in run.model.blocks]
+    return [
+        {
+            "epoch": epoch,
+            "layers": [
+                {"position": {"term": "position", "kind": "quadratic", "centre": [[0, epoch]] * h, "spread": [3] * h}}
+                for h in layers
+            ],
+        }
+        for epoch in (1, 2)
+    ] + [{"epoch": 3}]
+
+
+@pytest.fixture(scope="session")
+def attention(runs, pictures):
+    """The model's own probabilities: `attention(name, picture)[layer]` is `(h, i, j, k, l)`."""
+    images = np.stack([picture.pixels for picture in pictures])
+
+    def of(name, picture=0):
+        run = runs[name]
+        layers = run.attention(images)
+        return [layer[picture] for layer in layers] if run.model.depends_on_content else layers
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def switched(runs, pictures):
+    """Attention by some score terms alone: `switched(name, terms)[layer]` is `(h, i, j, k, l)`."""
+
+    def of(name, terms):
+        model = runs[name].model
+        x, layers = embedded(runs[name], pictures[0]), []
+        for block in model.blocks:
+            found = {key: term[None] for key, term in block.attention.position_terms(*GRID).items()}
+            found |= block.attention.content_terms(x)
+            heads = block.attention.num_heads
+            scores = sum((found[term] for term in terms), np.zeros((1, heads, *GRID, *GRID), np.float32))[0]
+            layers.append(np.asarray(jax.nn.softmax(scores, axis=(-2, -1))))
+            x = block(x)
+        return layers
+
+    return of
+
+
+def embedded(run, picture):
+    from attn_cnn_jax.models.classifier import space_to_depth
+
+    return run.model.embedding(space_to_depth(run.normalised(picture.pixels[None]), run.model.downsample))
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory):
+    """Chromium without a window; tests that need it are skipped where there is none."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    chromedriver = shutil.which("chromedriver")
+    if not browser or not chromedriver:
+        pytest.skip("no Chromium with chromedriver found (Debian: apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=1280,900",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+    yield started
+    started.quit()

@@ -1,0 +1,123 @@
+"""python -m attn_cnn_jax.page: what it writes, and how it refuses."""
+
+import base64
+import io
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attn_cnn_jax.cli import page as command
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.page import pictures as sources
+
+
+@pytest.fixture
+def viewer(monkeypatch, runs, tmp_path):
+    """Runs the command on one of the untrained networks; reading a run back is tested elsewhere."""
+    random = np.random.default_rng(1)
+    test = (random.integers(0, 256, (9, 32, 32, 3), np.uint8), np.array([0, 0, 1, 2, 2, 2, 0, 1, 3]))
+    dataset = SimpleNamespace(test=test, class_names=tuple("abcdefghij"), spec=SimpleNamespace(name="cifar10"))
+    monkeypatch.setattr(sources, "load_dataset", lambda config, data_dir: dataset)
+
+    def main(name, *arguments):
+        monkeypatch.setattr(command, "load_run", lambda workdir, step, seed: runs[name])
+        return command.main([str(tmp_path / "my run"), *map(str, arguments)])
+
+    (tmp_path / "my run").mkdir()
+    return main
+
+
+def data_of(path):
+    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(), re.DOTALL)[1])
+
+
+def test_test_pictures_one_of_each_class_in_turn(viewer, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert viewer("quadratic", "--out", out, "--images", 6) == 0
+    data = data_of(out)
+    assert [p["name"] for p in data["pictures"]] == [f"test {n}" for n in (0, 2, 3, 8, 1, 4)]
+    assert [p["label"] for p in data["pictures"]] == list("abcdac")
+    assert all(p["prediction"] in "abcdefghij" for p in data["pictures"])
+    assert "my run" in data["title"]
+    assert "6 pictures" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]  # nothing left beside it
+
+
+def test_files_are_cut_and_resized(viewer, tmp_path):
+    wide = Image.new("RGB", (60, 20), "red")
+    wide.paste("blue", (20, 0, 40, 20))
+    wide.save(tmp_path / "wide <1>.png")
+    Image.new("L", (8, 8)).save(tmp_path / "gray.png")
+    out = tmp_path / "page.html"
+    assert viewer("quadratic", "--out", out, "--image", tmp_path / "wide <1>.png", tmp_path / "gray.png") == 0
+    first, second = data_of(out)["pictures"]
+    assert (first["name"], second["name"]) == ("wide <1>.png", "gray.png")
+    png = Image.open(io.BytesIO(base64.b64decode(first["source"].partition(",")[2])))
+    assert png.size == (14, 10)
+    assert np.asarray(png)[5, 7].tolist() == [0, 0, 255]  # the middle stays
+
+
+def test_another_picture_size(viewer, tmp_path):
+    out = tmp_path / "page.html"
+    assert viewer("quadratic", "--out", out, "--size", "12x20", "--images", 1) == 0
+    assert data_of(out)["grid"] == [6, 10]
+
+
+def test_the_default_is_a_file_in_the_run(viewer, tmp_path):
+    assert viewer("quadratic", "--images", 0) == 0
+    assert data_of(tmp_path / "my run" / "viewer.html")["pictures"] == []
+
+
+def test_content_pictures_are_left_out_beyond_the_size(viewer, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert viewer("learned_content", "--out", out, "--images", 6, "--megabytes", "0.08") == 0
+    number = len(data_of(out)["pictures"])
+    assert 1 <= number < 6
+    assert f"{number} of 6 pictures fit into 0.08 MB" in capsys.readouterr().err
+    assert out.stat().st_size <= 80_000
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("quadratic", ["--images", "10"], "has 9 pictures"),
+        ("quadratic", ["--images", "-1"], "has 9 pictures"),
+        ("quadratic", ["--image", "nowhere.png"], "there is no file nowhere.png"),
+        ("quadratic", ["--size", "9x9"], "multiples of 2"),
+        ("learned", ["--size", "40x40"], "learned relative positions reach"),
+        ("absolute_learned", ["--size", "4x4"], "learned absolute positions are for"),
+        ("learned_content", ["--images", "0"], "depends on content"),
+        ("learned_content", ["--megabytes", "0.01"], "choose --megabytes above that"),
+        ("quadratic", ["--out", "/nowhere/page.html", "--images", "0"], "cannot write /nowhere/page.html"),
+    ],
+)
+def test_refusals_are_short(viewer, capsys, name, arguments, message):
+    assert viewer(name, *arguments) == 1
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.count("\n") <= 1
+
+
+def test_damaged_picture(tmp_path):
+    path = tmp_path / "x.png"
+    Image.new("RGB", (50, 50)).save(path)
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(UserError, match="cannot be read as a picture"):
+        sources.from_file(path, (8, 8, 3))
+
+
+@pytest.mark.parametrize("arguments", [[], ["run", "--size", "32"], ["run", "--images", "x"], ["run", "--step", "x"]])
+def test_bad_flags(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments)
+    assert stopped.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_no_run(tmp_path, capsys):
+    assert command.main([str(tmp_path)]) == 1
+    assert "is not a run directory" in capsys.readouterr().err

@@ -1,0 +1,190 @@
+"""What the page is given, without a browser: attention computed from the embedded data is the model's."""
+
+import base64
+import gzip
+import json
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.page.collect import check
+from attn_cnn_jax.page.content import TOLERANCE, pack, quantise, softmax
+from attn_cnn_jax.page.history import parameters, recorded_epochs
+from attn_cnn_jax.page.render import as_script_text, render
+from attn_cnn_jax.runs.load import Run
+
+HEIGHT, WIDTH = 5, 7
+PIXELS = HEIGHT * WIDTH
+NETWORKS = ["quadratic", "quadratic_generalized", "learned", "learned_content", "relative", "absolute_learned"]
+
+
+def embedded(path):
+    """The JSON in a page."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    return json.loads(text)
+
+
+def unpack(text):
+    planes = np.frombuffer(gzip.decompress(base64.b64decode(text)), np.uint8).reshape(4, -1)
+    unsigned = np.ascontiguousarray(planes.T).view("<u4").ravel().astype(np.int64)
+    return (unsigned >> 1) ^ -(unsigned & 1)
+
+
+def position_scores(position, head):
+    """`(q, p)` from embedded parameters, one pair of pixels after the other."""
+    scores = np.zeros((HEIGHT, WIDTH, HEIGHT, WIDTH))
+    for i, j, k, column in np.ndindex(scores.shape):
+        shift = np.array([k - i, column - j])
+        if position["kind"] == "axes":
+            row_score = position["row"][head][shift[0] + HEIGHT - 1]
+            scores[i, j, k, column] = row_score + position["column"][head][shift[1] + WIDTH - 1]
+        else:
+            spread = np.array(position["spread"][head])
+            root = spread if spread.ndim == 2 else spread * np.eye(2)
+            scores[i, j, k, column] = -0.5 * np.sum((root.T @ (shift - position["centre"][head])) ** 2)
+    return scores.reshape(PIXELS, PIXELS)
+
+
+def content_scores(data, picture):
+    """`[layer][head]` `(q, p)`, the sum of all content terms."""
+    content = data["pictures"][picture]["content"]
+    codes, start = unpack(content["codes"]), 0
+    layers = []
+    for heads in content["heads"]:
+        layers.append([])
+        for head in heads:
+            total = 0.0
+            for term in data["contentTerms"]:
+                rank, step = head[term]
+                end = start + 2 * rank * PIXELS
+                query, key = codes[start:end].reshape(2, rank, PIXELS) * step
+                total, start = total + query.T @ key, end
+            layers[-1].append(total)
+    assert start == len(codes)
+    return layers
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_embedded_data_gives_the_models_attention(pages, attention, name):
+    data = embedded(pages[name][1])
+    assert data == pages[name][0]
+    for picture in range(2):
+        content = content_scores(data, picture) if data["contentTerms"] else None
+        for layer, expected in enumerate(attention(name, picture)):
+            assert data["layers"][layer]["heads"] == len(expected)
+            for head, of_head in enumerate(expected):
+                scores = content[layer][head] if content else 0.0
+                if position := data["layers"][layer]["position"]:
+                    scores = scores + position_scores(position, head)
+                np.testing.assert_allclose(softmax(scores), of_head.reshape(PIXELS, PIXELS), atol=1e-4)
+
+
+def test_a_page_is_one_file_without_addresses(pages):
+    for _, path in pages.values():
+        text = path.read_text()
+        assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)
+        assert "http" not in text.replace("http-equiv", "")
+        assert text.count("</script>") == 7  # the data and six scripts: no name closes one
+
+
+def test_script_text_holds_nothing_that_html_reads():
+    data = {"name": "</script><!-- & <script>", "line": "\u2028 é"}
+    text = as_script_text(data)
+    assert not re.search(r"[<>&\u2028]", text)
+    assert json.loads(text) == data
+
+
+def test_names_of_the_templates_places_are_left_alone(pages):
+    data = pages["learned"][0] | {"title": "<!-- SCRIPTS --> <!-- STYLE -->"}
+    assert data["title"].replace("<", "\\u003c").replace(">", "\\u003e") in render(data)
+
+
+def test_pack_keeps_integers_of_any_size():
+    codes = [np.array([[0, 1, -1], [2**31 - 1, -(2**31), 77]], np.int32), np.array([-5], np.int32)]
+    np.testing.assert_array_equal(unpack(pack(codes)), np.concatenate([c.ravel() for c in codes]))
+    assert unpack(pack([])).size == 0
+
+
+@pytest.mark.parametrize(("rank", "scale"), [(1, 1.0), (3, 30.0), (40, 0.1), (40, 20.0)])
+def test_quantised_scores_keep_attention(rank, scale):
+    random = np.random.default_rng(rank)
+    terms = {
+        name: scale * random.normal(size=(40, rank)) @ random.normal(size=(rank, 40)) / rank**0.5 for name in ("a", "b")
+    }
+    position = random.normal(size=(40, 40))
+    factors = quantise(terms, position)
+    for name, term in terms.items():
+        assert np.abs(softmax(factors[name].scores()) - softmax(term)).max() <= TOLERANCE
+        assert factors[name].codes.shape[1] <= rank or rank > 3
+    together = sum(f.scores() for f in factors.values()) + position
+    assert np.abs(softmax(together) - softmax(sum(terms.values()) + position)).max() <= 2 * TOLERANCE
+
+
+def test_scores_beyond_what_can_be_stored_are_refused():
+    huge = {"content": 1e25 * np.random.default_rng(0).normal(size=(6, 6))}
+    with pytest.raises(UserError, match="too large to store"):
+        quantise(huge, np.zeros((6, 6)))
+
+
+def write_positions(path, records):
+    (path / "positions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def record(step, heads=2, **layer):
+    layer = {"centre": [[step, 0.0]] * heads, "spread": [1.0] * heads} | layer
+    return {"step": step, "epoch": step / 10, "layers": [layer]}
+
+
+def test_course_of_training_ends_with_the_checkpoint(tmp_path):
+    assert recorded_epochs(tmp_path, 20, [2], "position") == []
+    write_positions(tmp_path, [record(0), record(10), record(20), record(30)])
+    course = recorded_epochs(tmp_path, 20, [2], "position")
+    assert [entry["epoch"] for entry in course] == [0, 1, 2]
+    assert course[1]["layers"][0]["position"] == {
+        "term": "position",
+        "kind": "quadratic",
+        "centre": [[10, 0.0]] * 2,
+        "spread": [1.0] * 2,
+    }
+    assert "layers" not in course[-1]
+    assert [entry["epoch"] for entry in recorded_epochs(tmp_path, 25, [2], "position")] == [0, 1, 2, 2.5]
+    assert recorded_epochs(tmp_path, 20, [3], "position") == []  # of a network with other heads
+
+
+def test_a_long_course_is_thinned(tmp_path):
+    write_positions(tmp_path, [record(step) for step in range(0, 10_010, 10)])
+    course = recorded_epochs(tmp_path, 10_000, [2], "position")
+    assert len(course) == 301
+    assert (course[0]["epoch"], course[-1]["epoch"]) == (0, 1000)
+
+
+def test_recorded_moments_become_a_gaussian_with_them():
+    covariance = np.array([[[2.0, 0.5], [0.5, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    found = parameters({"centre": [[1, 2], [0, 0]], "covariance": covariance.tolist()})
+    spread = np.array(found["spread"])
+    assert found["kind"] == "gaussian"
+    np.testing.assert_allclose(np.linalg.inv(spread[0] @ spread[0].T), covariance[0], atol=1e-4)
+    assert np.all(np.isfinite(spread[1]))
+
+
+def test_pages_that_would_be_too_large_are_refused(runs):
+    with pytest.raises(UserError, match="multiples of 2"):
+        check(runs["quadratic"], (9, 14))
+    with pytest.raises(UserError, match="smaller --size"):
+        check(runs["quadratic"], (1000, 1000))
+    with pytest.raises(UserError, match="depends on content"):
+        check(runs["learned_content"], (66, 66))
+
+
+def test_a_run_that_diverged_is_refused():
+    config = attention_config(image_shape=(4, 4, 1), num_layers=1, num_heads=1, hidden_size=4)
+    model = create_model(config.model, rngs=nnx.Rngs(0))
+    model.blocks[0].attention.position.centre[...] = jnp.array([[jnp.nan, 0.0]])
+    with pytest.raises(UserError, match="not finite"):
+        check(Run(config, 7, model), (4, 4))

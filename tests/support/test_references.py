@@ -1,0 +1,412 @@
+"""The references agree with each other, with the paper's numbers, and with cases worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the PyTorch references need torch: install the extra for it")
+
+from attn_cnn_jax.interop import torch_networks as networks  # noqa: E402
+from tests.support import numpy_attention as loops  # noqa: E402
+
+ENCODINGS = ("quadratic", "quadratic_generalized", "learned", "learned_content")
+HEIGHT, WIDTH, HIDDEN, HEADS = 3, 4, 8, 2
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def small_classifier(encoding, **changes):
+    """A two-layer network for 6x8 pictures, in float64 and evaluation mode."""
+    settings = {
+        "encoding": encoding,
+        "image_shape": (2 * HEIGHT, 2 * WIDTH, 3),
+        "num_classes": 5,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 7,
+        "num_layers": 2,
+        "num_heads": HEADS,
+    }
+    return networks.AttentionClassifier(**(settings | changes)).double().eval()
+
+
+def state_of(module):
+    return {name: value.detach().numpy() for name, value in module.state_dict().items()}
+
+
+def linear(state, name):
+    """The linear map `name` of a state dict as `(weight, bias)` with weight `(in, out)`."""
+    return state[f"{name}.weight"].T, state[f"{name}.bias"]
+
+
+def norm(state, name):
+    return state[f"{name}.weight"], state[f"{name}.bias"]
+
+
+def score_of_layer(encoding, state, picture):
+    """The loops' score function for one layer; `state` is the state dict of its self-attention."""
+
+    def position_score(head, query, key):
+        if encoding == "quadratic":
+            centre, spread = state["attention_centers"][head], state["attention_spreads"][head]
+            return loops.quadratic_score(query, key, centre, spread)
+        if encoding == "quadratic_generalized":
+            centre, spread = state["attention_centers"][head], state["attention_spreads"][head]
+            return loops.generalized_quadratic_score(query, key, centre, spread)
+        return loops.learned_score(
+            query,
+            key,
+            state["col_embeddings.weight"],
+            state["row_embeddings.weight"],
+            state["head_keys_col.weight"][head],
+            state["head_keys_row.weight"][head],
+        )
+
+    def score(head, query, key):
+        if encoding != "learned_content":
+            return position_score(head, query, key)
+        of_head = slice(head * HIDDEN, (head + 1) * HIDDEN)
+        query_weights, query_bias = linear(state, "query")
+        key_weights, key_bias = linear(state, "key")
+        content = loops.content_score(
+            picture[query],
+            picture[key],
+            query_weights[:, of_head],
+            query_bias[of_head],
+            key_weights[:, of_head],
+            key_bias[of_head],
+        )
+        return content + position_score(head, query, key)
+
+    return score
+
+
+def loops_network(encoding, state, image):
+    """The whole network on one picture `(H, W, C)`, by loops: logits, and each layer's `(h, i, j, k, l)`."""
+    weight, bias = linear(state, "features_upscale")
+    x = loops.space_to_depth(image, 2) @ weight + bias
+    all_probabilities = []
+    for number in range(2):
+        prefix = f"encoder.layer.{number}."
+        layer = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        attention = {name.removeprefix("attention.self."): value for name, value in layer.items()}
+        score = score_of_layer(encoding, attention, x)
+        probabilities = loops.softmax_over_keys(loops.scores_of_picture(score, HEADS, HEIGHT, WIDTH))
+        value_weights, value_bias = linear(attention, "value")
+        attended = loops.mhsa(probabilities, x, value_weights.reshape(HEADS, HIDDEN, HIDDEN), value_bias)
+        x = loops.post_norm_block(
+            x,
+            attended,
+            dense=linear(layer, "attention.output.dense"),
+            norm_1=norm(layer, "attention.output.LayerNorm"),
+            w1=linear(layer, "intermediate.dense"),
+            w2=linear(layer, "output.dense"),
+            norm_2=norm(layer, "output.LayerNorm"),
+        )
+        all_probabilities.append(probabilities)
+    weight, bias = linear(state, "classifier")
+    return x.mean(axis=(0, 1)) @ weight + bias, all_probabilities
+
+
+# torch against loops
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_torch_network_equals_loops(encoding):
+    model = small_classifier(encoding)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():  # weights of layer norms away from one and zero
+            if "LayerNorm" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        images = torch.randn(2, 2 * HEIGHT, 2 * WIDTH, 3, dtype=torch.float64)
+        logits, attention = model(images, return_attention=True)
+    for number, image in enumerate(images.numpy()):
+        expected_logits, expected_attention = loops_network(encoding, state_of(model), image)
+        np.testing.assert_allclose(logits[number].numpy(), expected_logits, rtol=0, atol=1e-12)
+        for probabilities, expected in zip(attention, expected_attention, strict=True):
+            of_picture = probabilities[number] if encoding == "learned_content" else probabilities
+            np.testing.assert_allclose(of_picture.permute(2, 0, 1, 3, 4).numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_resnet_block_equals_loops():
+    block = networks.BasicBlock(3, 4, stride=2).double().eval()
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+        for module in (block.bn1, block.bn2, block.shortcut[1]):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+        pictures = torch.randn(1, 5, 6, 3, dtype=torch.float64)
+        output = block(pictures.permute(0, 3, 1, 2))[0].permute(1, 2, 0).numpy()
+    state = state_of(block)
+
+    def convolution(x, name, stride):
+        return loops.conv2d(x, state[f"{name}.weight"].transpose(2, 3, 1, 0), stride=stride)
+
+    def batch_norm(x, name):
+        mean, variance = state[f"{name}.running_mean"], state[f"{name}.running_var"]
+        return (x - mean) / np.sqrt(variance + 1e-5) * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+    x = pictures[0].numpy()
+    y = np.maximum(batch_norm(convolution(x, "conv1", 2), "bn1"), 0)
+    y = batch_norm(convolution(y, "conv2", 1), "bn2")
+    expected = np.maximum(y + batch_norm(convolution(x, "shortcut.0", 2), "shortcut.1"), 0)
+    np.testing.assert_allclose(output, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("stride", "dilation", "padding"), [(1, 1, (1, 2)), (2, 1, (0, 1)), (1, 2, (2, 0))])
+def test_convolution_loop_equals_torch(stride, dilation, padding):
+    rng = np.random.default_rng(0)
+    picture, kernel, bias = rng.normal(size=(7, 8, 2)), rng.normal(size=(3, 2, 2, 4)), rng.normal(size=4)
+    expected = torch.nn.functional.conv2d(
+        torch.from_numpy(picture.transpose(2, 0, 1))[None],
+        torch.from_numpy(kernel.transpose(3, 2, 0, 1)),
+        torch.from_numpy(bias),
+        stride,
+        padding,
+        dilation,
+    )[0]
+    output = loops.conv2d(picture, kernel, bias, stride, dilation, padding)
+    np.testing.assert_allclose(output, expected.permute(1, 2, 0).numpy(), rtol=1e-12, atol=1e-12)
+
+
+# The paper's numbers
+
+
+@pytest.mark.parametrize(
+    ("encoding", "count"),
+    [("quadratic", 12_086_844), ("learned", 12_278_682), ("learned_content", 29_601_882)],
+)
+def test_parameter_count(encoding, count):
+    with torch.device("meta"):
+        model = networks.AttentionClassifier(encoding)
+    assert networks.count_parameters(model) == count
+
+
+def test_parameter_count_of_resnet18():
+    with torch.device("meta"):
+        assert networks.count_parameters(networks.ResNet(18)) == 11_173_962
+
+
+@pytest.mark.parametrize(("depth", "num_layers"), [(10, 10), (18, 18), (34, 34)])
+def test_resnet_depth_is_its_number_of_weight_layers(depth, num_layers):
+    with torch.device("meta"):
+        model = networks.ResNet(depth)
+        assert model(torch.zeros(2, 32, 32, 3)).shape == (2, 10)
+    weights = [name for name in model.state_dict() if "conv" in name or name == "linear.weight"]
+    assert len(weights) == num_layers
+
+
+# The release's names
+
+
+COMMON_MODULES = [
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+]
+COMMON_NAMES = [f"{module}.{kind}" for module in COMMON_MODULES for kind in ("weight", "bias")]
+GAUSSIAN_NAMES = ["attention_centers", "attention_spreads"]
+LEARNED_NAMES = [f"{name}.weight" for name in ("row_embeddings", "col_embeddings", "head_keys_row", "head_keys_col")]
+CONTENT_NAMES = ["query.weight", "query.bias", "key.weight", "key.bias"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "names"),
+    [
+        ("quadratic", GAUSSIAN_NAMES),
+        ("quadratic_generalized", GAUSSIAN_NAMES),
+        ("learned", LEARNED_NAMES),
+        ("learned_content", LEARNED_NAMES + CONTENT_NAMES),
+    ],
+)
+def test_state_dict_names(encoding, names):
+    in_a_layer = COMMON_NAMES + [f"attention.self.{name}" for name in names]
+    expected = {f"encoder.layer.{number}.{name}" for number in range(2) for name in in_a_layer}
+    expected |= {f"{name}.{kind}" for name in ("features_upscale", "classifier") for kind in ("weight", "bias")}
+    assert set(small_classifier(encoding).state_dict()) == expected
+
+
+def test_resnet_state_dict_names():
+    with torch.device("meta"):
+        names = set(networks.ResNet(18).state_dict())
+    kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert {
+        "conv1.weight",
+        "linear.weight",
+        "linear.bias",
+        "layer1.0.conv1.weight",
+        "layer4.1.conv2.weight",
+    } <= names
+    assert {f"{name}.{kind}" for name in ("bn1", "layer2.0.bn2", "layer2.0.shortcut.1") for kind in kinds} <= names
+    assert "layer2.0.shortcut.0.weight" in names
+    assert not any(name.startswith("layer1.0.shortcut") for name in names)
+
+
+def test_shapes_of_positions_with_other_heads_in_each_layer():
+    state = small_classifier("quadratic", num_heads=[3, 1]).state_dict()
+    assert state["encoder.layer.0.attention.self.attention_centers"].shape == (3, 2)
+    assert state["encoder.layer.0.attention.self.attention_spreads"].shape == (3,)
+    assert state["encoder.layer.1.attention.self.value.weight"].shape == (HIDDEN, HIDDEN)
+    state = small_classifier("quadratic_generalized", num_heads=3).state_dict()
+    assert state["encoder.layer.1.attention.self.attention_spreads"].shape == (3, 2, 2)
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_one_mask_for_the_batch_where_attention_is_position_only(encoding):
+    attention = small_classifier(encoding, dropout=0.5).encoder.layer[0].attention.self.train()
+    pictures = torch.randn(1, HEIGHT, WIDTH, HIDDEN, dtype=torch.float64).expand(2, -1, -1, -1)
+    output, _ = attention(pictures)
+    assert torch.allclose(output[0], output[1], rtol=0, atol=1e-13) == (encoding != "learned_content")
+
+
+# Cases worked out by hand
+
+
+def test_spread_and_centre_by_hand():
+    # Query (1, 1), key (3, 0): delta (2, -1), from the centre (1, 1) by (1, -2): |.|^2 = 5, alpha = 2.
+    assert loops.quadratic_score((1, 1), (3, 0), centre=(1.0, 1.0), spread=2.0) == -10.0
+    # S^T (1, -2) with S = [[1, 2], [3, 4]] is (1 - 6, 2 - 8) = (-5, -6): -61 / 2.
+    spread = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert loops.generalized_quadratic_score((1, 1), (3, 0), centre=(1.0, 1.0), spread=spread) == -30.5
+
+
+def test_one_head_looks_one_pixel_to_the_right():
+    # A 1x2 picture, Delta = (0, 1), s^2 / 2 = log 3: the scores of shifts -1, 0, 1 are -4, -1, 0 times log 3.
+    attention = networks.QuadraticSelfAttention(hidden_size=1, num_heads=1, dropout=0.0).double()
+    with torch.no_grad():
+        attention.attention_centers.copy_(torch.tensor([[0.0, 1.0]]))
+        attention.attention_spreads.fill_(math.sqrt(2 * math.log(3)))
+        attention.value.weight.fill_(2.0)
+        attention.value.bias.fill_(1.0)
+        output, _ = attention(torch.tensor([4.0, 8.0], dtype=torch.float64).reshape(1, 1, 2, 1))
+    left = 2 * (4 * 1 + 8 * 3) / 4 + 1  # weights 1/3 and 1
+    right = 2 * (4 * 1 + 8 * 27) / 28 + 1  # weights 1/81 and 1/3
+    np.testing.assert_allclose(output.flatten().numpy(), [left, right], rtol=1e-14)
+
+
+def test_space_to_depth_by_hand():
+    image = np.arange(16.0).reshape(2, 4, 2)
+    expected = [[[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]]
+    np.testing.assert_array_equal(loops.space_to_depth(image, 2), expected)
+    np.testing.assert_array_equal(networks.space_to_depth(torch.from_numpy(image)[None], 2)[0].numpy(), expected)
+
+
+def test_sinusoidal_positions_by_hand():
+    expected = [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
+    expected += [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
+    np.testing.assert_allclose(loops.sinusoidal_positions(2, 3, 8)[1, 2], expected, rtol=1e-15)
+
+
+# Identities of the theory
+
+
+def test_quadratic_encoding_is_a_case_of_the_relative_form():
+    # Eq. 9 differs from -alpha |delta - Delta|^2 by alpha |Delta|^2, the same for every key.
+    centre, spread = np.array([0.7, -1.3]), 1.4
+    alpha = spread**2 / 2
+    zeros = np.zeros((5, 3))
+    for key in np.ndindex(4, 4):
+        d = np.array(loops.shift((1, 2), key))
+        score = loops.relative_score(
+            np.ones(5),
+            np.ones(5),
+            r_delta=np.array([d @ d, *d]),
+            query_weights=zeros,
+            key_weights=zeros,
+            position_weights=np.eye(3),
+            u=np.zeros(3),
+            v=-alpha * np.array([1, -2 * centre[0], -2 * centre[1]]),
+            scale=1.0,
+        )
+        expected = loops.quadratic_score((1, 2), key, centre, spread) + alpha * centre @ centre
+        assert score == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_four_terms_of_the_relative_form_add():
+    rng = np.random.default_rng(0)
+    x_query, x_key, r_delta, u, v = rng.normal(size=(5, 4))
+    query_weights, key_weights, position_weights = rng.normal(size=(3, 4, 4))
+    arguments = (x_query, x_key, r_delta, query_weights, key_weights, position_weights, u, v)
+    single = [loops.relative_score(*arguments, terms=(term,)) for term in loops.RELATIVE_TERMS]
+    query, key, position = x_query @ query_weights, x_key @ key_weights, r_delta @ position_weights
+    expected = ((query + u) @ key + (query + v) @ position) / 2  # sqrt(D_h) = 2
+    assert sum(single) == pytest.approx(expected, abs=1e-12)
+    assert loops.relative_score(*arguments) == pytest.approx(expected, abs=1e-12)
+    np.testing.assert_allclose(single, np.array([query @ key, query @ position, u @ key, v @ position]) / 2)
+
+
+def test_absolute_form_without_positions_is_content():
+    rng = np.random.default_rng(0)
+    x_query, x_key, p_query, p_key = rng.normal(size=(4, 3))
+    query_weights, key_weights = rng.normal(size=(2, 3, 5))
+    zeros = np.zeros(5)
+    expected = loops.content_score(x_query + p_query, x_key + p_key, query_weights, zeros, key_weights, zeros)
+    score = loops.absolute_score(x_query, p_query, x_key, p_key, query_weights, key_weights)
+    assert score == pytest.approx(expected, abs=1e-12)
+
+
+def test_relative_vector_adds_row_and_column():
+    row_table, column_table = np.arange(5.0)[:, None], 10 * np.arange(7.0)[:, None]  # shifts -2..2 and -3..3
+    assert loops.relative_vector((2, 0), (0, 3), row_table, column_table) == 0 + 60
+    with pytest.raises(IndexError):
+        loops.relative_vector((0, 0), (3, 0), row_table, column_table)
+
+
+def test_factored_value_map_equals_merged():
+    rng = np.random.default_rng(0)
+    probabilities = loops.softmax_over_keys(rng.normal(size=(2, 2, 3, 2, 3)))
+    picture, bias = rng.normal(size=(2, 3, 4)), rng.normal(size=6)
+    value_weights, output_weights = rng.normal(size=(2, 4, 5)), rng.normal(size=(2, 5, 6))
+    merged = loops.mhsa(probabilities, picture, np.einsum("hdv,hvo->hdo", value_weights, output_weights), bias)
+    factored = loops.mhsa_factored(probabilities, picture, value_weights, output_weights, bias)
+    np.testing.assert_allclose(factored, merged, rtol=0, atol=1e-12)
+
+
+def test_heads_on_a_grid_are_a_convolution():
+    # Theorem 1: nine sharp heads on a picture padded with zeros, cropped, are a 3x3 convolution.
+    rng = np.random.default_rng(0)
+    picture, kernel, bias = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 3, 2, 4)), rng.normal(size=4)
+    centres = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)]
+    padded = np.pad(picture, ((1, 1), (1, 1), (0, 0)))
+
+    def score(head, query, key):
+        return loops.quadratic_score(query, key, centres[head], spread=math.sqrt(2 * 50))
+
+    probabilities = loops.softmax_over_keys(loops.scores_of_picture(score, 9, *padded.shape[:2]))
+    output = loops.mhsa(probabilities, padded, kernel.reshape(9, 2, 4), bias)[1:-1, 1:-1]
+    np.testing.assert_allclose(output, loops.conv2d(picture, kernel, bias), rtol=0, atol=1e-12)
+
+
+# Training
+
+
+def test_rate_warms_up_and_falls_to_zero():
+    _, rate = networks.sgd_with_warmup(small_classifier("quadratic"), 0.1, 1e-4, total_steps=25, warmup_steps=5)
+    rates = [rate(step) for step in (0, 1, 4, 5, 15, 25)]
+    np.testing.assert_allclose(rates, [0.0, 0.02, 0.08, 0.1, 0.05, 0.0], atol=1e-17)
+
+
+def test_sgd_step_by_hand():
+    model = small_classifier("quadratic")
+    optimizer, _ = networks.sgd_with_warmup(model, 0.1, weight_decay=0.5, total_steps=10, warmup_steps=0)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for _ in range(2):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 2.0)
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        decay = 0.0 if name.endswith(("attention_centers", "attention_spreads")) else 0.5
+        momentum = 2 + decay * before[name]
+        expected = before[name] - 0.1 * momentum
+        expected = expected - 0.1 * (0.9 * momentum + 2 + decay * expected)
+        torch.testing.assert_close(parameter.detach(), expected, rtol=0, atol=1e-12)

@@ -1,0 +1,235 @@
+"""Theorem 1: attention built from a convolution has its output, within the bound stated for a finite alpha."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attn_cnn_jax.analysis.conversion import resnet_to_attention
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model, resnet
+from attn_cnn_jax.models.low_rank import truncate
+from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.theorem.bounds import attention_bound, output_bound, sharpness_for
+from attn_cnn_jax.theorem.to_attention import conv_to_attention, layer_to_attention
+
+# Sums of at most a few hundred products of numbers near one, in another order.
+ROUNDING = 1e-11
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def convolution(x, kernel, bias, *, stride, dilation, padding):
+    """The reference: XLA's convolution, 1-D or 2-D, channels last."""
+    layout = ("NHWC", "HWIO", "NHWC") if kernel.ndim == 4 else ("NHC", "HIO", "NHC")
+    y = jax.lax.conv_general_dilated(x, kernel, stride, padding, rhs_dilation=dilation, dimension_numbers=layout)
+    return np.asarray(y) + np.asarray(bias)
+
+
+@st.composite
+def convolutions(draw):
+    """Shapes, strides, dilations and paddings for which the output has at least one pixel."""
+    num_axes = draw(st.sampled_from([1, 2]))
+    axes = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(num_axes))  # noqa: E731
+    kernel_size, stride, dilation = axes(1, 4), axes(1, 3), axes(1, 2)
+    window = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
+    padding = draw(st.sampled_from(["SAME", "VALID", "explicit"]))
+    if padding == "explicit":
+        padding = tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in range(num_axes))
+    size = tuple(w + draw(st.integers(0, 4)) for w in window)
+    in_features, out_features = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return {
+        "kernel": rng.normal(size=(*kernel_size, in_features, out_features)),
+        "bias": rng.normal(size=out_features),
+        "x": rng.normal(size=(2, *size, in_features)),
+        "options": {"stride": stride, "dilation": dilation, "padding": padding},
+    }
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(convolutions())
+def test_infinitely_sharp_attention_is_the_convolution(case):
+    layer = conv_to_attention(case["kernel"], case["bias"], **case["options"])
+    expected = convolution(case["x"], case["kernel"], case["bias"], **case["options"])
+    actual = layer(jnp.asarray(case["x"]))
+    assert actual.dtype == jnp.float64
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=ROUNDING)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(convolutions(), st.floats(0.1, 12))
+def test_error_of_finite_sharpness_is_within_the_bound(case, alpha):
+    layer = conv_to_attention(case["kernel"], case["bias"], sharpness=alpha, **case["options"])
+    expected = convolution(case["x"], case["kernel"], case["bias"], **case["options"])
+    error = np.abs(layer(jnp.asarray(case["x"])) - expected)
+    bound = output_bound(case["kernel"], case["x"], alpha)
+    assert (error <= bound + ROUNDING).all()
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])
+@pytest.mark.parametrize("num_axes", [1, 2])
+def test_bound_is_tight(num_axes, alpha):
+    """One bright pixel under a 1x1 kernel: the error there is the whole mass on other pixels."""
+    x = np.zeros((1, *(21,) * num_axes, 1))
+    x[(0, *(10,) * num_axes, 0)] = 1
+    kernel = np.ones((1,) * (num_axes + 2))
+    error = np.abs(conv_to_attention(kernel, sharpness=alpha)(jnp.asarray(x)) - x).max()
+    (bound,) = output_bound(kernel, x, alpha)
+    assert error <= bound * (1 + 1e-6)
+    assert error > 0.9 * bound
+
+
+def test_bound_is_within_ten_of_the_error_of_a_random_kernel():
+    rng = np.random.default_rng(0)
+    kernel, x = rng.normal(size=(3, 3, 2, 2)), rng.uniform(size=(1, 8, 8, 2))
+    expected = convolution(x, kernel, np.zeros(2), stride=(1, 1), dilation=(1, 1), padding="SAME")
+    for alpha in (2.0, 6.0, 12.0):
+        error = np.abs(conv_to_attention(kernel, sharpness=alpha)(jnp.asarray(x)) - expected).max()
+        assert error > output_bound(kernel, x, alpha).max() / 10
+
+
+def test_attention_bound_against_the_sum_over_a_large_grid():
+    n = np.arange(-60, 61)
+    for alpha in (0.05, 0.3, 1.0, 3.0, 30.0):
+        others = np.exp(-alpha * n[n != 0] ** 2.0).sum()
+        for num_axes in (1, 2):
+            mass = -math.expm1(-num_axes * math.log1p(others))
+            assert mass <= attention_bound(alpha, num_axes) <= 1
+            if alpha >= 1:
+                assert attention_bound(alpha, num_axes) < 1.002 * mass
+    assert attention_bound(math.inf) == 0
+
+
+@given(st.floats(1e-14, 0.99), st.sampled_from([1, 2]))
+def test_sharpness_for_is_the_smallest(tolerance, num_axes):
+    alpha = sharpness_for(tolerance, num_axes)
+    assert attention_bound(alpha, num_axes) <= tolerance
+    assert attention_bound(alpha * (1 - 1e-9), num_axes) > tolerance * (1 - 1e-15)
+
+
+def test_the_layer_is_self_attention_on_the_padded_picture_cropped():
+    """Theorem 1 word by word: pad, apply multi-head self-attention, crop, subsample."""
+    rng = np.random.default_rng(0)
+    layer = conv_to_attention(rng.normal(size=(3, 3, 4, 5)), rng.normal(size=5), stride=(2, 1), sharpness=3.0)
+    x = jnp.asarray(rng.normal(size=(2, 7, 6, 4)))
+    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    np.testing.assert_allclose(layer(x), layer.attention(padded)[:, 1:-1:2, 1:-1], atol=1e-12)
+    whole = layer.attention.probabilities(padded).reshape(9, 9, 8, 9, 8)
+    for head, (row, column) in enumerate(np.ndindex(3, 3)):
+        mass_elsewhere = 1 - whole[head, 4, 4, 3 + row, 3 + column]
+        assert 0 < mass_elsewhere <= attention_bound(3.0)
+
+
+def test_small_heads_lose_the_discarded_singular_values():
+    rng = np.random.default_rng(0)
+    kernel, x = rng.normal(size=(2, 3, 5, 4)), jnp.asarray(rng.normal(size=(1, 4, 5, 5)))
+    exact = conv_to_attention(kernel, head_dim=4)
+    assert exact.attention.value is None
+    np.testing.assert_allclose(exact(x), conv_to_attention(kernel)(x), atol=ROUNDING)
+    for head_dim in (1, 2, 3):
+        layer = conv_to_attention(kernel, head_dim=head_dim)
+        value = layer.attention.value.kernel[...].reshape(5, 6, head_dim)
+        output = layer.attention.output.kernel[...].reshape(6, head_dim, 4)
+        difference = kernel.reshape(6, 5, 4) - np.einsum("dhr,hro->hdo", value, output)
+        discarded = truncate(kernel, head_dim).discarded
+        chex.assert_shape(discarded, (6, 4 - head_dim))
+        np.testing.assert_allclose(np.linalg.norm(difference, ord=2, axis=(1, 2)), discarded[:, 0], rtol=1e-10)
+        frobenius = np.sqrt(np.sum(discarded**2, axis=1))
+        np.testing.assert_allclose(np.linalg.norm(difference, axis=(1, 2)), frobenius, rtol=1e-10)
+        of_maps = convolution(
+            x,
+            (kernel.reshape(6, 5, 4) - difference).reshape(kernel.shape),
+            0,
+            stride=(1, 1),
+            dilation=(1, 1),
+            padding="SAME",
+        )
+        np.testing.assert_allclose(layer(x), of_maps, atol=ROUNDING)
+
+
+def test_a_kernel_of_low_rank_needs_no_larger_heads():
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(3, 3, 6, 2)) @ rng.normal(size=(3, 3, 2, 6))
+    x = jnp.asarray(rng.normal(size=(1, 5, 5, 6)))
+    np.testing.assert_allclose(conv_to_attention(kernel, head_dim=2)(x), conv_to_attention(kernel)(x), atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("kernel_size", "options"),
+    [
+        ((3, 3), {"padding": "SAME", "strides": 2}),
+        ((3, 2), {"padding": 1, "kernel_dilation": (2, 1)}),
+        ((3,), {"padding": [(2, 0)]}),
+        ((5,), {"padding": "VALID", "strides": (2,), "use_bias": False}),
+    ],
+)
+def test_flax_layers(kernel_size, options):
+    layer = nnx.Conv(3, 4, kernel_size, **options, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (2, *(8, 7)[: len(kernel_size)], 3), jnp.float64)
+    np.testing.assert_allclose(layer_to_attention(layer)(x), layer(x), atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"kernel": np.ones((3, 3))}, "a kernel of shape"),
+        ({"kernel": np.ones((3, 3, 2, 2), int)}, "float32 or float64"),
+        ({"bias": np.ones(3)}, r"needs \(2,\)"),
+        ({"stride": 0}, "stride=0"),
+        ({"dilation": (1, 1, 1)}, "or 2 of them"),
+        ({"padding": "CIRCULAR"}, "padding='CIRCULAR'"),
+        ({"padding": -1}, "padding=-1"),
+        ({"head_dim": 0}, "head_dim=0"),
+        ({"sharpness": 0}, "sharpness=0"),
+        ({"sharpness": math.nan}, "sharpness=nan"),
+    ],
+)
+def test_what_is_no_convolution_is_refused(arguments, says):
+    with pytest.raises(UserError, match=says):
+        conv_to_attention(**{"kernel": np.ones((3, 3, 2, 2))} | arguments)
+
+
+def test_other_impossible_requests():
+    with pytest.raises(UserError, match="a larger one"):
+        conv_to_attention(np.ones((3, 3, 1, 1)), padding="VALID")(jnp.zeros((1, 2, 5, 1)))
+    for tolerance in (0, 1, math.nan):
+        with pytest.raises(UserError, match="tolerance"):
+            sharpness_for(tolerance)
+    with pytest.raises(UserError, match="alpha"):
+        attention_bound(0)
+    with pytest.raises(UserError, match="groups"):
+        layer_to_attention(nnx.Conv(2, 2, (3, 3), feature_group_count=2, rngs=nnx.Rngs(0)))
+    with pytest.raises(UserError, match="no convolutions"):
+        resnet_to_attention(Run(attention_config(), 0, None))
+
+
+def test_a_whole_resnet_in_float32(monkeypatch):
+    """With running statistics as training leaves them; 1x1, 3x3 and strided kernels are all in it."""
+    monkeypatch.setattr(resnet, "CHANNELS", (8, 16, 16, 32))
+    with jax.enable_x64(False):
+        config = resnet_config(depth=10, image_shape=(8, 8, 1))
+        config.dataset.name = "digits"
+        run = Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
+        images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), dtype=np.uint8)
+        run.model(run.normalised(images), key=jax.random.key(0))
+        before, x = nnx.state(run.model), run.normalised(images[:4])
+        converted = resnet_to_attention(run)
+        assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(converted.model))
+        jitted = nnx.jit(lambda model, x: model(x))
+        logits = jitted(run.model, x)
+        np.testing.assert_allclose(jitted(converted.model, x), logits, rtol=0, atol=1e-4 * np.abs(logits).max())
+        softer = jitted(resnet_to_attention(run, sharpness=1.0).model, x)
+        assert np.abs(softer - logits).max() > 1e-2 * np.abs(logits).max()
+        chex.assert_trees_all_equal(before, nnx.state(run.model))

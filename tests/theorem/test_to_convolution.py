@@ -1,0 +1,204 @@
+"""Attention read as a convolution: against naive loops, and exact where the theory says so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.analysis.replacement import GivenAttention
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import create_model
+from attn_cnn_jax.theorem.to_attention import conv_to_attention
+from attn_cnn_jax.theorem.to_convolution import (
+    attention_to_conv,
+    convolved,
+    interior,
+    mass_outside,
+    output_error,
+    position_attention,
+    shift_weights,
+    truncated,
+)
+
+GRID = (6, 7)
+CHANNELS = 4
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def layer(**model):
+    """An untrained attention layer: nine quadratic heads, most of them off-centre."""
+    settings = {"image_shape": (*GRID, CHANNELS), "downsample": 1, "num_layers": 1, "hidden_size": CHANNELS}
+    config = attention_config(dtype="float64", **settings | model)
+    return create_model(config.model, rngs=nnx.Rngs(0)).blocks[0].attention
+
+
+def pictures(count=2):
+    return jax.random.normal(jax.random.key(0), (count, *GRID, CHANNELS), jnp.float64)
+
+
+def shift_of(kernel_size, index):
+    return index - (kernel_size - 1) // 2
+
+
+def naive_weights_and_mass(attention, kernel_size):
+    """Loops over heads, kernel entries and queries; `kernel_size` small enough for interior queries to exist."""
+    heads, height, width, _, _ = attention.shape
+    weights, outside = np.zeros((heads, kernel_size, kernel_size)), np.zeros(heads)
+    for h in range(heads):
+        count = 0
+        for i in range(height):
+            for j in range(width):
+                window = [
+                    (r, c, i + shift_of(kernel_size, r), j + shift_of(kernel_size, c))
+                    for r in range(kernel_size)
+                    for c in range(kernel_size)
+                ]
+                if not all(0 <= k < height and 0 <= m < width for _, _, k, m in window):
+                    continue
+                count += 1
+                outside[h] += 1
+                for r, c, k, m in window:
+                    weights[h, r, c] += attention[h, i, j, k, m]
+                    outside[h] -= attention[h, i, j, k, m]
+        weights[h] /= count
+        outside[h] /= count
+    return weights, outside
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("encoding", ["quadratic", "quadratic_generalized", "learned"])
+def test_weights_and_mass_against_loops(encoding, kernel_size):
+    attention = position_attention(layer(encoding=encoding), GRID)
+    weights, outside = naive_weights_and_mass(np.asarray(attention), kernel_size)
+    np.testing.assert_allclose(shift_weights(attention, kernel_size), weights, atol=1e-14)
+    np.testing.assert_allclose(mass_outside(attention, kernel_size), outside, atol=1e-13)
+    np.testing.assert_allclose(outside, 1 - weights.sum(axis=(1, 2)), atol=1e-13)
+
+
+@pytest.mark.parametrize("kernel_size", [(3, 3), (5, 5), (2, 2)])
+def test_there_and_back(kernel_size):
+    """A convolution made attention and read back is itself, up to the bound of a finite alpha."""
+    rng = np.random.default_rng(0)
+    kernel, bias = rng.normal(size=(*kernel_size, 3, 2)), rng.normal(size=2)
+    attention = conv_to_attention(kernel, bias, sharpness=30.0).attention
+    back = attention_to_conv(attention, kernel_size[0], grid=GRID)
+    np.testing.assert_allclose(back.kernel, kernel, atol=1e-10)
+    np.testing.assert_allclose(back.bias, bias)
+    assert np.asarray(back.mass_outside).max() < 1e-10
+
+
+@pytest.mark.parametrize("kernel_size", [6, 7, 8, 9, 13])
+def test_exact_at_the_centre_once_the_kernel_covers_the_picture(kernel_size):
+    size = min(kernel_size, 7)
+    grid = (6, 6) if kernel_size == 6 else GRID
+    attention = layer()
+    x = pictures()[:, :, : grid[1]]
+    actual = attention_to_conv(attention, kernel_size, grid=grid)(x)
+    centre = tuple((n - 1) // 2 for n in grid)
+    np.testing.assert_allclose(actual[:, *centre], attention(x)[:, *centre], atol=1e-12)
+    smaller = attention_to_conv(attention, size - 3, grid=grid)(x)
+    assert np.abs(smaller - attention(x))[:, *centre].max() > 1e-3
+
+
+def test_exact_everywhere_for_uniform_attention():
+    attention = layer()
+    attention.position.spread[...] = jnp.zeros(9)
+    x = pictures()
+    kernel_size = 2 * max(GRID) - 1
+    np.testing.assert_allclose(attention_to_conv(attention, kernel_size, grid=GRID)(x), attention(x), atol=1e-12)
+
+
+def test_sharp_heads_are_a_convolution_with_repeated_edges():
+    """Softmax far outside the picture picks the nearest pixel inside, everywhere."""
+    attention = layer()
+    attention.position.centre[...] = jnp.asarray(np.random.default_rng(0).integers(-2, 3, (9, 2)), jnp.float64)
+    attention.position.spread[...] = jnp.full(9, 9.0)
+    x = pictures()
+    weights = attention_to_conv(attention, 5, grid=GRID).weights
+    expected = attention(x)
+    edge = GivenAttention(attention, convolved(weights, GRID, "edge"))(x)
+    np.testing.assert_allclose(edge, expected, atol=1e-10)
+    zeros = GivenAttention(attention, convolved(weights, GRID, "zeros"))(x)
+    np.testing.assert_allclose(zeros[:, 2:-2, 2:-2], expected[:, 2:-2, 2:-2], atol=1e-10)
+    assert np.abs(zeros - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("head_size", [0, 2])
+def test_given_attention_computes_the_convolution(kernel_size, head_size):
+    attention, x = layer(head_size=head_size), pictures()
+    assert (attention.value is None) == (head_size == 0)
+    convolution = attention_to_conv(attention, kernel_size, grid=GRID)
+    zeros = GivenAttention(attention, convolved(convolution.weights, GRID))(x)
+    np.testing.assert_allclose(zeros, convolution(x), atol=1e-12)
+    before, after = (kernel_size - 1) // 2, kernel_size // 2
+    padded = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)), mode="edge")
+    inner = convolution(padded)[:, before : before + GRID[0], before : before + GRID[1]]
+    edge = GivenAttention(attention, convolved(convolution.weights, GRID, "edge"))(x)
+    np.testing.assert_allclose(edge, inner, atol=1e-12)
+
+
+def test_shifts_longer_than_the_picture_weigh_nothing():
+    weights = np.asarray(shift_weights(position_attention(layer(), GRID), 15))  # shifts to 7, on 6x7 pixels
+    assert (weights[:, :2] == 0).all()
+    assert (weights[:, :, [0, -1]] == 0).all()
+    assert (weights[:, 2:-2, 1:-1] > 0).all()
+
+
+def test_truncated_attention_keeps_what_is_in_the_window():
+    attention = layer(encoding="learned")
+    own = position_attention(attention, GRID)
+    np.testing.assert_array_equal(truncated(own, 2 * max(GRID) - 1), own)
+    three = np.asarray(truncated(own, 3))
+    np.testing.assert_array_equal(three[:, 2, 3, 1:4, 2:5], own[:, 2, 3, 1:4, 2:5])
+    np.testing.assert_array_equal(three[:, 0, 0, :2, :2], own[:, 0, 0, :2, :2])
+    assert three[:, 0, 0, 2:].sum() == three[:, 2, 3, 4:].sum() == three[:, 2, 3, :, :2].sum() == 0
+    x = pictures()
+    np.testing.assert_allclose(GivenAttention(attention, own)(x), attention(x), atol=1e-13)
+
+
+def test_merged_maps_of_small_heads():
+    attention, x = layer(head_size=2, num_heads=3), pictures(1)
+    own = position_attention(attention, GRID)
+    averages = jnp.einsum("hijkl,bkld->bhijd", own, x)
+    merged = jnp.einsum("bhijd,hdo->bijo", averages, attention.merged_maps()) + attention.output.bias[...].reshape(
+        1, 1, 1, -1
+    )
+    np.testing.assert_allclose(merged, attention(x), atol=1e-12)
+
+
+def test_interior():
+    assert interior(3, 8).tolist() == [1, 2, 3, 4, 5, 6]
+    assert interior(4, 8).tolist() == [1, 2, 3, 4, 5]
+    assert interior(8, 8).tolist() == [3]
+    assert interior(9, 8).tolist() == [3]
+    assert interior(1, 3).tolist() == [0, 1, 2]
+
+
+def test_output_error_with_and_without_the_border():
+    expected = np.ones((1, 5, 5, 2)) * 3
+    actual = expected.copy()
+    bias = np.ones(2)
+    actual[:, 0] += 2.0  # an error of the size of the output, in one row of five
+    everywhere, inside = output_error(jnp.asarray(expected), jnp.asarray(actual), jnp.asarray(bias), 3)
+    assert everywhere == pytest.approx(np.sqrt(1 / 5))
+    assert inside == 0
+    assert output_error(jnp.asarray(expected), jnp.asarray(actual), jnp.asarray(bias), 1).interior == everywhere
+
+
+def test_content_needs_an_attention():
+    content = layer(encoding="learned", content=True)
+    with pytest.raises(UserError, match="mean over pictures"):
+        attention_to_conv(content, 3, grid=GRID)
+    mean = content.probabilities(pictures()).mean(axis=0).reshape(-1, *GRID, *GRID)
+    convolution = attention_to_conv(content, 3, grid=GRID, attention=mean)
+    np.testing.assert_array_equal(convolution.weights, shift_weights(mean, 3))
+    with pytest.raises(UserError, match="kernel_size=0"):
+        attention_to_conv(layer(), 0, grid=GRID)
