@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.cli import prepare
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.preparation import store
+from attn_cnn_jax.errors import command_line
 from tests.support import cifar_archives
 
-COMMAND = [sys.executable, "-m", "attn_cnn_jax.cli.prepare"]
+COMMAND = [sys.executable, "-m", "attn_cnn_jax", "prepare"]
 # A proxy that refuses every connection: no network, on any machine.
 OFFLINE = {
     "HTTPS_PROXY": "http://127.0.0.1:9",
@@ -43,7 +45,7 @@ def archive(tmp_path):
 @pytest.mark.parametrize(("name", "kind"), cifar_archives.FOLDERS)
 def test_an_archive_comes_back_exactly_through_tfds(tmp_path, name, kind, capsys, caplog):
     archive = cifar_archives.write(tmp_path / "a.tar.gz", name, kind)
-    assert prepare.main([name, "--archive", str(archive), "--data_dir", str(tmp_path / "d")]) == 0
+    assert main(["prepare", name, "--archive", str(archive), "--data-dir", str(tmp_path / "d")]) == 0
     printed = capsys.readouterr()
     assert f"not the official archive ({kind} layout)" in printed.out
     assert "Read back 25 training and 7 test pictures" in printed.out
@@ -72,30 +74,28 @@ def test_the_stock_name_of_tfds_reads_what_we_prepared(tmp_path):
 
 def test_a_refused_archive_leaves_nothing_behind(tmp_path, capsys):
     archive = cifar_archives.write(tmp_path / "a.tar.gz", change=lambda files: files.pop("test_batch.bin"))
-    assert prepare.main(["cifar10", "--archive", str(archive), "--data_dir", str(tmp_path / "d")]) == 1
+    assert main(["prepare", "cifar10", "--archive", str(archive), "--data-dir", str(tmp_path / "d")]) == 1
     assert "test_batch.bin is missing" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("flags", [[], ["mnist"], ["cifar10", "--arkive", "x"], ["digits", "--archive", "x"]])
 def test_bad_flags_are_status_2(flags, capsys):
-    with pytest.raises(SystemExit) as caught:
-        prepare.main(flags)
-    assert caught.value.code == 2
-    assert "usage: python -m attn_cnn_jax.cli.prepare" in capsys.readouterr().err
+    assert main(["prepare", *flags]) == 2
+    assert "attn-cnn prepare --help lists the flags" in capsys.readouterr().err
 
 
 def test_a_second_time_says_so_and_another_archive_needs_replace(tmp_path, archive, capsys):
-    first = ["cifar10", "--archive", str(archive), "--data_dir", str(tmp_path / "d")]
+    first = ["prepare", "cifar10", "--archive", str(archive), "--data-dir", str(tmp_path / "d")]
     other = cifar_archives.write(tmp_path / "b.tar.gz", seed=1)
-    second = ["cifar10", "--archive", str(other), "--data_dir", str(tmp_path / "d")]
-    assert prepare.main(first) == 0
+    second = ["prepare", "cifar10", "--archive", str(other), "--data-dir", str(tmp_path / "d")]
+    assert main(first) == 0
     capsys.readouterr()
-    assert prepare.main(first) == 0
+    assert main(first) == 0
     assert "already prepared" in capsys.readouterr().out
-    assert prepare.main(second) == 1
+    assert main(second) == 1
     assert "from another archive.\nAdd --replace" in capsys.readouterr().err
-    assert prepare.main([*second, "--replace"]) == 0
+    assert main([*second, "--replace"]) == 0
     images, _ = cifar_archives.random_pictures("cifar10", seed=1)["train"]
     np.testing.assert_array_equal(sources.load("cifar10", tmp_path / "d").train.images, images)
     assert {path.name for path in (tmp_path / "d" / "cifar10").iterdir()} == {".lock", "3.0.2"}
@@ -118,13 +118,13 @@ def test_a_replacement_that_fails_keeps_the_old_data(tmp_path, archive, monkeypa
 
 
 def test_offline_the_command_says_what_is_missing_and_the_three_ways_on(tmp_path):
-    done = run("cifar10", "--data_dir", tmp_path / "d")
+    done = run("cifar10", "--data-dir", tmp_path / "d")
     assert done.returncode == 1
     missing, ways = done.stderr.splitlines()
     assert f"cifar10 is not in {tmp_path}/d/cifar10/3.0.2" in missing
     assert "cifar-10-binary.tar.gz: ProxyError" in missing
     assert "network" in ways
-    assert f"python -m attn_cnn_jax.cli.prepare cifar10 --data_dir {tmp_path}/d --archive PATH" in ways
+    assert f"{command_line('prepare', 'cifar10', '--data-dir', tmp_path / 'd')} --archive PATH" in ways
     assert "--config=configs/digits.py" in ways
     assert not (tmp_path / "d").exists()
 
@@ -134,7 +134,7 @@ def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_pat
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        done = run("cifar100", "--data_dir", tmp_path / "d", env={"HTTPS_PROXY": proxy, "https_proxy": proxy})
+        done = run("cifar100", "--data-dir", tmp_path / "d", env={"HTTPS_PROXY": proxy, "https_proxy": proxy})
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 2
     assert not (tmp_path / "d").exists()
@@ -144,7 +144,7 @@ def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_pat
 _STOPS_HALF_WAY = """
 import sys, time
 from attn_cnn_jax.data.builders import cifar
-from attn_cnn_jax.cli import prepare
+from attn_cnn_jax.cli.main import main
 whole = cifar.Cifar10._generate_examples
 def half(self, content, split):
     for index, item in enumerate(whole(self, content, split)):
@@ -153,12 +153,12 @@ def half(self, content, split):
             time.sleep(600)
         yield item
 cifar.Cifar10._generate_examples = half
-prepare.main(sys.argv[1:])
+main(["prepare", *sys.argv[1:]])
 """
 
 
 def test_killed_half_way_the_next_call_starts_clean(tmp_path, archive):
-    args = ["cifar10", "--archive", str(archive), "--data_dir", str(tmp_path)]
+    args = ["cifar10", "--archive", str(archive), "--data-dir", str(tmp_path)]
     victim = subprocess.Popen([sys.executable, "-c", _STOPS_HALF_WAY, *args], stdout=subprocess.PIPE, text=True)
     try:
         assert "half\n" in iter(victim.stdout.readline, "")
@@ -166,7 +166,7 @@ def test_killed_half_way_the_next_call_starts_clean(tmp_path, archive):
         victim.kill()
         victim.communicate()
     assert list((tmp_path / "cifar10").glob("incomplete.*"))  # there is something to clean
-    assert prepare.main(args) == 0
+    assert main(["prepare", *args]) == 0
     assert {path.name for path in (tmp_path / "cifar10").iterdir()} == {".lock", "3.0.2"}
 
 
@@ -189,7 +189,7 @@ def test_a_version_folder_without_its_description_is_made_anew(tmp_path, archive
 
 
 def test_two_at_once_one_works_and_one_waits(tmp_path, archive):
-    command = [*COMMAND, "cifar10", "--archive", str(archive), "--data_dir", str(tmp_path)]
+    command = [*COMMAND, "cifar10", "--archive", str(archive), "--data-dir", str(tmp_path)]
     with store._lock(tmp_path / "cifar10", print):
         both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         # Both come up against the lock that we hold, so that they really meet.
@@ -206,15 +206,15 @@ def test_neither_tensorflow_nor_anything_in_tmpdir(tmp_path, archive):
     code = """
 import sys
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.cli import prepare
-status = prepare.main(sys.argv[1:])
+from attn_cnn_jax.cli.main import main
+status = main(["prepare", *sys.argv[1:]])
 sources.load("cifar10", sys.argv[-1])
 sources.load("digits", sys.argv[-1])
 print("tensorflow" in sys.modules, any(name.startswith("tensorflow.") for name in sys.modules), status)
 """
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    args = ["cifar10", "--archive", archive, "--data_dir", tmp_path / "d"]
+    args = ["cifar10", "--archive", archive, "--data-dir", tmp_path / "d"]
     done = run(*args, code=code, env={"TMPDIR": str(temporary)})
     assert done.stdout.splitlines()[-1] == "False False 0", done.stderr
     assert not list(temporary.iterdir())

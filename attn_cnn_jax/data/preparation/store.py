@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, command_line
 
 _PROBE_SECONDS = 6  # with all imports the answer comes within 15 s, even where a firewall drops every packet
 _DOWNLOAD_RETRIES = 3  # tfds's own 10 take more than three minutes
@@ -56,7 +56,7 @@ def open_builder(name, data_dir=None):
 
 def command(name, data_dir=None):
     """Return the command line that prepares a data set."""
-    return f"python -m attn_cnn_jax.cli.prepare {name}" + (f" --data_dir {data_dir}" if data_dir else "")
+    return command_line("prepare", name, *(["--data-dir", data_dir] if data_dir else []))
 
 
 def damaged(name, data_dir, reason):
@@ -94,7 +94,7 @@ def prepare(name, data_dir=None, *, content=None, replace=False, download=True, 
     except OSError as error:
         raise UserError(
             f"Cannot write the data set {name} to {final}: {error.strerror or error}.\n"
-            "Make room there, or choose another folder, by config.dataset.data_dir, --data_dir or TFDS_DATA_DIR."
+            "Make room there, or choose another folder, by config.dataset.data_dir, --data-dir or TFDS_DATA_DIR."
         ) from error
 
 
