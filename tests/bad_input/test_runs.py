@@ -18,6 +18,7 @@ COMMANDS = {
     "figures": lambda run: main(["figures", str(run)]),
     "page": lambda run: main(["page", str(run)]),
     "convolution": lambda run: main(["convolution", str(run)]),
+    "predict": lambda run: main(["predict", str(run), "picture.png"]),
     "export": lambda run: main(["export", str(run), "--format=pytorch", f"--out={run.parent / 'file'}"]),
 }
 
@@ -197,6 +198,11 @@ FLAGS = [
     ("page", "--megabytes=0.0001 --out=TMP/o", "choose --megabytes above"),
     ("convolution", "--test-images=99999 --out=TMP/o", "the test split of digits has"),
     ("summary", "", "cannot be loaded"),
+    ("predict", "TMP/nope.png", "there is no file"),
+    ("predict", "TMP/text", "cannot be read as a picture"),
+    ("predict", "TMP/half.png", "cannot be read as a picture"),
+    ("predict", "TMP/empty", "holds no pictures"),
+    ("predict", "TMP/half.png --step=99", "step=99: "),
     ("export", "--format=pytorch --out=TMP/text", "exists already"),
 ]
 
@@ -225,6 +231,7 @@ NO_FLAGS = [
     ("page", "--size=0x3"),
     ("page", "--megabytes=nan"),
     ("page", "--megabytes=-1"),
+    ("predict", "--top=0"),
     ("export", "--format=onnx"),
     ("convolution", "--kernel-sizes=0"),
     ("convolution", "--kernel-sizes=3,x"),

@@ -88,7 +88,7 @@ def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, caps
     Image.fromarray(np.full((20, 30), 128, np.uint8)).save(tmp_path / "picture.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
-    for name in ("prepare", "figures", "heads", "page", "convolution", "summary"):
+    for name in ("prepare", "predict", "figures", "heads", "page", "convolution", "summary"):
         assert main([name, *example(name, capsys)]) == 0, name
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     for name in ("export", "import"):
