@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "page": "write an interactive page of what every head attends to",
     "convolution": "measure how well convolutions replace the attention layers",
     "summary": "count parameters and FLOPs of configurations",
+    "compare": "compare runs in a table; group seeds of one configuration",
     "export": "write a run as a checkpoint of another framework",
     "import": "make a run of a checkpoint of the authors' PyTorch release",
 }

@@ -18,6 +18,7 @@ COMMANDS = {
     "figures": lambda run: main(["figures", str(run)]),
     "page": lambda run: main(["page", str(run)]),
     "convolution": lambda run: main(["convolution", str(run)]),
+    "compare": lambda run: main(["compare", str(run)]),
     "predict": lambda run: main(["predict", str(run), "picture.png"]),
     "export": lambda run: main(["export", str(run), "--format=pytorch", f"--out={run.parent / 'file'}"]),
 }
@@ -139,7 +140,7 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_damaged_records(copy, refused, line):
-    for name, command in (("metrics", "figures"), ("positions", "page")):
+    for name, command in (("metrics", "figures"), ("metrics", "compare"), ("positions", "page")):
         path = copy / f"{name}.jsonl"
         before = path.read_bytes()
         path.write_bytes(before + LINES[line] + before)
@@ -203,6 +204,8 @@ FLAGS = [
     ("predict", "TMP/half.png", "cannot be read as a picture"),
     ("predict", "TMP/empty", "holds no pictures"),
     ("predict", "TMP/half.png --step=99", "step=99: "),
+    ("compare", "TMP", "is not a run directory"),
+    ("compare", "--out=TMP/text", "choose another --out=DIR"),
     ("export", "--format=pytorch --out=TMP/text", "exists already"),
 ]
 

@@ -35,13 +35,13 @@ def test_the_table_names_every_file_of_the_folder(capsys):
 
 def test_no_subcommand_prints_the_table_and_is_status_2(capsys):
     assert main([]) == 2
-    assert "heads" in capsys.readouterr().out
+    assert "compare" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("heas", "did you mean heads?"),
+        ("compre", "did you mean compare?"),
         ("hed", "did you mean heads?"),
         ("zzz", "allowed are train, prepare"),
         ("--config=digits", "train --config=digits"),
@@ -91,10 +91,10 @@ def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, caps
     for name in ("prepare", "predict", "figures", "heads", "page", "convolution", "summary"):
         assert main([name, *example(name, capsys)]) == 0, name
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
-    for name in ("export", "import"):
+    for name in ("export", "import", "compare"):
         assert main([name, *example(name, capsys)]) == 0, name
     written = {path.name for path in tmp_path.iterdir()}
-    assert {"figures", "heads.csv", "page.html", "convolution", "digits.checkpoint"} <= written
+    assert {"figures", "heads.csv", "page.html", "convolution", "digits.checkpoint", "comparison"} <= written
 
 
 def example(name, capsys):
