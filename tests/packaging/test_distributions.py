@@ -73,7 +73,7 @@ def test_the_wheel_alone_lists_its_configs_and_refuses_others_in_a_line(built, t
         line = [sys.executable, "-m", "attn_cnn_jax", *arguments]
         return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
-    unknown = command("--config=digit")
+    unknown = command("train", "--config=digit")
     assert unknown.returncode == 1
     assert (
         unknown.stderr
@@ -82,7 +82,7 @@ def test_the_wheel_alone_lists_its_configs_and_refuses_others_in_a_line(built, t
         + "\n"
     )
     # The name is found, and what it holds is checked.
-    refused = command("--config=digits", "--config.train.batch_size=0")
+    refused = command("train", "--config=digits", "--config.train.batch_size=0")
     assert refused.returncode == 1
     assert refused.stderr.startswith("config.train.batch_size=0: allowed is")
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
