@@ -7,7 +7,7 @@ EXTRAS ?= test
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test clean
+.PHONY: train test docs clean
 
 train: $(VENV)/installed
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
@@ -16,6 +16,11 @@ test: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# The site, in docs/_build/html/index.html. The first build trains the run that a notebook opens and executes both notebooks.
+docs:
+	@$(MAKE) --no-print-directory EXTRAS=docs $(VENV)/installed-docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 # A stamp is newer than what it was made from: nothing is installed again until that changes.
 $(VENV)/installed: setup.cfg constraints.txt | $(BIN)/python
@@ -32,4 +37,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api docs/notebooks
