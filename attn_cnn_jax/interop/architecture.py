@@ -53,10 +53,10 @@ def attention(shapes: Shapes) -> ConfigDict:
     first = {name.removeprefix(f"{here}."): shape for name, shape in shapes.items() if name.startswith(f"{here}.")}
     name = next((name for name, kind in REGISTRY.items() if kind.in_release(first)), None)
     if name is None:
-        needed = [" and ".join(kind.release.values()) for kind in REGISTRY.values() if kind.release]
+        known = sorted(name for name, kind in REGISTRY.items() if kind.release)
         raise UserError(
-            f"not a network of the authors' release: {here} has not all arrays of an encoding\n"
-            f"allowed are {', or '.join(dict.fromkeys(needed))}"
+            f"not a network of the authors' release: {here} lacks arrays of an encoding\n"
+            f"allowed are the encodings {', '.join(known)}"
         )
     encoding = REGISTRY[name]
     values |= {"encoding": name, "content": encoding.release_content and "query.weight" in first}
