@@ -27,8 +27,8 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
 from attn_cnn_jax.models.variables import Arrays
+from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
 
 # Of what the system says, the part that a person can act on.
 REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))

@@ -20,9 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.attention import kernels
-
-from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.attention import kernels, moments
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 from attn_cnn_jax.runs.seeds import pick, seeds_of
