@@ -10,8 +10,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import validate
-from attn_cnn_jax.models import create_model
+from attn_cnn_jax.config import create_model, validate
 from benchmarks.children import MIB, OUT_OF_MEMORY, add_memory_limit, alone, memory_for_one
 from benchmarks.contenders import alternating, by_itself
 from benchmarks.measure import median_ratio, table, write_json
@@ -94,7 +93,7 @@ def row(task: str, names: Sequence[str], config: ConfigDict, options: argparse.N
     flops = flops_a_picture(config.model, training=task == "training")
     height, width = (side // config.model.downsample for side in config.model.image_shape[:2])
     result = {"pixels": f"{height}x{width}", "batch": batch_size}
-    result["kernel"] = kernel_of(config, training=task == "training")
+    result["implementation"] = implementation_of(config, training=task == "training")
     for name in names:
         fits = name in memory
         result[f"{name}/s"] = batch_size / statistics.median(times[name]) if fits else OUT_OF_MEMORY
@@ -104,17 +103,25 @@ def row(task: str, names: Sequence[str], config: ConfigDict, options: argparse.N
     return result | {"seconds": times, "memory": memory, "flops_a_picture": flops, "memory_limit_gib": limit}
 
 
-def kernel_of(config: ConfigDict, *, training: bool) -> str:
-    """Which kernel ours takes."""
+def implementation_of(config: ConfigDict, *, training: bool) -> str:
+    """Which implementation ours takes."""
     network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
-    taken = network.kernels(config.train.batch_size, tuple(config.model.image_shape), training=training)
+    taken = network.implementations(config.train.batch_size, tuple(config.model.image_shape), training=training)
     return ", ".join(dict.fromkeys(taken))
 
 
 def columns(names: Sequence[str]) -> list[str]:
     """Columns of the table after those of a row's name."""
     ratios = [f"x {name}" for name in names if name != "ours"]
-    return ["pixels", "batch", "kernel", *(f"{n}/s" for n in names), *ratios, *(f"MiB {n}" for n in names), "share"]
+    return [
+        "pixels",
+        "batch",
+        "implementation",
+        *(f"{n}/s" for n in names),
+        *ratios,
+        *(f"MiB {n}" for n in names),
+        "share",
+    ]
 
 
 def explanation(names: Sequence[str], rates: dict[str, float], options: argparse.Namespace) -> str:
@@ -125,7 +132,7 @@ def explanation(names: Sequence[str], rates: dict[str, float], options: argparse
         "x N: how many times as fast ours is, the median of the turns' ratios",
         "MiB N: peak memory of a process with N alone, compiling included, without its imports; of the device on a GPU",
         f"share: of our operations, counted as the dense form's, in {rates[best] / 1e9:,.0f} GFLOP/s, the best matrix "
-        f"product here ({best}, {options.dtype}); a kernel that computes fewer can pass 1",
+        f"product here ({best}, {options.dtype}); a implementation that computes fewer can pass 1",
     ]
     alone_ = ["PyTorch is not installed, or has no GPU where JAX has one: ours alone"] if names == ["ours"] else []
     return "\n".join(lines + alone_)

@@ -25,10 +25,10 @@ ARGS=${ARGS:-${TINY:+--config.train.num_epochs=2 --config.train.log_every_steps=
 if [ -n "$TINY" ]; then
     small=(--num_layers 1 --batch_size 2 --repeats 1 --set model.hidden_size=8 model.intermediate_size=8)
     compare=(--encodings quadratic --image_sizes 8 "${small[@]}")
-    scale=(--sides 2 4 --forward 8 --kernels factorised "${small[@]}")
+    scale=(--sides 2 4 --forward 8 --implementations factorised "${small[@]}")
 else
     compare=(--image_sizes 32 64 --batch_size 100 --steps 10 --compile)
-    scale=(--sides 16 32 64 128 --kernels factorised dense blocked --dense_up_to 64 --blocked_up_to 64 --batch_size 8)
+    scale=(--sides 16 32 64 128 --implementations factorised dense blocked --dense_up_to 64 --blocked_up_to 64 --batch_size 8)
 fi
 
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1

@@ -14,7 +14,7 @@ SIDES = {"cpu": (1024, 2048), "gpu": (4096, 8192)}  # of square matrices
 
 
 def flops_a_picture(model: ConfigDict, *, training: bool) -> int:
-    """FLOPs of one picture with the dense kernel, elementwise work left out; two a multiply-add.
+    """FLOPs of one picture with the dense implementation, elementwise work left out; two a multiply-add.
 
     A training step takes three times the forward pass: every product has two in its backward pass, by either factor.
     That counts one too many, the gradient by the picture itself, less than a thousandth in the paper's networks.

@@ -1,13 +1,14 @@
 """Time and memory of the paper's network as its pictures grow: a training step, attention seeing 16x16 pixels and more.
 
-    python -m benchmarks.scaling [--sides 16 32 64 128] [--forward 224] [--kernels factorised dense] [--dense_up_to 32]
-                                 [--num_layers 6] [--batch_size 1] [--repeats 3] [--json FILE]
+    python -m benchmarks.scaling [--sides 16 32 64 128] [--forward 224] [--implementations factorised dense]
+                                 [--dense_up_to 32] [--num_layers 6] [--batch_size 1] [--repeats 3] [--json FILE]
 
-The network is `quadratic` without dropout of single probabilities, so that all kernels compute the same. Each size is a
-process of its own; times are medians. Memory is the process's peak without what its imports take, once with and
-once without compiling and the first step. Exponents, of time and memory as powers of the number of pixels, are fitted
-by least squares to the logarithms, of all sizes and, where constant parts count less, of the two largest. Where
-memory does not suffice the row says so. --forward: sides at which one layer's forward pass alone is measured, 0: none.
+The network is `quadratic` without dropout of single probabilities, so that all implementations compute the same. Each
+size is a process of its own; times are medians. Memory is the process's peak without what its imports take, once with
+and once without compiling and the first step. Exponents, of time and memory as powers of the number of pixels, are
+fitted by least squares to the logarithms, of all sizes and, where constant parts count less, of the two largest.
+Where memory does not suffice the row says so. --forward: sides at which one layer's forward pass alone is measured, 0:
+none.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from benchmarks.contenders import by_itself
 from benchmarks.measure import table, write_json
 from benchmarks.training import add_common, configuration
 
-KERNELS = ("factorised", "dense", "blocked")
+IMPLEMENTATIONS = ("factorised", "dense", "blocked")
 QUANTITIES = {"time": "seconds", "memory": "MiB", "memory of later steps": "MiB later"}
-COLUMNS = ("task", "kernel", "pixels", "layers", "batch", "seconds", "MiB", "MiB later", "MiB imports")
+COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "MiB", "MiB later", "MiB imports")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = []
     for task, config in settings(options):
         rows.append(row(task, config, options))
-        print(f"measured {rows[-1]['kernel']} {rows[-1]['pixels']}", flush=True)
+        print(f"measured {rows[-1]['implementation']} {rows[-1]['pixels']}", flush=True)
     fits = exponents(rows)
     print(table(rows, COLUMNS))
     print(table(fits, list(fits[0])) if fits else "too few sizes for exponents")
@@ -49,7 +50,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.set_defaults(repeats=3)
     parser.add_argument("--sides", type=int, nargs="+", default=[16, 32, 64, 128], help="in pixels that attention sees")
     parser.add_argument("--forward", type=int, nargs="+", default=[224], help="sides of one layer's forward pass")
-    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=["factorised", "dense"])
+    parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, default=["factorised", "dense"])
     parser.add_argument("--dense_up_to", type=int, default=32, metavar="SIDE")
     parser.add_argument("--blocked_up_to", type=int, default=32, metavar="SIDE")
     parser.add_argument("--num_layers", type=int, default=6)
@@ -60,20 +61,27 @@ def settings(options: argparse.Namespace) -> list[tuple[str, ConfigDict]]:
     """What is measured: "training" or "inference", and of which network."""
     largest = {"dense": options.dense_up_to, "blocked": options.blocked_up_to}
     chosen = [
-        ("training", config_of(options, kernel, side, options.num_layers))
-        for kernel in options.kernels
+        ("training", config_of(options, implementation, side, options.num_layers))
+        for implementation in options.implementations
         for side in options.sides
-        if side <= largest.get(kernel, side)
+        if side <= largest.get(implementation, side)
     ]
-    return chosen + [("inference", config_of(options, options.kernels[0], side, 1)) for side in options.forward if side]
+    return chosen + [
+        ("inference", config_of(options, options.implementations[0], side, 1)) for side in options.forward if side
+    ]
 
 
-def config_of(options: argparse.Namespace, kernel: str, side: int, num_layers: int) -> ConfigDict:
+def config_of(options: argparse.Namespace, implementation: str, side: int, num_layers: int) -> ConfigDict:
     """A network whose attention sees `side x side` pixels."""
     config = configuration(options)
     sides = (side * config.model.downsample,) * 2
     config.model.update(
-        {"image_shape": (*sides, 3), "kernel": kernel, "attention_dropout": 0.0, "num_layers": num_layers}
+        {
+            "image_shape": (*sides, 3),
+            "implementation": implementation,
+            "attention_dropout": 0.0,
+            "num_layers": num_layers,
+        }
     )
     validate(config)
     return config
@@ -83,7 +91,7 @@ def row(task: str, config: ConfigDict, options: argparse.Namespace) -> dict:
     """Median seconds and peak memory of one size."""
     model, limit = config.model, options.memory_limit or memory_for_one()
     side = model.image_shape[0] // model.downsample
-    result = {"task": task, "kernel": model.kernel, "pixels": f"{side}x{side}", "side": side}
+    result = {"task": task, "implementation": model.implementation, "pixels": f"{side}x{side}", "side": side}
     result |= {"layers": model.num_layers, "batch": config.train.batch_size, "memory_limit_gib": limit}
     found = alone(by_itself, task, "ours", config, options.repeats, memory_limit=limit)
     if found == OUT_OF_MEMORY:
@@ -95,19 +103,20 @@ def row(task: str, config: ConfigDict, options: argparse.Namespace) -> dict:
 
 
 def exponents(rows: Sequence[dict]) -> list[dict]:
-    """By kernel and quantity, the power of the number of pixels, of all sizes and of the two largest."""
+    """By implementation and quantity, the power of the number of pixels, of all sizes and of the two largest."""
     fits = []
-    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+    for implementation in dict.fromkeys(row["implementation"] for row in rows):
         for name, column in QUANTITIES.items():
             points = [
                 (each["side"] ** 2, each[column])
                 for each in sorted(rows, key=lambda each: each["side"])
-                if (each["kernel"], each["task"]) == (kernel, "training") and isinstance(each.get(column), float)
+                if (each["implementation"], each["task"]) == (implementation, "training")
+                and isinstance(each.get(column), float)
             ]
             if len(points) > 1:
                 sizes = f"{points[0][0]} to {points[-1][0]} pixels"
                 fit = {
-                    "kernel": kernel,
+                    "implementation": implementation,
                     "quantity": name,
                     "sizes": sizes,
                     "exponent": exponent(*zip(*points, strict=True)),

@@ -12,10 +12,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import attention_config, validate
+from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
@@ -79,7 +78,7 @@ def inference(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[i
     """`predict(count)`: the logits of a batch, that many times, by the network merged for inference."""
     height, width = (side // config.model.downsample for side in config.model.image_shape[:2])
     skeleton, *arrays = split(merged(create_model(config.model, rngs=nnx.Rngs(config.seed)), height * width))
-    predict = jax.jit(lambda arrays, images: join(skeleton, *arrays)(images))
+    predict = jax.jit(lambda arrays, images: join(skeleton, *arrays)(images)[0])
     spec, images = SPECS["cifar10"], pictures.images[: config.train.batch_size]
     images = jax.block_until_ready(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))
 

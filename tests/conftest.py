@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, complete, resnet_config
-from attn_cnn_jax.models import create_model
+from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder
 from attn_cnn_jax.training.optimizer import create_optimizer

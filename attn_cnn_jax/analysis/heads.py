@@ -24,13 +24,11 @@ from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.cli.arguments import add_seed, at_least_one, pixel, step
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.attention.encoding import UNIFORM
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.models.pruning import degenerate_heads
-from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.directory import write_atomically
 from attn_cnn_jax.runs.load import Run, load_run
 
-UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
@@ -150,11 +148,12 @@ def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
 def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
     """Why each head of a layer is degenerate; "" for those that are not.
 
-    By the criteria of models/pruning.py where there is a spread; else uniform attention is.
+    By the criteria of its encoding; with content, by its attention itself: uniform attention is degenerate.
     """
-    if run.config.model.encoding in ("quadratic", "quadratic_generalized"):
-        found = degenerate_heads(split(run.model)[1]).get(layer, {})
-        return [found.get(head, "") for head in range(len(statistics.entropy))]
+    attention = run.model.blocks[layer].attention
+    if not attention.depends_on_content:
+        found = attention.position.degenerate_heads(pictures.grid(run))
+        return [found.get(head, "") for head in range(attention.num_heads)]
     most = math.log(math.prod(pictures.grid(run)))
     return [
         f"uniform: entropy {value:.4f} of at most {most:.4f}" if value > UNIFORM * most else ""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.classifier import heads_by_layer
 from attn_cnn_jax.runs.load import Run
 
 BYTES_A_BATCH = 2**28  # of attention, all layers together

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from attn_cnn_jax.arrays import Activations, Arrays, SharedAttention
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.models.attention.dense import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.classifier import space_to_depth
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
+from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.theorem.to_convolution import (
     OutputError,
     convolved,
@@ -40,16 +41,28 @@ class GivenAttention(nnx.Module):
       attention: what each query takes of each key, `(h, i, j, k, l)`.
     """
 
-    def __init__(self, layer: SelfAttention, attention: jax.Array):
+    def __init__(self, layer: SelfAttention, attention: Float[Array, "h i j k l"]):
         self.layer = layer
         self.attention = Given(attention)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """`(b, H, W, D) -> (b, H, W, D)`."""
+    def probabilities(self, x: Activations) -> Float[Array, "h i j k l"]:
+        """The attention that is given."""
+        return self.attention[...]
+
+    def position_terms(self, height: int, width: int) -> dict[str, Array]:
+        """None: no scores lie behind it."""
+        return {}
+
+    def content_terms(self, x: Activations) -> dict[str, Array]:
+        """None: no scores lie behind it."""
+        return {}
+
+    def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+        """Applies it to the values."""
         batch, height, width, _ = x.shape
         pixels = height * width
         attention = self.attention[...].reshape(-1, pixels, pixels)
-        attended = kernels.dense(attention, x.reshape(batch, pixels, -1), self.layer.maps())
+        attended = dense(attention, x.reshape(batch, pixels, -1), self.layer.maps())
         return attended.reshape(batch, height, width, -1) + self.layer.bias
 
 
@@ -69,23 +82,25 @@ class Result(NamedTuple):
     mass_inside: list[np.ndarray]
 
 
-def substitute(attention: jax.Array, kernel_size: int, kind: str) -> jax.Array:
-    """One of `SUBSTITUTES` for a layer's attention: `(h, i, j, k, l)` both."""
+def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> SharedAttention:
+    """One of `SUBSTITUTES` for a layer's attention."""
     if kind == "truncated":
         return truncated(attention, kernel_size)
     return convolved(shift_weights(attention, kernel_size), attention.shape[1:3], kind)
 
 
-def replace_first(model: AttentionClassifier, attention: Sequence[jax.Array]) -> AttentionClassifier:
-    """A copy of a network whose first layers attend as given, one `(h, i, j, k, l)` a layer."""
+def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttention]) -> AttentionClassifier:
+    """A copy of a network whose first layers attend as given, one array per layer."""
     model = nnx.clone(model)
     for block, given in zip(model.blocks, attention, strict=False):
         block.attention = GivenAttention(block.attention, given)
     return model
 
 
-def accuracy(model: nnx.Module, images: jax.Array, labels: np.ndarray, batch_size: int = 100) -> float:
-    """Share of normalised pictures `(n, H, W, C)` whose most probable class is right."""
+def accuracy(
+    model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
+) -> float:
+    """Share of normalised pictures whose most probable class is right."""
     skeleton, parameters, statistics = split(model)
     right = [
         np.asarray(_predictions(skeleton, parameters, statistics, images[start : start + batch_size]))
@@ -96,36 +111,37 @@ def accuracy(model: nnx.Module, images: jax.Array, labels: np.ndarray, batch_siz
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _predictions(skeleton: Skeleton, parameters: Arrays, statistics: Arrays, images: jax.Array) -> jax.Array:
-    return join(skeleton, parameters, statistics)(images).argmax(axis=-1)
+def _predictions(
+    skeleton: Skeleton, parameters: Arrays, statistics: Arrays, images: Float[Array, "b H W C"]
+) -> Int[Array, " b"]:
+    return join(skeleton, parameters, statistics)(images)[0].argmax(axis=-1)
 
 
-def layer_inputs(model: AttentionClassifier, images: jax.Array) -> list[jax.Array]:
-    """Activations that enter every attention layer, `(b, H, W, D)` each, of normalised pictures."""
-    x = model.embedding(space_to_depth(images, model.downsample))
-    inputs = []
-    for block in model.blocks:
-        inputs.append(x)
-        x = block(x)
-    return inputs
+def layer_inputs(model: AttentionClassifier, images: Float[Array, "b H W C"]) -> list[Activations]:
+    """Activations that enter every attention layer, of normalised pictures."""
+    skeleton, *arrays = split(model)
+    inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
+    return inputs(arrays, images)
 
 
 def measure(
     model: AttentionClassifier,
-    attention: Sequence[jax.Array],
+    attention: Sequence[SharedAttention],
     kernel_size: int,
-    images: jax.Array,
-    labels: np.ndarray,
+    images: Float[Array, "b H W C"],
+    labels: Int[np.ndarray, " b"],
     *,
     error_images: int = 100,
 ) -> Result:
     """Replaces a network's layers, from the first on, and measures what changes.
 
     Args:
-      attention: every layer's attention, or its mean over pictures where it depends on content,
-        `(h, i, j, k, l)`.
-      images: normalised, `(n, H, W, C)`; the first `error_images` serve for the output error.
-      labels: `(n,)`.
+      model: the network.
+      attention: of every layer, or its mean over pictures where it depends on content.
+      kernel_size: K.
+      images: normalised; the first `error_images` serve for the output error.
+      labels: their classes.
+      error_images: how many.
     """
     accuracies = {}
     for kind in SUBSTITUTES:

@@ -22,10 +22,10 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli import train as command
-from attn_cnn_jax.config import attention_config, complete, resnet_config
+from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
+from attn_cnn_jax.config.network import encoding_of, encoding_options, grid, head_size, heads_by_layer, sizes
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.classifier import head_size, heads_by_layer
+from attn_cnn_jax.models.encodings.content import content_multiply_adds
 from attn_cnn_jax.models.resnet import BLOCKS, CHANNELS
 
 
@@ -78,50 +78,27 @@ def count_flops(model: ConfigDict) -> Flops:
 
 
 def attention_network_flops(model: ConfigDict) -> Flops:
-    """FLOPs of one picture through an attention network with the dense kernel."""
-    height, width = (side // model.downsample for side in model.image_shape[:2])
+    """FLOPs of one picture through an attention network with the dense implementation."""
+    height, width = grid(model)
     pixels, hidden = height * width, model.hidden_size
-    layers = [layer_multiply_adds(model, height, width, heads) for heads in heads_by_layer(model)]
+    layers = [layer_multiply_adds(model, heads) for heads in heads_by_layer(model)]
     linear, attention, positions = (sum(part) for part in zip(*layers, strict=True))
     linear += pixels * model.image_shape[2] * model.downsample**2 * hidden + hidden * model.num_classes
     return Flops(2 * linear, 2 * attention, 2 * positions)
 
 
-def layer_multiply_adds(model: ConfigDict, height: int, width: int, heads: int) -> tuple[int, int, int]:
-    """Multiply-adds of one block on a grid of `height x width` pixels, in the three parts of `Flops`."""
+def layer_multiply_adds(model: ConfigDict, heads: int) -> tuple[int, int, int]:
+    """Multiply-adds of one block, in the three parts of `Flops`."""
+    height, width = grid(model)
     pixels, hidden, size = height * width, model.hidden_size, head_size(model)
-    merged = size >= hidden  # one map W_val W_out a head
+    merged = size >= hidden  # one map W_val W_out per head
     value = heads * (hidden if merged else 2 * size) * hidden
-    projections, content, positions = score_multiply_adds(model, height, width)
-    linear = pixels * (value + heads * projections + hidden**2 + 2 * hidden * model.intermediate_size)
+    scores = [encoding_of(model).multiply_adds(sizes(model, heads), encoding_options(model))]
+    scores += [content_multiply_adds(grid(model), hidden, size)] if model.content else []
+    maps, content, positions = (sum(part) for part in zip(*scores, strict=True))
+    linear = pixels * (value + heads * maps + hidden**2 + 2 * hidden * model.intermediate_size)
     averages = pixels**2 * (hidden if merged else size)
     return linear, heads * (averages + content), heads * positions
-
-
-def score_multiply_adds(model: ConfigDict, height: int, width: int) -> tuple[int, int, int]:
-    """Multiply-adds of one head's scores: of query and key maps a pixel, of content scores, of position scores.
-
-    Scores of quadratic encodings are elementwise.
-    """
-    pixels, hidden, size = height * width, model.hidden_size, head_size(model)
-    shifts = (2 * height - 1) + (2 * width - 1)
-    query_and_key, all_pairs = 2 * hidden * size, pixels**2 * size
-    if model.encoding in ("absolute_learned", "absolute_sinusoidal"):
-        return query_and_key, all_pairs, 0
-    if model.encoding == "relative":
-        terms = set(model.relative_terms)
-        query = bool(terms & {"content_content", "content_position"})
-        key = bool(terms & {"content_content", "position_content"})
-        table = bool(terms & {"content_position", "position_position"})
-        positions = (
-            table * shifts * hidden * size  # What_key^T r for every row and every column shift
-            + ("content_position" in terms) * pixels * (height + width) * size
-            + ("position_content" in terms) * pixels * size
-            + ("position_position" in terms) * shifts * size
-        )
-        return (query + key) * hidden * size, ("content_content" in terms) * all_pairs, positions
-    positions = shifts * hidden if model.encoding == "learned" else 0
-    return (query_and_key, all_pairs, positions) if model.content else (0, 0, positions)
 
 
 def resnet_flops(model: ConfigDict) -> Flops:

@@ -179,8 +179,11 @@ def config_name(filename: str) -> str:
 def use_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR names another."""
     if jax.config.jax_compilation_cache_dir is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(cache / "attn_cnn_jax"))
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        if not os.path.isabs(cache):  # the XDG specification ignores an empty or a relative path
+            cache = os.path.expanduser("~/.cache")
+        if os.path.isabs(cache):  # the home folder is known
+            jax.config.update("jax_compilation_cache_dir", os.path.join(cache, "attn_cnn_jax"))
 
 
 def connect(values: flags.FlagValues) -> None:

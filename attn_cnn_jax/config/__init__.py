@@ -2,5 +2,6 @@
 
 from attn_cnn_jax.config.base import attention_config, resnet_config, with_defaults
 from attn_cnn_jax.config.checks import complete, validate
+from attn_cnn_jax.config.network import create_model
 
-__all__ = ["attention_config", "complete", "resnet_config", "validate", "with_defaults"]
+__all__ = ["attention_config", "complete", "create_model", "resnet_config", "validate", "with_defaults"]

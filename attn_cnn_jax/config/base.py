@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.fields import (
+    RENAMED,
     Field,
     boolean,
     choice,
@@ -21,8 +22,11 @@ from attn_cnn_jax.config.fields import (
 )
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
+from attn_cnn_jax.models.attention.implementations import IMPLEMENTATIONS
+from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import BLOCKS
+
+MOST_DROPOUT = 0.9999  # rates are multiples of 2^-16 below 1
 
 MODEL_COMMON = {
     # Taken from the data set in training; the picture size of learned position tables.
@@ -34,24 +38,12 @@ MODEL_COMMON = {
 ATTENTION = {
     "name": choice("attention"),
     **MODEL_COMMON,
-    "encoding": choice(
-        "quadratic",
-        "quadratic_generalized",
-        "learned",
-        "relative",
-        "absolute_learned",
-        "absolute_sinusoidal",
-    ),
+    "encoding": Field("quadratic", lambda value: value in REGISTRY, "the name of a registered encoding"),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
-    "gate": boolean(False),  # or weigh the two softmaxes by a gate a head, as ConViT does
+    "gate": boolean(False),  # or weigh the two softmaxes by a gate per head, as ConViT does
     "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
     "locality": number(1.0, 0, open_low=True),  # of init "grid": alpha of every head, in one over squared pixels
     "init_values": choice("random", "identity"),  # of init "grid": or every head moves its share of the channels
-    "relative_terms": Field(  # of encoding "relative", eq. 8
-        RELATIVE_TERMS,
-        lambda value: isinstance(value, tuple | list) and value and set(value) <= set(RELATIVE_TERMS),
-        f"some of {', '.join(RELATIVE_TERMS)}",
-    ),
     "share_tables": boolean(False),  # one pair of learned position tables for all layers
     "num_layers": integer(6, 1, 1000),
     "num_heads": Field(
@@ -66,10 +58,10 @@ ATTENTION = {
     "head_size": integer(0, 0, 100_000),  # 0: the hidden size
     "intermediate_size": integer(512, 1, 100_000),
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
-    "dropout": number(0.1, 0, 1),
-    "attention_dropout": number(0.1, 0, 1),
+    "dropout": number(0.1, 0, MOST_DROPOUT, open_high=False),
+    "attention_dropout": number(0.1, 0, MOST_DROPOUT, open_high=False),
     "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
-    "kernel": choice("auto", "dense", "factorised", "blocked"),
+    "implementation": choice(*IMPLEMENTATIONS),  # of attention; "auto": the cheapest that fits
 }
 
 RESNET = {
@@ -138,39 +130,52 @@ REST = {
 }
 
 
+def attention_fields() -> dict[str, Field]:
+    """The fields of an attention network: `ATTENTION`, and the options of all registered encodings."""
+    names = ", ".join(map(repr, sorted(REGISTRY)))
+    encoding = ATTENTION["encoding"]._replace(
+        allowed=f"one of {names}; if it is your own, import the file that registers it first"
+    )
+    options = {name: Field(*option) for kind in REGISTRY.values() for name, option in kind.options.items()}
+    return ATTENTION | {"encoding": encoding} | options
+
+
 def attention_config(**model: Any) -> ConfigDict:
     """Base configuration of an attention network: the paper's `quadratic` run.
 
     Args:
       **model: values of `config.model` that differ.
     """
-    return ConfigDict(defaults(REST | {"model": ATTENTION | _fields(ATTENTION, model)}))
+    fields = attention_fields()
+    return ConfigDict(defaults(REST | {"model": fields | changed(fields, model)}))
 
 
 def resnet_config(**model: Any) -> ConfigDict:
     """Base configuration of the ResNet baseline, ResNet-18 unless `depth` says otherwise."""
-    return ConfigDict(defaults(REST | {"model": RESNET | _fields(RESNET, model)}))
+    return ConfigDict(defaults(REST | {"model": RESNET | changed(RESNET, model)}))
 
 
-def _fields(schema: dict, values: dict) -> dict:
+def changed(fields: dict[str, Field], values: dict[str, Any]) -> dict[str, Field]:
+    """The fields that are given other defaults; UserError for names that no field has."""
     for key in values:
-        if key not in schema:
-            raise UserError(unknown_key(f"config.model.{key}", schema))
-    return {key: schema[key]._replace(default=value) for key, value in values.items()}
+        if key not in fields:
+            raise UserError(unknown_key(f"config.model.{key}", fields))
+    return {key: fields[key]._replace(default=value) for key, value in values.items()}
 
 
 def schema_of(config: ConfigDict) -> dict:
     """The fields of a configuration: of its kind of network, and the rest."""
-    return REST | {"model": RESNET if network_kind(config) == "resnet" else ATTENTION}
+    return REST | {"model": RESNET if network_kind(config) == "resnet" else attention_fields()}
 
 
 def network_kind(config: ConfigDict) -> Any:
+    """`config.model.name`, "attention" where it is missing."""
     model = config.get("model")
     return model.get("name", "attention") if isinstance(model, ConfigDict) else "attention"
 
 
 def with_defaults(config: ConfigDict) -> ConfigDict:
-    """A copy in which keys that a run of an earlier version does not have are at their defaults."""
+    """A copy as this version writes it: renamed keys under their new names, missing keys at their defaults."""
 
     def fill(values: dict, schema: dict) -> dict:
         missing = {key: defaults({key: field})[key] for key, field in schema.items() if key not in values}
@@ -179,4 +184,8 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
             for key, value in values.items()
         }
 
-    return ConfigDict(fill(config.to_dict(), schema_of(config)))
+    values = config.to_dict()
+    model = values.get("model")
+    if isinstance(model, dict):
+        values["model"] = {RENAMED.get(f"model.{key}", key): value for key, value in model.items()}
+    return ConfigDict(fill(values, schema_of(config)))

@@ -11,8 +11,11 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.base import MODEL_COMMON, network_kind, schema_of
 from attn_cnn_jax.config.fields import Field, unknown_key
+from attn_cnn_jax.config.network import depends_on_content, encoding_of, factorises
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.encoding import Encoding
+from attn_cnn_jax.models.encodings import REGISTRY
 
 
 def validate(config: ConfigDict) -> None:
@@ -56,11 +59,10 @@ def _check_optimizer(config: ConfigDict) -> None:
         _refuse("optimizer.boundaries", boundaries, "a tuple of increasing epochs")
 
 
-QUADRATIC = ("quadratic", "quadratic_generalized")
-
-
 def _check_start(config: ConfigDict) -> None:
-    start, encoding = config.start, config.model.get("encoding")
+    start = config.start
+    is_attention = config.model.name == "attention"
+    encoding = encoding_of(config.model) if is_attention else None
     changes = [key for key in ("prune", "reset") if start[key]]
     if start.kernel and (start.run or config.model.get("init") != "grid"):
         _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
@@ -70,14 +72,17 @@ def _check_start(config: ConfigDict) -> None:
         _refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
     if start.heads and not changes:
         _refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
-    if changes and not start.heads and encoding not in QUADRATIC:
-        _refuse("start.heads", (), f"pairs (layer, head): encoding {encoding!r} has no spread to be degenerate by")
-    if start.freeze_positions and encoding not in (*QUADRATIC, "learned"):
-        _refuse("start.freeze_positions", True, f"False for encoding {encoding!r}")
-    if start.freeze_values and config.model.name != "attention":
+    if changes and not is_attention:
+        _refuse(f"start.{changes[0]}", True, f"False for a {config.model.name}")
+    if changes and not start.heads and depends_on_content(config.model):
+        allowed = "pairs (layer, head): with content, a head without a position of its own still attends"
+        _refuse("start.heads", (), allowed)
+    if start.freeze_positions and not (encoding and encoding.positions):
+        _refuse("start.freeze_positions", True, f"False for encoding {config.model.get('encoding')!r}")
+    if start.freeze_values and not is_attention:
         _refuse("start.freeze_values", True, f"False for a {config.model.name}")
     penalty = config.optimizer.covariance_penalty
-    if penalty and encoding != "quadratic_generalized":
+    if penalty and not getattr(encoding, "penalised", False):
         _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
@@ -106,43 +111,36 @@ def _check_attention(model: ConfigDict) -> None:
         _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one a layer)")
-    own_content = model.encoding in ("relative", "absolute_learned", "absolute_sinusoidal")
-    if model.content and own_content:
-        hint = "; its terms are config.model.relative_terms" if model.encoding == "relative" else ""
-        _refuse(
-            "model.content",
-            True,
-            f"False for encoding {model.encoding!r}, which has content of its own{hint}",
-        )
+    encoding = encoding_of(model)
+    if model.content and not encoding.accepts_content:
+        hint = f"; its options are {', '.join(f'config.model.{name}' for name in encoding.options)}"
+        hint = hint if encoding.options else ""
+        _refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
     if model.gate and not model.content:
         _refuse("model.gate", True, "False without content, config.model.content=True")
     if model.init == "grid":
-        if model.encoding not in QUADRATIC:
+        if encoding.start_on_grid is Encoding.start_on_grid:
             _refuse("model.init", "grid", f"'paper' for encoding {model.encoding!r}, which has no centres")
         counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
         if any(math.isqrt(count) ** 2 != count for count in counts):
             _refuse("model.num_heads", model.num_heads, "a square number for config.model.init='grid'")
     elif model.init_values != "random":
         _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
-    if model.share_tables and model.encoding not in ("learned", "relative"):
+    if model.share_tables and not encoding.has_tables:
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
-    if model.encoding == "absolute_sinusoidal" and model.hidden_size % 4:
-        _refuse("model.hidden_size", model.hidden_size, "a multiple of 4 for sinusoidal positions")
-    factorises = model.encoding in ("quadratic", "learned") and not model.content
-    if model.attention_dropout_on == "factors" and not factorises:
-        _refuse(
-            "model.attention_dropout_on", "factors", "'probabilities': only quadratic and learned positions factorise"
-        )
-    if model.kernel == "factorised":
-        if not factorises:
-            _refuse(
-                "model.kernel",
-                "factorised",
-                "'auto', 'dense' or 'blocked': only quadratic and learned positions factorise",
-            )
+    if refusal := encoding.refusal(model):
+        _refuse(f"model.{refusal[0]}", model[refusal[0]], refusal[1])
+    factorising = "only " + " and ".join(sorted(name for name, kind in REGISTRY.items() if kind.factorises))
+    if model.attention_dropout_on == "factors" and not factorises(model):
+        allowed = f"'probabilities': {factorising} positions factorise"
+        _refuse("model.attention_dropout_on", "factors", allowed)
+    if model.implementation == "factorised":
+        if not factorises(model):
+            allowed = f"'auto', 'dense' or 'blocked': {factorising} positions factorise"
+            _refuse("model.implementation", "factorised", allowed)
         if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
             _refuse(
-                "model.kernel",
+                "model.implementation",
                 "factorised",
                 "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'",
             )

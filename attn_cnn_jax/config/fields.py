@@ -62,9 +62,15 @@ def pairs(default: tuple, allowed: str) -> Field:
     return Field(default, allows, allowed)
 
 
+# Keys of version 0.1.0, by path below the configuration, and what they are called now.
+RENAMED = {"model.kernel": "implementation"}
+
+
 def unknown_key(path: str, known: Any) -> str:
     """The line that refuses an unknown key, with what was probably meant."""
     parent, _, key = path.rpartition(".")
+    if new := RENAMED.get(path.removeprefix("config.")):
+        return f"{path} is now {parent}.{new}"
     close = difflib.get_close_matches(key, list(known), n=1)
     meant = f"did you mean {parent}.{close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
     return f"{path} is not a configuration key: {meant}"

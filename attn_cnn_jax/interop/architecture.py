@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import attention_config, resnet_config, validate
 from attn_cnn_jax.data.sources import SPECS, Spec
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import BLOCKS
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -49,24 +50,21 @@ def attention(shapes: Shapes) -> ConfigDict:
         "num_layers": 1 + max(layers),
         "downsample": downsample,
     }
-    height = width = 0
-    if f"{here}.attention_spreads" in shapes:
-        isotropic = len(shapes[f"{here}.attention_spreads"]) == 1
-        values["encoding"] = "quadratic" if isotropic else "quadratic_generalized"
-        heads_of = "attention_centers"
-    elif f"{here}.head_keys_row.weight" in shapes:
-        values |= {"encoding": "learned", "content": f"{here}.query.weight" in shapes}
-        heads_of = "head_keys_row.weight"
-        require(shapes, f"{here}.row_embeddings.weight", f"{here}.col_embeddings.weight")
-        # A table of M positions has 2 M - 1 rows; the release's row tables run along a row.
-        height, width = (
-            (matrix(shapes, f"{here}.{name}_embeddings.weight")[0] + 1) // 2 * downsample for name in ("col", "row")
-        )
-    else:
+    first = {name.removeprefix(f"{here}."): shape for name, shape in shapes.items() if name.startswith(f"{here}.")}
+    name = next((name for name, kind in REGISTRY.items() if kind.in_release(first)), None)
+    if name is None:
+        needed = [" and ".join(kind.release.values()) for kind in REGISTRY.values() if kind.release]
         raise UserError(
-            f"{here} has neither attention_spreads nor head_keys_row.weight: "
-            "allowed are quadratic and learned relative encodings"
+            f"not a network of the authors' release: {here} has not all arrays of an encoding\n"
+            f"allowed are {', or '.join(dict.fromkeys(needed))}"
         )
+    encoding = REGISTRY[name]
+    values |= {"encoding": name, "content": encoding.release_content and "query.weight" in first}
+    for table in (array for ours, array in encoding.release.items() if ours.startswith("tables.")):
+        matrix(shapes, f"{here}.{table}")
+    rows, columns = encoding.grid_in_release(first) or (0, 0)
+    height, width = rows * downsample, columns * downsample
+    heads_of = next(array for ours, array in encoding.release.items() if encoding.head_axis.get(ours) == 0)
     counts = [f"encoder.layer.{n}.attention.self.{heads_of}" for n in range(values["num_layers"])]
     require(shapes, *counts)
     heads = tuple(matrix(shapes, name)[0] for name in counts)

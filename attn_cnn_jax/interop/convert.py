@@ -8,12 +8,12 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.network import encoding_of, head_size
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.architecture import listed, network_config
 from attn_cnn_jax.interop.names import pytorch_name, to_pytorch, transposed_back
-from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.classifier import head_size
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
@@ -48,7 +48,8 @@ def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
     config = network_config({name: array.shape for name, array in arrays.items()})
     if drop_copies(arrays, config.model):
         config.model.share_tables = True
-    abstract = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))[1:]
+    abstract_model = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
+    abstract = split(abstract_model)[1:]
     ours = {pytorch_name(name, stages(config.model)): name for group in abstract for name in group}
     check_names(arrays, ours, abstract[0] | abstract[1])
     network = {ours[name]: jnp.asarray(transposed_back(ours[name], array)) for name, array in arrays.items()}
@@ -72,10 +73,11 @@ def steps_of(epoch: int | None, config: ConfigDict) -> int:
 
 def drop_copies(arrays: dict[str, np.ndarray], model: ConfigDict) -> bool:
     """Whether all layers have the same position tables; then only those of the first layer are kept."""
-    if model.get("encoding") != "learned" or model.num_layers == 1:
+    if model.name != "attention" or not encoding_of(model).has_tables or model.num_layers == 1:
         return False
-    table = "encoder.layer.{}.attention.self.{}_embeddings.weight".format
-    copies = {table(n, axis): table(0, axis) for n in range(1, model.num_layers) for axis in ("row", "col")}
+    table = "encoder.layer.{}.attention.self.{}".format
+    tables = [name for ours, name in encoding_of(model).release.items() if ours.startswith("tables.")]
+    copies = {table(n, name): table(0, name) for n in range(1, model.num_layers) for name in tables}
     same = all(name in arrays and np.array_equal(arrays[name], arrays[first]) for name, first in copies.items())
     for name in copies if same else ():
         del arrays[name]
@@ -101,11 +103,11 @@ def check_release_has(run: Run) -> None:
     model, which = run.config.model, None
     if model.name == "resnet":
         which = "layers" if model.layers != "convolution" else None
-    elif model.encoding not in ("quadratic", "quadratic_generalized", "learned"):
+    elif not encoding_of(model).release:
         which = "encoding"
     elif model.gate:
         which = "gate"
-    elif model.content and model.encoding != "learned":
+    elif model.content and not encoding_of(model).release_content:
         which = "content"
     elif head_size(model) != model.hidden_size and (model.content or head_size(model) < model.hidden_size):
         which = "head_size"

@@ -3,8 +3,7 @@
 PyTorch keeps a linear map as `(out, in)` and a convolution as `(out, in, row, column)`; here they are
 `(in, out)` and `(row, column, in, out)`.
 
-The release counts positions along a row where it says `row`: its row tables and weights score shifts between
-columns, and its `col` ones shifts between rows. Centres are row first, as here.
+Encodings say themselves what their arrays are called there (`Encoding.release`).
 """
 
 import re
@@ -12,16 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from attn_cnn_jax.models.encodings import REGISTRY, Content
+
 ATTENTION = {
     "embedding": "features_upscale",
-    "attention.position.centre": "attention.self.attention_centers",
-    "attention.position.spread": "attention.self.attention_spreads",
-    "attention.position.tables.row": "attention.self.col_embeddings.weight",
-    "attention.position.tables.column": "attention.self.row_embeddings.weight",
-    "attention.position.row_weight": "attention.self.head_keys_col.weight",
-    "attention.position.column_weight": "attention.self.head_keys_row.weight",
-    "attention.content.query": "attention.self.query",
-    "attention.content.key": "attention.self.key",
     "attention.output": "attention.self.value",
     "dense": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
@@ -29,6 +22,12 @@ ATTENTION = {
     "output": "output.dense",
     "output_norm": "output.LayerNorm",
     "classifier": "classifier",
+    **{f"attention.content.{ours}": f"attention.self.{name}" for ours, name in Content.release.items()},
+    **{
+        f"attention.position.{ours}": f"attention.self.{name}"
+        for encoding in REGISTRY.values()
+        for ours, name in encoding.release.items()
+    },
 }
 
 RESNET = {

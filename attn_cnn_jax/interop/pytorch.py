@@ -23,10 +23,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import documented_parser, step
+from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.errors import UserError, says_errors, shortened
 from attn_cnn_jax.interop.architecture import listed
 from attn_cnn_jax.interop.convert import Checkpoint, check_release_has, state_dict, to_run
-from attn_cnn_jax.models.classifier import heads_by_layer
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics

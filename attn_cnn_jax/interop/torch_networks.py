@@ -333,7 +333,7 @@ class ResNet(nn.Module):
     The mean over all pixels that are left is the 4x4 average pool for 32x32 pictures.
     """
 
-    BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # noqa: RUF012
+    BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
     def __init__(self, depth=18, num_classes=10, image_channels=3):
         super().__init__()

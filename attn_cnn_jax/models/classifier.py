@@ -1,30 +1,29 @@
 """The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from ml_collections import ConfigDict
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from attn_cnn_jax.arrays import Activations
+from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.attention.scores import at_least_float32
-from attn_cnn_jax.models.encodings.base import (
-    Encoding,
-    GeneralizedQuadratic,
-    Learned,
-    Quadratic,
-    RelativeTables,
-)
-from attn_cnn_jax.models.encodings.content import Absolute, Relative
+from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.layers import dropout, linear
+from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 
+Intermediates = dict[str, Any]
 
-def space_to_depth(images: jax.Array, size: int) -> jax.Array:
-    """Invertible down-sampling: `(b, H, W, C) -> (b, H / size, W / size, size^2 C)`, order `(dy, dx, c)`."""
+
+def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "b i j f"]:
+    """Invertible down-sampling: squares of `size` pixels become one, `f = size^2 C` in the order `(dy, dx, C)`."""
     b, height, width, channels = images.shape
     x = images.reshape(b, height // size, size, width // size, size, channels)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, size * size * channels)
@@ -36,12 +35,19 @@ class Block(nnx.Module):
     For inference `dense` may be None: see merging.py.
     """
 
-    def __init__(self, attention: SelfAttention, config: ConfigDict, *, rngs: nnx.Rngs):
-        hidden, dtype = config.hidden_size, jnp.dtype(config.dtype)
-
+    def __init__(
+        self,
+        attention: SelfAttention,
+        *,
+        hidden_size: int,
+        intermediate_size: int,
+        dropout_rate: float = 0.0,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
         def layer_norm():
             return nnx.LayerNorm(
-                hidden,
+                hidden_size,
                 epsilon=LAYER_NORM_EPSILON,
                 use_fast_variance=False,
                 dtype=dtype,
@@ -50,19 +56,19 @@ class Block(nnx.Module):
             )
 
         self.attention = attention
-        self.dense = linear(hidden, hidden, dtype=dtype, rngs=rngs)
+        self.dense: nnx.Module | None = linear(hidden_size, hidden_size, dtype=dtype, rngs=rngs)
         self.attention_norm = layer_norm()
-        self.intermediate = linear(hidden, config.intermediate_size, dtype=dtype, rngs=rngs)
-        self.output = linear(config.intermediate_size, hidden, dtype=dtype, rngs=rngs)
+        self.intermediate = linear(hidden_size, intermediate_size, dtype=dtype, rngs=rngs)
+        self.output = linear(intermediate_size, hidden_size, dtype=dtype, rngs=rngs)
         self.output_norm = layer_norm()
-        self.dropout_rate = config.dropout
+        self.dropout_rate = dropout_rate
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training."""
+    def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
+        """One block; `key` is given in training."""
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
 
-        # For gradients, what lies between matrix products is computed again: to keep it takes half as much memory
-        # again, and on CPUs no less time.
+        # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
+        # no time on CPUs.
         def add_and_norm(norm, key, x, change):
             return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
 
@@ -77,137 +83,141 @@ class Block(nnx.Module):
 
 
 class AttentionClassifier(nnx.Module):
-    """The network of the paper's experiments."""
+    """The network of the paper's experiments; its defaults are the paper's `quadratic` run."""
 
-    def __init__(self, config: ConfigDict, *, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
-        height, width, channels = config.image_shape
-        self.downsample = config.downsample
-        self.embedding = linear(channels * config.downsample**2, config.hidden_size, dtype=dtype, rngs=rngs)
-        grid = (height // config.downsample, width // config.downsample)
-        shared = relative_tables(config, grid, rngs=rngs) if config.share_tables else None
-        self.blocks = nnx.List(
-            [
-                Block(self_attention(config, grid, num_heads, shared, rngs=rngs), config, rngs=rngs)
-                for num_heads in heads_by_layer(config)
-            ]
-        )
-        self.classifier = linear(config.hidden_size, config.num_classes, dtype=dtype, rngs=rngs)
+    def __init__(
+        self,
+        *,
+        image_shape: tuple[int, ...] = (32, 32, 3),
+        num_classes: int = 10,
+        encoding: str = "quadratic",
+        encoding_options: Mapping[str, Any] | None = None,
+        content: bool = False,
+        gate: bool = False,
+        share_tables: bool = False,
+        num_layers: int = 6,
+        num_heads: int | tuple[int, ...] = 9,
+        hidden_size: int = 400,
+        head_size: int | None = None,
+        intermediate_size: int = 512,
+        downsample: int = 2,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        attention_dropout_on: str = "probabilities",
+        implementation: str = "auto",
+        init: str = "paper",
+        locality: float = 1.0,
+        init_values: str = "random",
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        """Creates the network.
 
-    def __call__(self, images: jax.Array, *, key: jax.Array | None = None, return_attention: bool = False):
+        Args:
+          image_shape: height, width and channels of the pictures; learned tables reach across this size.
+          num_classes: number of classes.
+          encoding: name of a registered encoding.
+          encoding_options: values of the encoding's own options.
+          content: whether `q . k / sqrt(D_h)` is added to the position scores.
+          gate: whether a gate per head weighs the two softmaxes instead.
+          share_tables: whether all layers share the position tables of the first.
+          num_layers: number of blocks.
+          num_heads: `N_h`, one number or (after pruning) one per layer.
+          hidden_size: `D`.
+          head_size: `D_h`; None for the hidden size.
+          intermediate_size: channels between the two maps of a block's feed-forward part.
+          downsample: side of the squares of pixels that become one.
+          dropout: rate after `dense` and after the feed-forward part.
+          attention_dropout: rate of dropout on attention.
+          attention_dropout_on: see `SelfAttention.dropout_on`.
+          implementation: see `SelfAttention`.
+          init: "paper", or "grid": centres on a square grid of shifts.
+          locality: `alpha` of every head on the grid, in one over square pixels.
+          init_values: on the grid, "random" or "identity": every head moves its share of the channels.
+          dtype: of activations.
+          rngs: source of the initial parameters.
+        """
+        common = {"dtype": dtype, "rngs": rngs}
+        height, width, channels = image_shape
+        grid = height // downsample, width // downsample
+        kind = encoding_class(encoding)
+        counts = (num_heads,) * num_layers if isinstance(num_heads, int) else tuple(num_heads)
+
+        self.downsample = downsample
+        self.embedding = linear(channels * downsample**2, hidden_size, **common)
+        blocks: list[Block] = []
+        for heads in counts:
+            sizes = Sizes(heads, hidden_size, head_size or hidden_size, grid, jnp.dtype(dtype))
+            tables = getattr(blocks[0].attention.position, "tables", None) if blocks and share_tables else None
+            layer = SelfAttention(
+                kind.create(sizes, rngs=rngs, tables=tables, **(encoding_options or {})),
+                content=Content(*sizes[:3], **common) if content else None,
+                num_heads=heads,
+                hidden_size=hidden_size,
+                head_size=head_size,
+                gated=gate,
+                dropout_rate=attention_dropout,
+                dropout_on=attention_dropout_on,
+                implementation=implementation,
+                **common,
+            )
+            if init == "grid":
+                kernel = identity_kernel(heads, hidden_size) if init_values == "identity" else None
+                start_on_grid(layer, locality, kernel)
+            sizes_of_block = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
+            blocks.append(Block(layer, **sizes_of_block, dropout_rate=dropout, **common))
+        self.blocks = nnx.List(blocks)
+        self.classifier = linear(hidden_size, num_classes, **common)
+
+    def __call__(
+        self, images: Float[Array, "b H W C"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b classes"], Intermediates]:
         """Classifies pictures.
 
         Args:
-          images: normalised, `(b, H, W, C)` floating point; sides divisible by `downsample`.
+          images: normalised; sides divisible by `downsample`.
           key: random key in training; None in evaluation (no dropout).
-          return_attention: also return every layer's attention.
 
         Returns:
-          Logits `(b, classes)` in float32 or wider; with `return_attention` a pair of them and a list of
-          one array a layer: `(h, i, j, k, l)` where attention does not depend on content, else
-          `(b, h, i, j, k, l)`.
+          Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
+          of it everything is computed, attention between all pairs of pixels included.
+          - `embedding`: activations `(b, H, W, d)` before the first layer.
+          - `layers`: for each layer a dictionary: `input` and `output`, activations; `attention`, `(h, i, j, k, l)`
+            where it does not depend on content, else `(b, h, i, j, k, l)`, without dropout; `position_scores` and
+            `content_scores`, score terms by name.
+          - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         x = self.embedding(space_to_depth(images, self.downsample))
-        attention = []
+        intermediates: Intermediates = {"embedding": x, "layers": []}
         for n, block in enumerate(self.blocks):
-            if return_attention:
-                attention.append(with_pixel_axes(block.attention.probabilities(x), x.shape[1:3]))
+            layer = {"input": x, **attention_of(block.attention, x)}
             x = block(x, None if key is None else jax.random.fold_in(key, n))
+            intermediates["layers"].append(layer | {"output": x})
         logits = self.classifier(x.mean(axis=(1, 2)))
-        logits = logits.astype(at_least_float32(logits.dtype))
-        return (logits, attention) if return_attention else logits
+        intermediates["pixel_logits"] = self.classifier(x)
+        return logits.astype(at_least_float32(logits.dtype)), intermediates
 
-    def attention(self, image_shape: tuple[int, int, int]) -> list[jax.Array]:
-        """Attention of a position-only network at a picture size: one `(h, i, j, k, l)` a layer."""
-        height, width = (size // self.downsample for size in image_shape[:2])
-        shape = jax.ShapeDtypeStruct((1, height, width, 0), jnp.float32)
-        return [with_pixel_axes(block.attention.probabilities(shape), (height, width)) for block in self.blocks]
+    def attention(self, image_shape: tuple[int, ...]) -> list[Float[Array, "h i j k l"]]:
+        """Attention of a position-only network at a picture size, one array per layer."""
+        size = image_shape[0] // self.downsample, image_shape[1] // self.downsample
+        return [block.attention.position_probabilities(size) for block in self.blocks]
 
-    def kernels(self, batch: int, image_shape: tuple[int, int, int], *, training: bool) -> list[str]:
-        """Name of the attention kernel that runs in every layer, for a batch of pictures; see kernels.py."""
+    def implementations(self, batch: int, image_shape: tuple[int, ...], *, training: bool) -> list[str]:
+        """Name of the attention implementation that runs in every layer, for a batch of pictures."""
         height, width = (size // self.downsample for size in image_shape[:2])
         shape = (batch, height, width, self.embedding.out_features)
-        return [block.attention.kernel_for(shape, training=training) for block in self.blocks]
+        return [block.attention.implementation_for(shape, training=training) for block in self.blocks]
 
     @property
     def depends_on_content(self) -> bool:
-        """Whether any layer's attention differs from picture to picture."""
+        """Whether the attention of any layer differs from picture to picture."""
         return any(block.attention.depends_on_content for block in self.blocks)
 
 
-def with_pixel_axes(probabilities: jax.Array, grid: tuple[int, int]) -> jax.Array:
-    """`(..., q, p) -> (..., i, j, k, l)`."""
-    return probabilities.reshape(*probabilities.shape[:-2], *grid, *grid)
-
-
-def heads_by_layer(config: ConfigDict) -> tuple[int, ...]:
-    """Number of heads of every layer: one number for all, or (after pruning) one a layer."""
-    heads = config.num_heads
-    return (heads,) * config.num_layers if isinstance(heads, int) else tuple(heads)
-
-
-def self_attention(
-    config: ConfigDict,
-    grid: tuple[int, int],
-    num_heads: int,
-    shared: RelativeTables | None,
-    *,
-    rngs: nnx.Rngs,
-) -> SelfAttention:
-    """One attention layer as the configuration says."""
-    layer = SelfAttention(
-        encoding(config, grid, num_heads, shared, rngs=rngs),
-        content=config.content,
-        num_heads=num_heads,
-        hidden_size=config.hidden_size,
-        head_size=head_size(config),
-        dropout_rate=config.attention_dropout,
-        kernel=config.kernel,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-        gated=config.gate,
-        dropout_on=config.attention_dropout_on,
-    )
-    if config.init == "grid":
-        identity = config.init_values == "identity"
-        start_on_grid(layer, config.locality, identity_kernel(num_heads, config.hidden_size) if identity else None)
-    return layer
-
-
-def head_size(config: ConfigDict) -> int:
-    """`D_h`; 0 in the configuration stands for the hidden size, as in the paper."""
-    return config.head_size or config.hidden_size
-
-
-def relative_tables(config: ConfigDict, grid: tuple[int, int], *, rngs: nnx.Rngs) -> RelativeTables:
-    """Tables of learned relative positions that reach across a picture of `grid` pixels."""
-    return RelativeTables(grid, config.hidden_size, dtype=jnp.dtype(config.dtype), rngs=rngs)
-
-
-def encoding(
-    config: ConfigDict,
-    grid: tuple[int, int],
-    num_heads: int,
-    shared: RelativeTables | None,
-    *,
-    rngs: nnx.Rngs,
-) -> Encoding:
-    """The encoding that `config.encoding` names. A new encoding is added here and in config.py."""
-    common = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
-    sizes = (num_heads, config.hidden_size, head_size(config))
-    match config.encoding:
-        case "quadratic":
-            return Quadratic(num_heads, **common)
-        case "quadratic_generalized":
-            return GeneralizedQuadratic(num_heads, **common)
-        case "learned":
-            tables = shared or relative_tables(config, grid, rngs=rngs)
-            return Learned(num_heads, config.hidden_size, tables, **common)
-        case "relative":
-            tables = shared or relative_tables(config, grid, rngs=rngs)
-            return Relative(*sizes, tables, terms=tuple(config.relative_terms), **common)
-        case "absolute_learned":
-            return Absolute(*sizes, grid=grid, **common)
-        case "absolute_sinusoidal":
-            return Absolute(*sizes, grid=None, **common)
-    raise ValueError(f"unknown encoding {config.encoding!r}")
+def attention_of(layer: SelfAttention, x: Activations) -> Intermediates:
+    """What a layer attends to, by name; see `AttentionClassifier`."""
+    return {
+        "attention": layer.probabilities(x),
+        "position_scores": layer.position_terms(x.shape[1], x.shape[2]),
+        "content_scores": layer.content_terms(x),
+    }

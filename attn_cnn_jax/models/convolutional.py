@@ -1,4 +1,4 @@
-"""Convolutions as self-attention (Theorem 1): one head a kernel entry, borders padded, queries strided."""
+"""Convolutions as self-attention (Theorem 1): one head per kernel entry, borders padded, queries strided."""
 
 import math
 
@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Shaped
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.models.attention.dense import softmax
+from attn_cnn_jax.models.attention.factorised import factorised, sum_over_heads
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.attention.shifts import grid_positions
-from attn_cnn_jax.models.encodings.base import Quadratic
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
+from attn_cnn_jax.models.encodings import Quadratic
 
 Padding = str | tuple[tuple[int, int], ...]
 
@@ -24,7 +27,7 @@ class ConvolutionalAttention(nnx.Module):
     sees, so that borders are those of a zero-padded convolution.
 
     Attributes:
-      attention: the layer that sees the padded picture: `(b, H, W, D_in) -> (b, H, W, D_out)`.
+      attention: the layer that sees the padded picture: `(b, H, W, d) -> (b, H, W, o)`.
       kernel_size, stride, dilation: rows and columns; of a 1-D layer the rows are 1.
       padding: "SAME", "VALID", or zeros before and after each axis.
       exact: whether alpha is infinite: a head then copies one pixel, the one nearest to its centre.
@@ -41,31 +44,26 @@ class ConvolutionalAttention(nnx.Module):
         padding: Padding = "SAME",
         head_size: int | None = None,
         sharpness: float = math.inf,
-        dtype: jnp.dtype = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
         num_heads = math.prod(kernel_size)
         self.kernel_size, self.stride, self.dilation, self.padding = kernel_size, stride, dilation, padding
         self.exact = math.isinf(sharpness)
         position = Quadratic(num_heads, dtype=dtype, rngs=rngs)
-        centre, spread = grid_positions(kernel_size, dilation, sharpness)
-        position.centre[...] = jnp.asarray(centre, position.centre.dtype)
-        position.spread[...] = jnp.asarray(spread, position.spread.dtype)
+        position.start_on_grid(kernel_shifts(kernel_size, dilation).astype(np.float64), sharpness)
         self.attention = SelfAttention(
             position,
-            content=False,
             num_heads=num_heads,
             hidden_size=in_features,
             head_size=min(in_features, out_features) if head_size is None else head_size,
             output_size=out_features,
-            dropout_rate=0.0,
-            kernel="auto",
             dtype=dtype,
             rngs=rngs,
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """`(b, H, W, D_in) -> (b, H / stride, W / stride, D_out)`; a 1-D layer takes `(b, L, D_in)` too.
+    def __call__(self, x: Float[Array, "b *pixels d"]) -> Float[Array, "b *queries o"]:
+        """`(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)` too.
 
         Heads are added up one at a time, so that no array holds all of them.
         """
@@ -79,13 +77,11 @@ class ConvolutionalAttention(nnx.Module):
         maps = attention.maps()
         if self.exact:
             starts = jnp.round(attention.position.centre[...]).astype(jnp.int32)
-            result = kernels.sum_over_heads(
-                lambda start, values: shifted(values, start, rows, columns), starts, x, maps
-            )
+            result = sum_over_heads(lambda start, values: shifted(values, start, rows, columns), starts, x, maps)
         else:
             scores = attention.position.axis_scores(*x.shape[1:3])
             of_queries = (scores[0][:, rows], scores[1][:, columns])
-            result = kernels.factorised(*map(kernels.softmax, of_queries), x, maps)
+            result = factorised(*map(softmax, of_queries), x, maps)
         return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -100,7 +96,7 @@ class ConvolutionalAttention(nnx.Module):
         """Rows and columns from the first to the last pixel that the kernel reads."""
         return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True))
 
-    def queries(self, padded_size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
         """Rows and columns of the padded picture whose output is kept; UserError where there are none."""
         queries = []
         for a, size in enumerate(padded_size):
@@ -115,12 +111,16 @@ class ConvolutionalAttention(nnx.Module):
         return tuple(queries)
 
 
-def shifted(x: jax.Array, shift: jax.Array, rows: np.ndarray, columns: np.ndarray) -> jax.Array:
-    """The pixels at one shift from every query: `(H, W, ...) -> (i, j, ...)`.
+def shifted(
+    x: Shaped[Array, "H W ..."], shift: Int[Array, "2"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
+) -> Shaped[Array, "i j ..."]:
+    """The pixels at one shift from every query.
 
     Args:
-      shift: `(2,)` integers.
-      rows, columns: queries, `(i,)` and `(j,)`, evenly spaced.
+      x: pixels.
+      shift: in pixels, row first.
+      rows: of the queries, evenly spaced.
+      columns: likewise.
     """
     for axis, queries in enumerate((rows, columns)):
         stride = int(queries[1] - queries[0]) if queries.size > 1 else 1

@@ -7,29 +7,25 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
+from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.attention.shifts import grid_positions
-from attn_cnn_jax.models.encodings.base import GeneralizedQuadratic
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.low_rank import truncate
 
 
-def start_on_grid(layer: SelfAttention, locality: float, kernel: np.ndarray | None = None) -> None:
-    """Puts the heads of a quadratic layer on a `sqrt(N_h) x sqrt(N_h)` grid of shifts.
+def start_on_grid(layer: SelfAttention, locality: float, kernel: Float[AnyArray, "r t d o"] | None = None) -> None:
+    """Puts the heads of a layer on a `sqrt(N_h) x sqrt(N_h)` grid of shifts.
 
     Args:
-      layer: changed in place; quadratic or generalised quadratic, `N_h` a square number.
-      locality: `alpha` of every head, in one over squared pixels: larger is more local.
-      kernel: `(sqrt(N_h), sqrt(N_h), D_in, D_out)`, the convolution to begin as; heads smaller than its channels
-        begin as its best approximation. None leaves the value maps as they are.
+      layer: changed in place; its encoding has centres, and `N_h` is a square number.
+      locality: `alpha` of every head, in one over square pixels: larger is more local.
+      kernel: `r = t = sqrt(N_h)`, the convolution to begin as; heads smaller than its channels begin as its best
+        approximation. None leaves the value maps as they are.
     """
     size = math.isqrt(layer.num_heads)
-    centre, spread = grid_positions((size, size), (1, 1), locality)
-    position = layer.position
-    if isinstance(position, GeneralizedQuadratic):
-        spread = spread[:, None, None] * np.eye(2)
-    position.centre[...] = jnp.asarray(centre, position.centre.dtype)
-    position.spread[...] = jnp.asarray(spread, position.spread.dtype)
+    layer.position.start_on_grid(kernel_shifts((size, size)).astype(np.float64), locality)
     if kernel is None:
         return
     maps = np.asarray(kernel, np.float64).reshape(-1, *np.shape(kernel)[-2:])
@@ -41,8 +37,8 @@ def start_on_grid(layer: SelfAttention, locality: float, kernel: np.ndarray | No
     layer.output.bias[...] = jnp.zeros_like(layer.output.bias[...])
 
 
-def identity_kernel(num_heads: int, channels: int) -> np.ndarray:
-    """A kernel `(K, K, D, D)`, `K^2 = N_h`, whose entry `h` passes on the `h`-th share of the channels.
+def identity_kernel(num_heads: int, channels: int) -> Float[np.ndarray, "r t d o"]:
+    """A kernel with `r t = N_h` entries, of which entry `h` passes on the `h`-th share of the channels.
 
     All entries together are the identity, which is what ConViT's value matrix is: every head moves its
     own channels by its own shift.

@@ -1,4 +1,4 @@
-"""Small pieces that every network here is built from: linear maps as PyTorch starts them, dropout."""
+"""Pieces of every network here: linear maps that start as PyTorch's, dropout, the type of parameters."""
 
 import math
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-
-from attn_cnn_jax.models.attention.scores import at_least_float32
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray, UInt16
 
 
 def uniform(fan_in: int) -> nnx.Initializer:
@@ -21,24 +21,30 @@ def uniform(fan_in: int) -> nnx.Initializer:
     return init
 
 
-def of_flat(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """A map of the last axis, of pictures' pixels one below the other: `(..., d) -> (..., o)`.
+def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
+    """The type of parameters, scores, softmax and loss where activations are of `dtype`."""
+    return max(jnp.dtype(dtype), jnp.dtype(jnp.float32), key=lambda d: d.itemsize)
 
-    The same as `function(x)`, but of more than two axes XLA makes the gradient of a weight from a transposed copy.
+
+def flattened(
+    function: Callable[[Float[Array, "_ d"]], Float[Array, "_ o"]], x: Float[Array, "*pixels d"]
+) -> Float[Array, "*pixels o"]:
+    """`function(x)`, a map of the last axis, computed over flattened leading axes.
+
+    Beyond two axes XLA copies a transpose of the activations for the weight gradient.
     """
     result = function(x.reshape(-1, x.shape[-1]))
     return result.reshape(*x.shape[:-1], result.shape[-1])
 
 
 class Linear(nnx.Linear):
-    """Flax's, of flat pixels."""
+    """`nnx.Linear` over flattened leading axes."""
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """`(..., in_features) -> (..., out_features)`."""
-        return of_flat(super().__call__, x)
+    def __call__(self, x: Float[Array, "*pixels d"]) -> Float[Array, "*pixels o"]:
+        return flattened(super().__call__, x)
 
 
-def linear(in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, use_bias: bool = True) -> Linear:
+def linear(in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.Rngs, use_bias: bool = True) -> Linear:
     """A linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
     return Linear(
         in_features,
@@ -52,16 +58,16 @@ def linear(in_features: int, out_features: int, *, dtype: jnp.dtype, rngs: nnx.R
     )
 
 
-def dropout(key: jax.Array | None, x: jax.Array, rate: float) -> jax.Array:
+def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> Float[Array, "*any"]:
     """Zeroes entries with probability `rate` and scales the others to keep the mean.
 
-    The rate is rounded to a multiple of 2^-16: sixteen random bits an entry are enough for a mask and
+    The rate is rounded to a multiple of 2^-16: sixteen random bits per entry are enough for a mask and
     cost half of what 32 cost.
 
     Args:
       key: random key, or None in evaluation, which leaves `x` as it is.
-      x: any shape; one independent draw an entry.
-      rate: in `[0, 1)`.
+      x: one independent draw per entry.
+      rate: from 0 to `1 - 2^-16`.
     """
     threshold = round(rate * 2**16)
     if key is None or threshold == 0:
@@ -70,7 +76,7 @@ def dropout(key: jax.Array | None, x: jax.Array, rate: float) -> jax.Array:
     return jnp.where(keep, x * jnp.asarray(2**16 / (2**16 - threshold), x.dtype), jnp.zeros((), x.dtype))
 
 
-def random_uint16(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
     """Uniform 16-bit integers, two from every 32 random bits."""
     *outer, last = shape
     pairs = jax.random.bits(key, (*outer, (last + 1) // 2), jnp.uint32)

@@ -1,9 +1,9 @@
-"""The same network with fewer linear maps, for inference."""
+"""Networks with fewer linear maps, for inference."""
 
 from flax import nnx
 
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.classifier import AttentionClassifier, Block
 
 PAPER_PIXELS = 256  # 16x16
 
@@ -29,9 +29,11 @@ def merged(model: nnx.Module, pixels: int = PAPER_PIXELS) -> nnx.Module:
     return model
 
 
-def merge_dense(block) -> None:
-    """`(Y W + b) W' + b' = Y (W W') + (b W' + b')`."""
+def merge_dense(block: Block) -> None:
+    """`dense` into the attention's output map: `(Y W + b) W' + b' = Y (W W') + (b W' + b')`."""
     output, dense = block.attention.output, block.dense
+    if dense is None:
+        return
     bias = output.bias[...] @ dense.kernel[...] + dense.bias[...]
     kernel = output.kernel[...] @ dense.kernel[...]
     output.kernel[...], output.bias[...] = kernel, bias
@@ -39,9 +41,9 @@ def merge_dense(block) -> None:
 
 
 def merging_pays(layer: SelfAttention, pixels: int) -> bool:
-    """Whether averages of whole pixels (`D` channels a head) cost less than averages of values (`D_h`) and their map.
+    """Whether averages of whole pixels (`D` channels per head) cost less than averages of values (`D_h`) and their map.
 
-    A head's multiply-adds for one pixel: `pixels` times the channels that are averaged, and the maps.
+    Compared are a head's multiply-adds for one pixel: `pixels` times the channels that are averaged, and the maps.
     """
     value, output = layer.value.kernel, layer.output.kernel
     hidden, head, out = value.shape[0], value.shape[1] // layer.num_heads, output.shape[1]

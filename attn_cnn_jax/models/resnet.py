@@ -1,20 +1,23 @@
 """The paper's baseline: ResNets for CIFAR (3x3 stem with stride 1, no max-pool, stages 64/128/256/512)."""
 
+import math
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from ml_collections import ConfigDict
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from attn_cnn_jax.models.attention.scores import at_least_float32
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
-from attn_cnn_jax.models.layers import linear, uniform
+from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 CHANNELS = (64, 128, 256, 512)
 
 
 def convolution(
-    in_features: int, out_features: int, kernel_size: int, stride: int, *, dtype: jnp.dtype, rngs: nnx.Rngs
+    in_features: int, out_features: int, kernel_size: int, stride: int, *, dtype: DTypeLike, rngs: nnx.Rngs
 ) -> nnx.Conv:
     """A convolution without bias, padded by `kernel_size // 2` zeros, that starts as PyTorch's default."""
     return nnx.Conv(
@@ -31,26 +34,42 @@ def convolution(
     )
 
 
-def layer(
-    config: ConfigDict, in_features: int, out_features: int, kernel_size: int, stride: int, *, rngs: nnx.Rngs
-) -> nnx.Conv | ConvolutionalAttention:
-    """A convolution, or the attention that begins as one, as `config.layers` says."""
-    dtype = jnp.dtype(config.dtype)
-    if config.layers == "convolution":
-        return convolution(in_features, out_features, kernel_size, stride, dtype=dtype, rngs=rngs)
-    return ConvolutionalAttention(
-        in_features,
-        out_features,
-        (kernel_size, kernel_size),
-        stride=(stride, stride),
-        padding=((kernel_size // 2, kernel_size // 2),) * 2,
-        sharpness=config.sharpness,
-        dtype=dtype,
-        rngs=rngs,
-    )
+class LayerMaker(NamedTuple):
+    """Makes the layers of a ResNet: convolutions, or attention that begins as one (Theorem 1).
+
+    Attributes:
+      layers: "convolution" or "attention".
+      sharpness: of "attention", `alpha` in one over square pixels.
+      dtype: of activations.
+      rngs: source of the initial parameters.
+    """
+
+    layers: str
+    sharpness: float
+    dtype: DTypeLike
+    rngs: nnx.Rngs
+
+    def __call__(
+        self, in_features: int, out_features: int, kernel_size: int, stride: int
+    ) -> nnx.Conv | ConvolutionalAttention:
+        if self.layers == "convolution":
+            return convolution(in_features, out_features, kernel_size, stride, dtype=self.dtype, rngs=self.rngs)
+        return ConvolutionalAttention(
+            in_features,
+            out_features,
+            (kernel_size, kernel_size),
+            stride=(stride, stride),
+            padding=((kernel_size // 2, kernel_size // 2),) * 2,
+            sharpness=self.sharpness,
+            dtype=self.dtype,
+            rngs=self.rngs,
+        )
+
+    def norm(self, features: int) -> nnx.BatchNorm:
+        return batch_norm(features, dtype=self.dtype, rngs=self.rngs)
 
 
-def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchNorm:
+def batch_norm(features: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.BatchNorm:
     """Batch norm over all devices' pictures; running statistics move by a tenth a step."""
     param_dtype = at_least_float32(dtype)
     norm = nnx.BatchNorm(
@@ -70,18 +89,17 @@ def batch_norm(features: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.BatchN
 class ResidualBlock(nnx.Module):
     """`relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))`, two 3x3 convolutions."""
 
-    def __init__(self, config: ConfigDict, in_features: int, features: int, stride: int, *, rngs: nnx.Rngs):
-        common = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
-        self.conv1 = layer(config, in_features, features, 3, stride, rngs=rngs)
-        self.norm1 = batch_norm(features, **common)
-        self.conv2 = layer(config, features, features, 3, 1, rngs=rngs)
-        self.norm2 = batch_norm(features, **common)
+    def __init__(self, make: LayerMaker, in_features: int, features: int, stride: int):
+        self.conv1 = make(in_features, features, 3, stride)
+        self.norm1 = make.norm(features)
+        self.conv2 = make(features, features, 3, 1)
+        self.norm2 = make.norm(features)
         changes = stride != 1 or in_features != features
-        self.shortcut = layer(config, in_features, features, 1, stride, rngs=rngs) if changes else None
-        self.shortcut_norm = batch_norm(features, **common) if changes else None
+        self.shortcut = make(in_features, features, 1, stride) if changes else None
+        self.shortcut_norm = make.norm(features) if changes else None
 
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """`(b, H, W, C) -> (b, H / stride, W / stride, features)`."""
+    def __call__(self, x: Float[Array, "b H W d"], train: bool) -> Float[Array, "b i j o"]:
+        """`(b, H, W, d) -> (b, H / stride, W / stride, features)`."""
         y = jax.nn.relu(self.norm1(self.conv1(x), use_running_average=not train))
         y = self.norm2(self.conv2(y), use_running_average=not train)
         if self.shortcut is not None:
@@ -94,27 +112,60 @@ class ResNet(nnx.Module):
 
     depends_on_content = True
 
-    def __init__(self, config: ConfigDict, *, rngs: nnx.Rngs):
-        common = {"dtype": jnp.dtype(config.dtype), "rngs": rngs}
-        self.stem = layer(config, config.image_shape[2], CHANNELS[0], 3, 1, rngs=rngs)
-        self.stem_norm = batch_norm(CHANNELS[0], **common)
+    def __init__(
+        self,
+        *,
+        depth: int = 18,
+        image_channels: int = 3,
+        num_classes: int = 10,
+        layers: str = "convolution",
+        sharpness: float = math.inf,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        """Creates the network.
+
+        Args:
+          depth: one of `BLOCKS`.
+          image_channels: of the pictures.
+          num_classes: number of classes.
+          layers: "convolution", or "attention" that begins as one.
+          sharpness: of "attention", `alpha` in one over square pixels.
+          dtype: of activations; parameters are float32 or wider.
+          rngs: source of the initial parameters.
+        """
+        make = LayerMaker(layers, sharpness, dtype, rngs)
+        self.stem = make(image_channels, CHANNELS[0], 3, 1)
+        self.stem_norm = make.norm(CHANNELS[0])
         blocks, features = [], CHANNELS[0]
-        for stage, count in enumerate(BLOCKS[config.depth]):
+        for stage, count in enumerate(BLOCKS[depth]):
             for n in range(count):
                 stride = 2 if stage > 0 and n == 0 else 1
-                blocks.append(ResidualBlock(config, features, CHANNELS[stage], stride, rngs=rngs))
+                blocks.append(ResidualBlock(make, features, CHANNELS[stage], stride))
                 features = CHANNELS[stage]
         self.blocks = nnx.List(blocks)
-        self.classifier = linear(features, config.num_classes, **common)
+        self.classifier = linear(features, num_classes, dtype=dtype, rngs=rngs)
 
-    def __call__(self, images: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
-        """Logits `(b, classes)`, float32 or wider, of normalised pictures `(b, H, W, C)`.
+    def __call__(
+        self, images: Float[Array, "b H W C"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b classes"], dict[str, Any]]:
+        """Classifies pictures.
 
-        With a `key`, as in training, batch norm uses and updates with the batch's own statistics.
+        Args:
+          images: normalised.
+          key: given in training: batch norm then uses and updates with the batch's own statistics.
+
+        Returns:
+          Logits, float32 or wider, and intermediates by name: `embedding`, activations after the stem; `layers`, for
+          each block `input` and `output`; `pixel_logits`, the classifier on every pixel of the last stage.
         """
         train = key is not None
         x = jax.nn.relu(self.stem_norm(self.stem(images), use_running_average=not train))
+        intermediates: dict[str, Any] = {"embedding": x, "layers": []}
         for block in self.blocks:
-            x = block(x, train)
+            y = block(x, train)
+            intermediates["layers"].append({"input": x, "output": y})
+            x = y
         logits = self.classifier(x.mean(axis=(1, 2)))
-        return logits.astype(at_least_float32(logits.dtype))
+        intermediates["pixel_logits"] = self.classifier(x)
+        return logits.astype(at_least_float32(logits.dtype)), intermediates

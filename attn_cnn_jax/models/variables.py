@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
-Arrays = dict[str, jax.Array]
+from attn_cnn_jax.arrays import Arrays
 
 
 class Skeleton(NamedTuple):

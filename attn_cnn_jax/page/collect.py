@@ -2,19 +2,21 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, UInt8
 
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.config.network import encoding_of
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.classifier import space_to_depth
-from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
+from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.content import pack, quantise
 from attn_cnn_jax.page.history import recorded_epochs
 from attn_cnn_jax.page.pictures import Picture, data_uri
-from attn_cnn_jax.page.positions import position_parameters, position_scores
 from attn_cnn_jax.runs.load import Run
 
 MOST_HEADS = 1024
@@ -55,19 +57,26 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
 
     Returns:
       `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of
-      score terms), `contentTerms` (those that are stored with each picture), `layers` (`heads`, and `position` as
-      `position_parameters` returns it), `epochs`, and `pictures`, an empty list.
+      score terms), `contentTerms` (those that are stored with each picture), `layers` (`heads`; `position` as
+      `Encoding.page_parameters` returns it; `gate`, the weight of position attention of each head, or None where scores
+      are added before one softmax), `epochs`, and `pictures`, an empty list.
     """
     check(run, size)
     model, downsample = run.config.model, run.config.model.downsample
     grid = (size[0] // downsample, size[1] // downsample)
     layers = [
-        {"heads": block.attention.num_heads, "position": position_parameters(block.attention, grid)}
+        {
+            "heads": block.attention.num_heads,
+            "position": in_json(block.attention.position.page_parameters(grid)),
+            "gate": None if block.attention.gate is None else in_json(jax.nn.sigmoid(block.attention.gate[...])),
+        }
         for block in run.model.blocks
     ]
     content = content_names(run)
     position = layers[0]["position"]["term"] if layers[0]["position"] else None
-    terms = [position] * (position is not None) + content
+    own = [] if position is None else [position]
+    # As the paper writes them: an encoding with content terms of its own ends with position (eq. 8).
+    terms = own + content if encoding_of(model).accepts_content else content + own
     heads = [layer["heads"] for layer in layers]
     return {
         "title": title,
@@ -79,7 +88,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "size": list(size),
         "grid": list(grid),
         "channels": model.image_shape[2],
-        "terms": [term for term in RELATIVE_TERMS if term in terms] or terms,  # in the order of eq. 8
+        "terms": terms,
         "contentTerms": content,
         "layers": layers,
         "epochs": recorded_epochs(workdir, run.step, heads, position, run.seed) if workdir else [],
@@ -135,24 +144,40 @@ def content_data(run: Run, layers: list[dict[str, np.ndarray]]) -> dict:
     return {"codes": pack(codes), "heads": heads}
 
 
-def content_scorer(run: Run) -> Callable[[np.ndarray], list[dict[str, jax.Array]]]:
-    """A function from a picture `(H, W, C)` uint8 to each layer's content terms by name, `(h, i, j, k, l)`."""
+def content_scorer(run: Run) -> Callable[[UInt8[np.ndarray, "H W C"]], list[dict[str, Float[Array, "h i j k l"]]]]:
+    """A function from a picture to the content terms of each layer, by name."""
     skeleton, *arrays = split(run.model)
 
     @jax.jit
     def all_layers(arrays, x):
-        model = join(skeleton, *arrays)
-        x = model.embedding(space_to_depth(x, model.downsample))
         layers = []
-        for block in model.blocks:
-            grid = x.shape[1:3]
-            shape = (block.attention.num_heads, *grid, *grid)  # some terms are the same for all queries
-            terms = block.attention.content_terms(x)
-            layers.append({name: jnp.broadcast_to(term[0], shape) for name, term in terms.items()})
-            x = block(x)
+        for layer in join(skeleton, *arrays)(x)[1]["layers"]:
+            heads, *pixels = layer["attention"].shape[1:]  # some terms are the same for all queries
+            terms = layer["content_scores"]
+            layers.append({name: jnp.broadcast_to(term[0], (heads, *pixels)) for name, term in terms.items()})
         return layers
 
     return lambda pixels: all_layers(arrays, run.normalised(pixels[None]))
+
+
+def position_scores(attention: SelfAttention, grid: Grid) -> Float[np.ndarray, "h q p"]:
+    """All position scores of a layer; zeros where it has none."""
+    pixels = grid[0] * grid[1]
+    total = np.zeros((attention.num_heads, pixels, pixels))
+    for term in attention.position_terms(*grid).values():
+        total += np.asarray(term, np.float64).reshape(total.shape)
+    return total
+
+
+def in_json(value: Any) -> Any:
+    """A value with its arrays as nested lists, with no more digits than float32 has."""
+    if isinstance(value, dict):
+        return {name: in_json(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | jax.Array):
+        return in_json(np.asarray(value, np.float32).tolist())
+    if isinstance(value, list):
+        return [in_json(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def content_names(run: Run) -> list[str]:

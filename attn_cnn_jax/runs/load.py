@@ -10,11 +10,10 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import validate, with_defaults
+from attn_cnn_jax.config import create_model, validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
@@ -41,7 +40,7 @@ class Run(NamedTuple):
           `(B, classes)` float32.
         """
         once = self._replace(model=merged(self.model))  # not again in every batch
-        return once._in_batches(lambda model, x: jax.nn.softmax(model(x)), images, batch_size)
+        return once._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
 
     def attention(self, images: np.ndarray | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """What every head of every layer attends to.
@@ -60,7 +59,11 @@ class Run(NamedTuple):
             return [np.asarray(layer) for layer in self.model.attention(self.config.model.image_shape)]
         if images is None:
             raise UserError("this network's attention depends on content: give images, uint8 (B, H, W, C)")
-        return self._in_batches(lambda model, x: model(x, return_attention=True)[1], images, batch_size)
+
+        def attention(model, x):
+            return [layer["attention"] for layer in model(x)[1]["layers"]]
+
+        return self._in_batches(attention, images, batch_size)
 
     def normalised(self, images: np.ndarray) -> jax.Array:
         """Pictures as the network takes them: `(B, H, W, C)` uint8 to floating point."""

@@ -18,15 +18,19 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.attention import kernels, moments
+from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.network import grid
+from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.attention.dense import softmax
+from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 from attn_cnn_jax.runs.seeds import pick, seeds_of
 
 FILE = "positions.jsonl"
-QUADRATIC = ("quadratic", "quadratic_generalized")
 SIGNIFICANT_DIGITS = 6
 
 
@@ -52,13 +56,11 @@ def create_recorder(
     Returns:
       `record(step, epoch, parameters)`, which writes one line a seed, or nothing where attention knows no position.
     """
-    if config.model.name != "attention" or config.model.encoding.startswith("absolute"):
-        return lambda step, epoch, parameters: None
-    if config.model.encoding == "relative" and "position_position" not in config.model.relative_terms:
+    if not has_positions(config):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
     last = max((record["step"] for record in read_positions(workdir)), default=-1)
-    of_layers = quadratic_positions if config.model.encoding in QUADRATIC else position_moments(config, skeleton)
+    of_layers = positions_of_layers(config, skeleton)
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
         if step <= last:  # the start of a run that was stopped before its first step
@@ -77,42 +79,50 @@ def create_recorder(
     return record
 
 
-def quadratic_positions(parameters: Arrays) -> list[dict]:
-    """Centres and spreads as they stand in the parameters of a network with a quadratic encoding."""
-    layers: dict[int, dict] = {}
-    for name, array in parameters.items():
-        _, layer, _, _, quantity = name.split(".")  # blocks.0.attention.position.centre
-        layers.setdefault(int(layer), {})[quantity] = rounded(array)
-    return [layers[layer] for layer in sorted(layers)]
+def has_positions(config: ConfigDict) -> bool:
+    """Whether the attention of a network knows positions of its own."""
+    if config.model.name != "attention":
+        return False
+
+    def terms():
+        layer = create_model(config.model, rngs=nnx.Rngs(0)).blocks[0].attention
+        return layer.position_terms(*grid(config.model), jnp.array([0]))
+
+    return bool(nnx.eval_shape(terms))
 
 
-def position_moments(config: ConfigDict, skeleton: Skeleton) -> Callable[[Arrays], list[dict]]:
-    """A function from position parameters to the moments of the central pixel's attention, layer by layer."""
-    height, width = (size // config.model.downsample for size in config.model.image_shape[:2])
+def positions_of_layers(config: ConfigDict, skeleton: Skeleton) -> Callable[[Arrays], list[dict]]:
+    """A function from the parameters of positions to what is recorded of every layer.
+
+    That is what the encoding says (`Encoding.recorded`), or else the moments of the central pixel's attention.
+    """
+    height, width = grid(config.model)
     query = (height // 2, width // 2)
+
+    def network(position: Arrays) -> AttentionClassifier:
+        # Position scores read nothing but position parameters: the others need not leave the devices.
+        blank = dict.fromkeys(names(skeleton.parameters), jax.ShapeDtypeStruct((), jnp.float32))
+        return join(skeleton, blank | position, {})
 
     @jax.jit
     def attention(position: Arrays) -> list[jax.Array]:
-        # Position scores read nothing but position parameters: the others need not leave the devices.
-        blank = dict.fromkeys(names(skeleton.parameters), jax.ShapeDtypeStruct((), jnp.float32))
-        model = join(skeleton, blank | position, {})
         layers = []
-        for block in model.blocks:
+        for block in network(position).blocks:
             terms = block.attention.position_terms(height, width, jnp.array(query[:1])).values()
             scores = sum(term[:, 0, query[1]] for term in terms)
-            layers.append(kernels.softmax(scores.reshape(len(scores), -1)).reshape(scores.shape))
+            layers.append(softmax(scores.reshape(len(scores), -1)).reshape(scores.shape))
         return layers
 
-    def layers_of(position: Arrays) -> list[dict]:
-        return [
-            {
-                "centre": rounded(moments.centre_of_mass(layer) - query),
-                "covariance": rounded(moments.covariance(layer)),
-            }
-            for layer in map(np.asarray, attention(position))
-        ]
+    def of_layers(position: Arrays) -> list[dict]:
+        recorded = [block.attention.position.recorded() for block in network(position).blocks]
+        if recorded[0] is None:
+            recorded = [
+                {"centre": moments.centre_of_mass(layer) - query, "covariance": moments.covariance(layer)}
+                for layer in map(np.asarray, attention(position))
+            ]
+        return [{name: rounded(array) for name, array in layer.items()} for layer in recorded]
 
-    return layers_of
+    return of_layers
 
 
 def rounded(array: np.ndarray) -> list:

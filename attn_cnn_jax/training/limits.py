@@ -6,8 +6,8 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.config import create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError, in_words
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import last_records
@@ -79,13 +79,17 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
 
 
-def kernels_in_words(config: ConfigDict, model: nnx.Module) -> str:
-    """Which attention kernels run, for the log; "" for a network that has none to choose."""
+def implementations_in_words(config: ConfigDict, model: nnx.Module) -> str:
+    """Which attention implementations run, for the log; "" for a network that has none to choose."""
     if config.model.name != "attention":
         return ""
     batch, image_shape = config.train.batch_size, config.model.image_shape
-    training, evaluation = ("/".join(sorted(set(model.kernels(batch, image_shape, training=t)))) for t in (True, False))
-    return f"; attention kernel: {training}" + (f", {evaluation} in evaluation" if evaluation != training else "")
+    training, evaluation = (
+        "/".join(sorted(set(model.implementations(batch, image_shape, training=t)))) for t in (True, False)
+    )
+    return f"; attention implementation: {training}" + (
+        f", {evaluation} in evaluation" if evaluation != training else ""
+    )
 
 
 class Run:
@@ -101,7 +105,7 @@ class Run:
         draw_figures: DrawFigures | None,
     ):
         self.config, self.workdir, self.draw_figures = config, workdir, draw_figures
-        self.kernels = kernels_in_words(config, models[0])
+        self.implementations = implementations_in_words(config, models[0])
         train, splits = dataset.train, {"test": dataset.test}
         if config.dataset.num_validation:
             train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
@@ -113,7 +117,7 @@ class Run:
         self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
         self.total_steps = config.train.num_epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
-        fixed = fixed_entries(config, split(models[0])[1])
+        fixed = fixed_entries(config, models[0])
         optimizer = create_optimizer(config.optimizer, self.schedule, fixed)
         skeletons, states = zip(*(initial_state(model, optimizer) for model in models), strict=True)
         self.skeleton, self.state = skeletons[0], place(stack(states), mesh)
@@ -171,7 +175,10 @@ class Run:
     def loop(self, step: int, stop: dict) -> None:
         started = time.monotonic()
         train_steps = self.train_steps.lower(self.state, self.train_set, jnp.int32(1)).compile()
-        say(f"step compiled in {time.monotonic() - started:.1f} s; {self.total_steps - step} steps to go{self.kernels}")
+        say(
+            f"step compiled in {time.monotonic() - started:.1f} s; "
+            f"{self.total_steps - step} steps to go{self.implementations}"
+        )
         seconds, timed_steps, seconds_a_step = 0.0, 0, None
         if step == 0 and is_main():
             self.record_positions(0, 0.0, self.state.parameters)

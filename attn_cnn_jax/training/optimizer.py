@@ -1,5 +1,6 @@
 """optax: SGD as the paper runs it (or Adam), learning-rate schedules, and what weight decay leaves alone."""
 
+import re
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -7,10 +8,9 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.variables import Arrays
-
-# Weight decay would pull heads towards the query pixel, towards uniform attention, and gates half open.
-NOT_DECAYED = ("centre", "spread", "gate")
+from attn_cnn_jax.arrays import Arrays
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.encodings import REGISTRY
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
@@ -46,8 +46,10 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
 
 
 def decayed(parameters: Arrays) -> dict[str, bool]:
-    """Which parameters weight decay applies to: all but the heads' centres, spreads and gates."""
-    return {name: name.rpartition(".")[2] not in NOT_DECAYED for name in parameters}
+    """Which parameters weight decay applies to: all but those that attention layers and encodings name."""
+    spared = {f"attention.{name}" for name in SelfAttention.not_decayed}
+    spared |= {f"attention.position.{name}" for kind in REGISTRY.values() for name in kind.not_decayed}
+    return {name: re.sub(r"^blocks\.\d+\.", "", name) not in spared for name in parameters}
 
 
 def create_optimizer(

@@ -15,10 +15,9 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.config import create_model, with_defaults
+from attn_cnn_jax.config.network import grid, heads_by_layer
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.classifier import heads_by_layer
 from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import Arrays, join, split
@@ -29,7 +28,7 @@ from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness")
-MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "kernel", "dtype", *INITIAL)
+MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "implementation", "dtype", *INITIAL)
 
 
 def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[ConfigDict, nnx.Module]:
@@ -65,17 +64,17 @@ def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[C
     if config.model.name == "resnet":
         return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics)
     counts = heads_by_layer(first.config.model)
-    chosen = choose(config, parameters, counts)
+    chosen = choose(config, first.model, counts)
     if config.start.prune:
         check_some_left(counts, chosen)
-        parameters = prune(parameters, counts, chosen)
+        parameters = prune(first.model, chosen)
         counts = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
     config = resolved(config, counts, chosen)
     # Not the first run's seed alone: that would put the heads back where they came from.
     key = jax.random.fold_in(jax.random.key(seed), 2)
     fresh = create_model(config.model, rngs=nnx.Rngs(key))
     if config.start.reset:
-        parameters = reset(parameters, split(fresh)[1], counts, chosen)
+        parameters = reset(first.model, split(fresh)[1], chosen)
     return config, with_arrays(fresh, parameters, statistics)
 
 
@@ -113,12 +112,12 @@ def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nn
     return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
 
 
-def choose(config: ConfigDict, parameters: Arrays, counts: tuple[int, ...]) -> Heads:
+def choose(config: ConfigDict, model: nnx.Module, counts: tuple[int, ...]) -> Heads:
     """The heads to prune or reset: those that `config.start.heads` names, or else the degenerate ones."""
     if not (config.start.prune or config.start.reset):
         return {}
     if not config.start.heads:
-        return degenerate_heads(parameters)
+        return degenerate_heads(model, grid(config.model))
     chosen: dict[int, set[int]] = {}
     for layer, head in config.start.heads:
         if layer > len(counts) or head > counts[layer - 1]:
@@ -174,15 +173,16 @@ def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
         )
 
 
-def fixed_entries(config: ConfigDict, parameters: Arrays) -> dict[str, np.ndarray]:
+def fixed_entries(config: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray]:
     """Which entries of the parameters training leaves alone, see pruning.fixed: those of surviving heads."""
     free: dict[int, set[int]] = {}
     if config.start.reset:
         for layer, head in config.start.heads:
             free.setdefault(layer - 1, set()).add(head - 1)
+    if config.model.name != "attention":
+        return {}
     return fixed(
-        parameters,
-        heads_by_layer(config.model) if config.model.name == "attention" else (),
+        model,
         free,
         positions=config.start.freeze_positions,
         values=config.start.freeze_values,

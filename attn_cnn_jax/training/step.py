@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import Spec
+from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
 from attn_cnn_jax.models.merging import merged
-from attn_cnn_jax.models.pruning import covariance_penalty
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.seeds import over_seeds
@@ -121,7 +121,7 @@ def create_train_steps(
 
         def mean_loss(parameters):
             model = join(skeleton, parameters, state.statistics)
-            loss, right = losses(model(images, key=dropout_key), labels)
+            loss, right = losses(model(images, key=dropout_key)[0], labels)
             loss = loss.mean()
             penalty = weight * covariance_penalty(parameters) if weight else 0.0
             return loss + penalty, (loss, right.mean(dtype=jnp.float32), split(model)[2])
@@ -174,7 +174,7 @@ def create_evaluate(
             counts = positions < count
             indices = jnp.minimum(positions, count - 1)
             images = normalise(pictures.images[indices], spec.mean, spec.std, jnp.dtype(config.model.dtype))
-            loss, right = losses(model(images), pictures.labels[indices])
+            loss, right = losses(model(images)[0], pictures.labels[indices])
             loss_sum, right_sum = sums
             loss_sum += jnp.where(counts, loss, 0).sum().astype(loss_sum.dtype)
             return (loss_sum, right_sum + (counts & right).sum(dtype=jnp.int32)), None

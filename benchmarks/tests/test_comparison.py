@@ -9,8 +9,7 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.analysis.summary import count_parameters
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models import create_model
+from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.variables import join, split
 from benchmarks import children, comparison, inference, rates, train_step
 from benchmarks.rates import flops_a_picture
@@ -114,7 +113,7 @@ def test_operations_of_one_layer_by_hand():
 @pytest.mark.parametrize("encoding", comparison.ENCODINGS)
 def test_operations_of_training_are_xlas_up_to_elementwise_work(encoding):
     sizes = {"hidden_size": 200, "intermediate_size": 256, "num_heads": 3, "num_layers": 2, "image_shape": (16, 32, 3)}
-    model = attention_config(kernel="dense", **sizes, **comparison.ENCODINGS[encoding]).model
+    model = attention_config(implementation="dense", **sizes, **comparison.ENCODINGS[encoding]).model
     skeleton, *arrays = split(nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))))
     picture = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
     loss = lambda parameters, statistics, picture: join(skeleton, parameters, statistics)(picture).sum()  # noqa: E731

@@ -1,4 +1,4 @@
-"""Exponents of exact power laws are found; sizes, kernels and what does not fit are rows."""
+"""Exponents of exact power laws are found; sizes, implementations and what does not fit are rows."""
 
 import json
 
@@ -28,14 +28,16 @@ def test_exponents_of_exact_power_laws(power):
 
 
 def test_exponents_are_in_pixels_and_of_training_that_fits():
-    def row(kernel, side, seconds, task="training"):
-        return {"kernel": kernel, "task": task, "side": side, "seconds": seconds, "MiB": 2.0 * side**2}
+    def row(implementation, side, seconds, task="training"):
+        return {"implementation": implementation, "task": task, "side": side, "seconds": seconds, "MiB": 2.0 * side**2}
 
     rows = [row("factorised", side, 0.1 * side**3) for side in (16, 32, 128)]
     rows += [row("factorised", 224, 1.0, "inference"), row("dense", 16, 1.0), row("dense", 32, 8.0)]
-    rows.append({"kernel": "dense", "task": "training", "side": 64, "seconds": "out of memory"})
-    found = {(fit["kernel"], fit["quantity"]): fit for fit in scaling.exponents(rows)}
-    assert set(found) == {(kernel, quantity) for kernel in ("factorised", "dense") for quantity in ("time", "memory")}
+    rows.append({"implementation": "dense", "task": "training", "side": 64, "seconds": "out of memory"})
+    found = {(fit["implementation"], fit["quantity"]): fit for fit in scaling.exponents(rows)}
+    assert set(found) == {
+        (implementation, quantity) for implementation in ("factorised", "dense") for quantity in ("time", "memory")
+    }
     assert found["factorised", "time"]["sizes"] == "256 to 16384 pixels"
     assert found["factorised", "time"]["exponent"] == pytest.approx(1.5)
     assert found["factorised", "time"]["of the two largest"] == pytest.approx(1.5)
@@ -44,9 +46,11 @@ def test_exponents_are_in_pixels_and_of_training_that_fits():
 
 
 def test_kernels_run_up_to_the_sides_asked_for():
-    options = scaling.parse(["--kernels", "factorised", "dense", "blocked", "--dense_up_to=64", "--blocked_up_to=16"])
+    options = scaling.parse(
+        ["--implementations", "factorised", "dense", "blocked", "--dense_up_to=64", "--blocked_up_to=16"]
+    )
     found = [
-        (task, config.model.kernel, config.model.image_shape[0], config.model.num_layers)
+        (task, config.model.implementation, config.model.image_shape[0], config.model.num_layers)
         for task, config in scaling.settings(options)
     ]
     assert found == [
@@ -58,7 +62,7 @@ def test_kernels_run_up_to_the_sides_asked_for():
 
 
 def test_table_and_json(in_this_process, tmp_path, capsys):
-    sides = ["--kernels", "dense", "--sides", "2", "4", "--forward", "6", "--repeats=1"]
+    sides = ["--implementations", "dense", "--sides", "2", "4", "--forward", "6", "--repeats=1"]
     assert scaling.main([*sides, f"--json={tmp_path / 'found.json'}", *TINY]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert [(row["task"], row["pixels"]) for row in found["rows"]] == [
@@ -76,5 +80,5 @@ def test_table_and_json(in_this_process, tmp_path, capsys):
 
 def test_what_does_not_fit_is_a_row(monkeypatch, capsys):
     monkeypatch.setattr(scaling, "alone", lambda *arguments, memory_limit: children.OUT_OF_MEMORY)
-    assert scaling.main(["--sides", "2", "--forward", "0", "--kernels", "dense", *TINY]) == 0
+    assert scaling.main(["--sides", "2", "--forward", "0", "--implementations", "dense", *TINY]) == 0
     assert children.OUT_OF_MEMORY in capsys.readouterr().out

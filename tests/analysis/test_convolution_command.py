@@ -10,9 +10,8 @@ from flax import nnx
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, pictures
 from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.checkpoints import TrainState
@@ -95,7 +94,7 @@ def test_first_layers_are_replaced_in_order(workdir):
     attention = [jnp.asarray(layer) for layer in run.attention()]
     np.testing.assert_allclose(replace_first(run.model, attention)(x), run.model(x), atol=1e-5)
     given = [substitute(layer, 1, "zeros") for layer in attention]
-    one, both = (np.asarray(replace_first(run.model, given[:n])(x)) for n in (1, 2))
+    one, both = (np.asarray(replace_first(run.model, given[:n])(x)[0]) for n in (1, 2))
     by_hand = nnx.clone(run.model)
     maps = run.model.blocks[0].attention.merged_maps()
     own = given[0][:, 0, 0, 0, 0]  # K=1: every pixel for itself

@@ -6,9 +6,8 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.analysis import summary
-from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 
 PARAMETERS = {
     "resnet18": 11_173_962,
@@ -67,7 +66,7 @@ def test_full_count_of_attention_networks_is_xlas_up_to_elementwise_work(network
     channels takes 640, and twice where it fuses it into two readers: never less than our count, and at most 3% more.
     """
     sizes = {"hidden_size": 320, "intermediate_size": 400, "num_heads": 3, "num_layers": 1, "image_shape": (16, 32, 3)}
-    model = attention_config(kernel="dense", **(sizes | network)).model
+    model = attention_config(implementation="dense", **(sizes | network)).model
     full = summary.count_flops(model).full
     assert full <= flops_of_xla(model) <= 1.03 * full
 

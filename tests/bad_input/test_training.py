@@ -121,7 +121,7 @@ COMBINATIONS = [
     ("model.init=grid --config.model.encoding=learned", "which has no centres"),
     ("model.init_values=identity", "'random' unless"),
     ("model.share_tables=True", "has no tables"),
-    ("model.kernel=factorised --config.model.encoding=relative", "only quadratic and learned"),
+    ("model.implementation=factorised --config.model.encoding=relative", "only quadratic and learned"),
     ("model.encoding=absolute_sinusoidal --config.model.hidden_size=6", "a multiple of 4"),
     ("model.dtype=float64", "float32 or bfloat16"),
     ("model.num_classes=11", "allowed is 10 for digits"),

@@ -185,7 +185,7 @@ def test_a_section_that_is_no_section_is_refused():
     assert "batch_size, " in said
 
 
-FACTORISED = {"kernel": "factorised", "attention_dropout": 0.0}
+FACTORISED = {"implementation": "factorised", "attention_dropout": 0.0}
 FACTORS = {"attention_dropout_on": "factors"}
 IMPOSSIBLE = [
     ({"downsample": 3}, "downsample=3: allowed is a divisor of both sides of the 32x32 pictures"),
@@ -197,11 +197,17 @@ IMPOSSIBLE = [
     ({"share_tables": True}, "share_tables=True: allowed is False for encoding 'quadratic', which has no tables"),
     ({"encoding": "absolute_sinusoidal", "hidden_size": 402}, "hidden_size=402: allowed is a multiple of 4"),
     (
-        {"kernel": "factorised"},
-        "kernel='factorised': allowed is 'auto', 'dense', 'blocked', or set attention_dropout=0",
+        {"implementation": "factorised"},
+        "implementation='factorised': allowed is 'auto', 'dense', 'blocked', or set attention_dropout=0",
     ),
-    (FACTORISED | {"content": True}, "kernel='factorised': allowed is 'auto', 'dense' or 'blocked': only quadratic"),
-    (FACTORISED | {"encoding": "quadratic_generalized"}, "kernel='factorised': allowed is 'auto', 'dense' or 'bl"),
+    (
+        FACTORISED | {"content": True},
+        "implementation='factorised': allowed is 'auto', 'dense' or 'blocked': only quadratic",
+    ),
+    (
+        FACTORISED | {"encoding": "quadratic_generalized"},
+        "implementation='factorised': allowed is 'auto', 'dense' or 'bl",
+    ),
     (FACTORS | {"content": True}, "attention_dropout_on='factors': allowed is 'probabilities': only quadratic"),
     (FACTORS | {"encoding": "relative"}, "attention_dropout_on='factors': allowed is 'probabilities': only quadratic"),
     ({"dtype": "float64"}, "dtype='float64': allowed is float32 or bfloat16"),
@@ -218,8 +224,8 @@ POSSIBLE = [
     {"encoding": "quadratic", "hidden_size": 402},
     FACTORISED,
     FACTORISED | {"encoding": "learned"},
-    FACTORS | {"kernel": "factorised"},
-    {"encoding": "relative", "kernel": "blocked"},
+    FACTORS | {"implementation": "factorised"},
+    {"encoding": "relative", "implementation": "blocked"},
     {"dtype": "bfloat16"},
 ]
 

@@ -7,8 +7,7 @@ import jax
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, complete, validate
-from attn_cnn_jax.models import create_model
+from attn_cnn_jax.config import attention_config, complete, create_model, validate
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.py"))

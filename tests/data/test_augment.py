@@ -5,8 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attn_cnn_jax.data import augment
+
+run = jax.jit(augment.augment, static_argnames=("crop_padding", "flip"))
 
 
 def pictures(count, shape=(32, 32, 3)):
@@ -28,12 +31,19 @@ def augment_by_loop(images, offsets, flips, padding):
     return out
 
 
-@pytest.mark.parametrize("shape", [(32, 32, 3), (8, 8, 1), (5, 9, 2)])
-@pytest.mark.parametrize("padding", [0, 1, 4])
-@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "padding", "flip"),
+    [
+        ((32, 32, 3), 4, True),  # of CIFAR
+        ((8, 8, 1), 1, False),  # of digits
+        ((5, 9, 2), 4, True),
+        ((5, 9, 2), 1, False),
+        ((5, 9, 2), 0, True),
+        ((5, 9, 2), 0, False),
+    ],
+)
 def test_every_pixel_is_that_of_the_loop(shape, padding, flip):
     key, images = jax.random.key(3), pictures(16, shape)
-    run = jax.jit(augment.augment, static_argnames=("crop_padding", "flip"))
     got = run(key, images, crop_padding=padding, flip=flip)
     offsets, flips = map(np.asarray, augment.draw(key, 16, padding))
     assert got.dtype == jnp.uint8
@@ -55,13 +65,22 @@ def test_offsets_are_uniform_over_0_to_8_and_half_are_flipped():
 
 
 def test_another_key_gives_other_pictures_and_the_same_key_the_same():
-    images = pictures(8)
+    images = pictures(16)
+    first, again, other = (np.asarray(run(jax.random.key(k), images, crop_padding=4, flip=True)) for k in (1, 1, 2))
+    chex.assert_trees_all_equal(first, again)
+    assert (first != other).any(axis=(1, 2, 3)).sum() >= 15
 
-    def run(seed):
-        return np.asarray(augment.augment(jax.random.key(seed), images, crop_padding=4, flip=True))
 
-    chex.assert_trees_all_equal(run(1), run(1))
-    assert (run(1) != run(2)).any(axis=(1, 2, 3)).sum() >= 7
+def test_the_same_pictures_on_1_2_and_8_devices_and_none_travels():
+    key, images = jax.random.key(5), pictures(16)
+    alone = np.asarray(run(key, images, crop_padding=4, flip=True))
+    for count in (2, 8):
+        sharding = NamedSharding(Mesh(np.array(jax.devices()[:count]), ("data",)), PartitionSpec("data"))
+        spread = jax.device_put(images, sharding)
+        compiled = run.lower(key, spread, crop_padding=4, flip=True).compile()
+        assert "all-gather" not in compiled.as_text()
+        assert "all-reduce" not in compiled.as_text()
+        chex.assert_trees_all_equal(np.asarray(compiled(key, spread)), alone)
 
 
 def test_the_padding_is_black_before_normalisation():
@@ -80,9 +99,3 @@ def test_normalise_is_the_formula_in_float64():
     half = augment.normalise(images, mean, std, jnp.bfloat16)
     assert half.dtype == jnp.bfloat16
     np.testing.assert_allclose(half.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
-
-
-def test_strict_promotion_is_kept():
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        images = augment.augment(jax.random.key(0), jnp.asarray(pictures(2)), crop_padding=4, flip=True)
-        augment.normalise(images, (0.5,) * 3, (0.2,) * 3)

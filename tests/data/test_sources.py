@@ -6,7 +6,6 @@ import stat
 import numpy as np
 import pytest
 
-from attn_cnn_jax.cli import prepare
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.preparation import cache
 from attn_cnn_jax.errors import UserError
@@ -16,7 +15,7 @@ from tests.support import cifar_archives
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     root = tmp_path_factory.mktemp("prepared")
-    prepare.prepare("cifar10", cifar_archives.write(root / "a.tar.gz"), root, say=lambda line: None)
+    cifar_archives.prepare(root)
     return root
 
 
@@ -36,7 +35,7 @@ def assert_damaged(root):
         sources.load("cifar10", root, download=False)
     first, second = str(caught.value).splitlines()
     assert f"{root}/cifar10/3.0.2 is damaged" in first
-    assert f"python -m attn_cnn_jax.cli.prepare cifar10 --data_dir {root} --replace" in second
+    assert f"`attn-cnn prepare cifar10 --replace --data-dir {root}`" in second
 
 
 def test_a_missing_shard(root):
@@ -53,7 +52,7 @@ def test_a_cut_shard(root, fraction):
 
 def test_a_flipped_shard_is_found_even_when_a_cache_is_there(root):
     sources.load("cifar10", root)
-    assert cache.read(root / "cifar10" / "3.0.2")
+    assert (root / "cifar10" / "3.0.2" / "arrays.npz").exists()
     data = bytearray(shard(root).read_bytes())
     data[len(data) // 10] ^= 0xFF
     shard(root).write_bytes(data)
@@ -92,13 +91,13 @@ def test_a_damaged_description(root, text):
 
 def test_a_missing_description_counts_as_not_prepared(root):
     (root / "cifar10" / "3.0.2" / "dataset_info.json").unlink()
-    with pytest.raises(UserError, match=r"is not in .*\nThree ways on"):
+    with pytest.raises(UserError, match=r"is not in .*\nRun again with network access"):
         sources.load("cifar10", root, download=False)
 
 
 def test_the_cache_gives_the_same_and_is_really_used(root, monkeypatch):
     first = sources.load("cifar10", root)
-    monkeypatch.setattr(sources, "_read", None)
+    monkeypatch.setattr(sources, "decode", None)
     second = sources.load("cifar10", root)
     for one, two in zip((*first.train, *first.test), (*second.train, *second.test), strict=True):
         assert one.dtype == two.dtype
@@ -118,13 +117,52 @@ def test_a_damaged_cache_is_no_cache(root, place, damage):
     np.testing.assert_array_equal(sources.load("cifar10", root).train.images, first.train.images)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: arrays["test_labels"].__setitem__(3, 255),
+        lambda arrays: arrays["train_labels"].__setitem__(0, -1),
+        lambda arrays: arrays.update(train_images=arrays["train_images"][:, :4, :4]),
+        lambda arrays: arrays.update(train_images=arrays["train_images"] / 255),
+        lambda arrays: arrays.update(train_images=arrays["train_images"][1:]),
+        lambda arrays: arrays.update(test_labels=arrays["test_labels"].astype(np.float32)),
+        lambda arrays: arrays.update(test_labels=arrays["test_labels"][:, None]),
+        lambda arrays: arrays.update(test_images=arrays["test_images"][:0], test_labels=arrays["test_labels"][:0]),
+        lambda arrays: arrays.pop("test_labels"),
+    ],
+)
+def test_a_cache_of_impossible_arrays_is_made_again(root, change, caplog):
+    first = sources.load("cifar10", root)
+    folder = root / "cifar10" / "3.0.2"
+    arrays = cache.read(folder, cache.stamp(folder))
+    change(arrays)
+    cache.write(folder, arrays, cache.stamp(folder))
+    caplog.clear()
+    assert sources.fingerprint(sources.load("cifar10", root)) == sources.fingerprint(first)
+    assert [record for record in caplog.records if "reduced copy" not in record.getMessage()] == []
+    assert sources.read_cached("cifar10", root)  # the cache is whole again
+
+
 def test_no_cache_is_made_of_data_that_changed_while_it_was_read(root):
     folder = root / "cifar10" / "3.0.2"
-    arrays = {key: np.zeros(1) for key in cache._KEYS}
-    cache.write(folder, arrays, "another fingerprint")
+    arrays = {key: np.zeros(1) for key in cache.KEYS}
+    cache.write(folder, arrays, "another stamp")
     assert not list(folder.glob("arrays*"))
-    cache.write(folder, arrays, cache.fingerprint(folder))
+    cache.write(folder, arrays, cache.stamp(folder))
     assert [path.name for path in folder.glob("arrays*")] == ["arrays.npz"]
+
+
+def test_a_cache_of_data_that_changed_meanwhile_is_not_taken(root, monkeypatch):
+    sources.load("cifar10", root)
+    read = cache.read
+
+    def read_while_another_process_replaces(folder, made_from):
+        arrays = read(folder, made_from)
+        shard(root).touch()
+        return arrays
+
+    monkeypatch.setattr(cache, "read", read_while_another_process_replaces)
+    assert sources.read_cached("cifar10", root) is None
 
 
 def test_a_cache_that_cannot_be_written_is_left_out(root, monkeypatch):
@@ -154,6 +192,38 @@ def test_the_default_directory_is_that_of_tfds(tmp_path, monkeypatch):
     assert stat.S_ISDIR((tmp_path / "digits" / "1.0.0").stat().st_mode)
 
 
+def test_a_fingerprint_is_of_the_data_and_not_of_how_it_came_here(tmp_path):
+    """Binary and python archives of the same pictures, decoded or cached, in another folder."""
+    prints = set()
+    for kind in ("binary", "python"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        cifar_archives.prepare(folder, kind=kind)
+        prints |= {sources.fingerprint(sources.load("cifar10", folder)) for decoded_or_cached in range(2)}
+    assert prints == {FIRST_FINGERPRINT}
+
+
+def test_every_change_of_the_data_changes_the_fingerprint(root):
+    data = sources.load("cifar10", root)
+    train, test = data.train, data.test
+    inverted, moved, swapped = 255 - train.images, train.images.copy(), np.roll(train.labels, 1)
+    moved[7, 31, 31, 2] ^= 1
+    others = [
+        data,
+        data._replace(train=train._replace(images=inverted)),
+        data._replace(train=train._replace(images=moved)),
+        data._replace(train=train._replace(labels=swapped)),
+        data._replace(train=sources.Split(train.images[:-1], train.labels[:-1])),
+        data._replace(train=test, test=train),
+        data._replace(test=sources.Split(test.images[::-1], test.labels[::-1])),
+        data._replace(test=sources.Split(test.images.reshape(7, 16, 64, 3), test.labels)),
+    ]
+    assert len({sources.fingerprint(other) for other in others}) == len(others)
+    contiguous = data._replace(train=train._replace(images=np.asfortranarray(train.images)))
+    assert sources.fingerprint(contiguous) == sources.fingerprint(data)
+
+
+FIRST_FINGERPRINT = "ac99f0bff81862d30cca2f918aa67e57"
 FIRST_CHOICE = [2, 3, 11, 13, 20]
 
 

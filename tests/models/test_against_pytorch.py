@@ -8,9 +8,8 @@ import optax
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.interop.names import to_pytorch
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
@@ -74,7 +73,7 @@ def test_logits_and_every_gradient_agree(name):
     images, labels = batch(SIZES["image_shape"], 5)
 
     def loss(parameters):
-        logits = join(skeleton, parameters, {})(jnp.asarray(images))
+        logits = join(skeleton, parameters, {})(jnp.asarray(images))[0]
         return losses(logits, jnp.asarray(labels))[0].mean(), logits
 
     (_, logits), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(parameters)
@@ -103,7 +102,7 @@ def test_ten_steps_of_sgd_with_warmup_and_weight_decay_agree(name):
     @jax.jit
     def step(parameters, state):
         def loss(parameters):
-            logits = join(skeleton, parameters, {})(jnp.asarray(images))
+            logits = join(skeleton, parameters, {})(jnp.asarray(images))[0]
             return losses(logits, jnp.asarray(labels))[0].mean()
 
         value, gradients = jax.value_and_grad(loss)(parameters)
@@ -134,7 +133,7 @@ def test_resnet_agrees_with_pytorch(depth):
     load(network, parameters, statistics, blocks_a_stage=BLOCKS[depth])
     images, _ = batch((16, 12, 3), 10)
     network.eval()
-    ours = jax.jit(lambda x: join(skeleton, parameters, statistics)(x))(jnp.asarray(images))
+    ours = jax.jit(lambda x: join(skeleton, parameters, statistics)(x)[0])(jnp.asarray(images))
     assert relative_error(ours, network(torch.tensor(images)).detach().numpy()) < 1e-10
 
 
@@ -148,7 +147,7 @@ def test_resnet_trains_on_batch_statistics_as_pytorch_does():
     @jax.jit
     def forward(images):
         model = join(skeleton, parameters, statistics)
-        return model(images, key=jax.random.key(0)), split(model)[2]
+        return model(images, key=jax.random.key(0))[0], split(model)[2]
 
     logits, moved = forward(jnp.asarray(images))
     network.train()

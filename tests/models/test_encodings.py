@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.encodings.content import RELATIVE_TERMS
+from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from tests.support import numpy_attention as naive
 
 HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 4, 3
@@ -115,7 +114,7 @@ def test_attention_is_the_softmax_of_the_papers_scores(case):
     layer, x = layer_and_picture(**case)
     expected = naive.softmax_over_keys(naive_scores(layer, x))
     got = layer.probabilities(x[None])
-    assert (got.ndim == 4) == layer.depends_on_content
+    assert (got.ndim == 6) == layer.depends_on_content
     got = got[0] if layer.depends_on_content else got
     chex.assert_trees_all_close(got.reshape(expected.shape), expected, rtol=1e-12)
 
@@ -151,7 +150,7 @@ def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre(
     layer, _ = layer_and_picture(encoding="quadratic", image_shape=(31, 31, 3))
     layer.position.centre[...] = jnp.array([[2.0, -1.0], [0.5, 0.25]])
     layer.position.spread[...] = jnp.array([1.0, 0.8])
-    attention = layer.probabilities(jax.ShapeDtypeStruct((1, 31, 31, 0), jnp.float64)).reshape(2, 31, 31, 31, 31)
+    attention = layer.position_probabilities((31, 31))
     row, column = np.meshgrid(np.arange(31) - 15, np.arange(31) - 15, indexing="ij")
     for h, spread in enumerate((1.0, 0.8)):
         p = np.asarray(attention[h, 15, 15])

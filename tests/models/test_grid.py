@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, validate
+from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
 from attn_cnn_jax.theorem.bounds import attention_bound
@@ -84,7 +83,7 @@ def test_gate_weighs_two_softmaxes():
     position, content = softmax(attention.position_terms(SIZE, SIZE)), softmax(attention.content_terms(x))
     np.testing.assert_array_equal(attention.gate[...], np.ones(3))
     attention.gate[...] = jnp.array([-50.0, 0.0, 50.0])
-    mixed = attention.probabilities(x)
+    mixed = attention.probabilities(x).reshape(2, 3, pixels, pixels)
     np.testing.assert_allclose(mixed[:, 0], content[:, 0], atol=1e-12)
     np.testing.assert_allclose(mixed[:, 1], (content[:, 1] + position[None, 1]) / 2, atol=1e-12)
     np.testing.assert_allclose(mixed[:, 2], np.broadcast_to(position[None, 2], mixed[:, 2].shape), atol=1e-12)

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 from scipy import stats
 
-from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.models import create_model, variables
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.models import variables
 from attn_cnn_jax.models.layers import linear
 
 # One layer and many heads: a thousand centres and spreads show a standard deviation to a few percent.

@@ -11,7 +11,6 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from scipy import stats
 
-from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.models.classifier import Block, space_to_depth
 from attn_cnn_jax.models.layers import dropout, linear, random_uint16
 
@@ -122,9 +121,9 @@ def test_space_to_depth_loses_nothing():
 
 def block(dtype="float32"):
     """A block of 16 channels without attention. (The other generator of random bits compiles faster.)"""
-    config = attention_config(hidden_size=16, intermediate_size=24, dtype=dtype).model
     nothing = lambda x, key: jnp.zeros_like(x)  # noqa: E731
-    return Block(nothing, config, rngs=nnx.Rngs(jax.random.key(0, impl="unsafe_rbg")))
+    rngs = nnx.Rngs(jax.random.key(0, impl="unsafe_rbg"))
+    return Block(nothing, hidden_size=16, intermediate_size=24, dtype=dtype, rngs=rngs)
 
 
 @pytest.mark.parametrize("name", ["attention_norm", "output_norm"])

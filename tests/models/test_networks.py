@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.models import create_model, variables
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.models import variables
+from attn_cnn_jax.models.classifier import space_to_depth
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
 NETWORKS = {
@@ -41,7 +42,8 @@ def abstract_resnet(**model):
 
 @functools.partial(jax.jit, static_argnames=("graph", "return_attention"))
 def merged(graph, state, images, key=None, return_attention=False):
-    return nnx.merge(graph, state, copy=True)(images, key=key, return_attention=return_attention)
+    logits, intermediates = nnx.merge(graph, state, copy=True)(images, key=key)
+    return (logits, [layer["attention"] for layer in intermediates["layers"]]) if return_attention else logits
 
 
 def apply(model, images, **kwargs):
@@ -62,6 +64,46 @@ def test_attention_sums_to_one_over_keys_and_has_a_picture_axis_where_it_reads_t
         assert layer.std() > 1e-3  # not uniform
         if name not in POSITION_ONLY:
             assert not jnp.allclose(layer[0], layer[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["quadratic", "learned and content", "relative"])
+def test_intermediates_are_what_the_network_computed(name):
+    model = network(name, num_layers=2)
+    logits, found = jax.jit(lambda state, x: nnx.merge(nnx.graphdef(model), state, copy=True)(x))(
+        nnx.state(model), PICTURES
+    )
+    first, second = found["layers"]
+    chex.assert_trees_all_close(found["pixel_logits"].mean(axis=(1, 2)), logits, atol=1e-5)
+    chex.assert_trees_all_equal(first["input"], found["embedding"])
+    chex.assert_trees_all_equal(second["input"], first["output"])
+    chex.assert_trees_all_close(model.blocks[1](second["input"]), second["output"], atol=1e-5)
+    terms = [jnp.broadcast_to(term, (2, 3, 2, 3, 2, 3)) for term in first["content_scores"].values()]
+    terms += [jnp.broadcast_to(term[None], (2, 3, 2, 3, 2, 3)) for term in first["position_scores"].values()]
+    expected = jax.nn.softmax(sum(terms).reshape(2, 3, 2, 3, 6)).reshape(terms[0].shape)
+    chex.assert_trees_all_close(jnp.broadcast_to(first["attention"], expected.shape), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["generalised", "learned and content"])
+def test_intermediates_that_nobody_reads_cost_nothing_under_jit(name):
+    model = network(name)
+    graph, state = nnx.split(model)
+
+    def by_hand(state, images):
+        model = nnx.merge(graph, state, copy=True)
+        x = model.embedding(space_to_depth(images, model.downsample))
+        for block in model.blocks:
+            x = block(x)
+        return model.classifier(x.mean(axis=(1, 2)))
+
+    def flops(function):
+        return jax.jit(function).lower(state, PICTURES).compile().cost_analysis()["flops"]
+
+    used, read = (
+        flops(lambda state, x: merged(graph, state, x)),
+        flops(lambda state, x: merged(graph, state, x, None, True)),
+    )
+    assert used == flops(by_hand)
+    assert read >= used
 
 
 @pytest.mark.parametrize("name", POSITION_ONLY)
@@ -99,7 +141,7 @@ def test_bfloat16_resnet_has_float32_parameters_and_logits_and_bfloat16_activati
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
     images = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.bfloat16)
     with jax.numpy_dtype_promotion("standard"):
-        logits = nnx.eval_shape(lambda model, images: model(images), model, images)
+        logits = nnx.eval_shape(lambda model, images: model(images)[0], model, images)
         stem = nnx.eval_shape(lambda model, images: model.stem_norm(model.stem(images), True), model, images)
     assert (logits.dtype, stem.dtype) == (jnp.float32, jnp.bfloat16)
 
@@ -161,7 +203,7 @@ def test_gradients_go_through_join_to_every_parameter(name):
 
     @jax.jit
     def gradients(parameters):
-        return jax.grad(lambda p: jnp.square(variables.join(skeleton, p, statistics)(PICTURES)).sum())(parameters)
+        return jax.grad(lambda p: jnp.square(variables.join(skeleton, p, statistics)(PICTURES)[0]).sum())(parameters)
 
     for key, gradient in gradients(parameters).items():
         assert gradient.shape == parameters[key].shape
@@ -206,7 +248,7 @@ def test_shared_tables_are_one_variable():
 
 def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
     """Input, what dense reads and gives, what each feed-forward map reads and gives: no masks, no statistics."""
-    model = attention_config(**SIZES | NETWORKS["quadratic"], attention_dropout=0.0, kernel="factorised").model
+    model = attention_config(**SIZES | NETWORKS["quadratic"], attention_dropout=0.0, implementation="factorised").model
     block, key = create_model(model, rngs=nnx.Rngs(0)).blocks[0], jax.random.key(0)
     graph, state = nnx.split(block)
 

@@ -7,9 +7,12 @@ import pytest
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models import create_model, pruning
+from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.models import pruning
+from attn_cnn_jax.models.encodings import GeneralizedQuadratic, Quadratic
+from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty, precision_eigenvalues
 from attn_cnn_jax.models.variables import join, split
+from tests.support.networks import logits_of
 
 ENCODINGS = {
     "quadratic": {},
@@ -53,36 +56,39 @@ def test_the_pruned_network_computes_what_zero_value_maps_compute(name):
     zeroed = {name: np.array(array) for name, array in parameters.items()}
     for layer, heads in REMOVED.items():
         value_maps(zeroed, layer)[list(heads)] = 0
-    expected = join(skeleton, zeroed, statistics)(images)
+    expected = logits_of(join(skeleton, zeroed, statistics), images)
 
     smaller = split(create_model(model_config(LEFT, **ENCODINGS[name]), rngs=nnx.Rngs(5)))[0]
-    pruned = pruning.prune(parameters, COUNTS, REMOVED)
-    found = join(smaller, pruned, statistics)(images)
+    pruned = pruning.prune(network, REMOVED)
+    found = logits_of(join(smaller, pruned, statistics), images)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
-    assert np.abs(found - network(images)).max() > 1e-3  # the heads did matter
+    assert np.abs(found - logits_of(network, images)).max() > 1e-3  # the heads did matter
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_parameter_with_heads_is_known(name):
     """A network of five heads instead of four differs in exactly the axes that pruning cuts."""
-    sizes = {}
+    sizes, axes = {}, {}
     for heads in (4, 5):
         with jax.enable_x64(True):
             model = nnx.eval_shape(lambda: create_model(model_config(heads, **ENCODINGS[name]), rngs=nnx.Rngs(0)))  # noqa: B023
+            axes = pruning.head_axes(model.blocks[0].attention)
             sizes[heads] = {key: array.shape for key, array in split(model)[1].items()}
     for key, shape in sizes[4].items():
         part = key.partition(".attention.")[2]
         changed = [axis for axis in range(len(shape)) if shape[axis] != sizes[5][key][axis]]
-        assert changed == ([pruning.HEAD_AXIS[part]] if part in pruning.HEAD_AXIS else [])
+        assert changed == ([axes[part]] if part in axes else [])
 
 
 def test_resetting_changes_these_heads_and_no_others():
     config = model_config(4, encoding="quadratic_generalized", dtype="float32")
-    parameters, fresh = (split(create_model(config, rngs=nnx.Rngs(seed)))[1] for seed in (0, 1))
-    found = pruning.reset(parameters, fresh, COUNTS, REMOVED)
+    network, other = (create_model(config, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+    parameters, fresh = split(network)[1], split(other)[1]
+    found = pruning.reset(network, fresh, REMOVED)
+    axes = pruning.head_axes(network.blocks[0].attention)
     for name in parameters:
         part = name.partition(".attention.")[2]
-        if part not in pruning.HEAD_AXIS:
+        if part not in axes:
             np.testing.assert_array_equal(found[name], parameters[name])
             continue
         layer = int(name.split(".")[1])
@@ -93,23 +99,23 @@ def test_resetting_changes_these_heads_and_no_others():
 
 
 def test_what_is_fixed_is_positions_and_value_maps_of_all_other_heads():
-    parameters = split(create_model(model_config(4, dtype="float32"), rngs=nnx.Rngs(0)))[1]
-    found = pruning.fixed(parameters, COUNTS, {1: {2}}, positions=True, values=False)
+    network = create_model(model_config(4, dtype="float32"), rngs=nnx.Rngs(0))
+    found = pruning.fixed(network, {1: {2}}, positions=True, values=False)
     assert set(found) == {f"blocks.{n}.attention.position.{kind}" for n in (0, 1) for kind in ("centre", "spread")}
     assert found["blocks.0.attention.position.centre"].all()
     np.testing.assert_array_equal(found["blocks.1.attention.position.spread"], [True, True, False, True])
-    found = pruning.fixed(parameters, COUNTS, {1: {2}}, positions=False, values=True)
+    found = pruning.fixed(network, {1: {2}}, positions=False, values=True)
     assert set(found) == {f"blocks.{n}.attention.output.kernel" for n in (0, 1)}
     np.testing.assert_array_equal(
         found["blocks.1.attention.output.kernel"][:, 0], np.repeat([True, True, False, True], 8)
     )
-    assert pruning.fixed(parameters, COUNTS, {}, positions=False, values=False) == {}
+    assert pruning.fixed(network, {}, positions=False, values=False) == {}
 
 
 @pytest.mark.usefixtures("float64")
 def test_eigenvalues_are_those_of_s_s_transposed():
     spread = jax.random.normal(jax.random.key(0), (50, 2, 2), jnp.float64)
-    smallest, largest = pruning.precision_eigenvalues(spread)
+    smallest, largest = precision_eigenvalues(spread)
     expected = np.linalg.eigvalsh(spread @ spread.swapaxes(-1, -2))
     np.testing.assert_allclose(smallest, expected[:, 0], rtol=1e-9)
     np.testing.assert_allclose(largest, expected[:, 1], rtol=1e-12)
@@ -126,24 +132,22 @@ def test_penalty_of_axis_aligned_ellipses_and_layers_of_different_size():
         NAMES[1]: jnp.array([[[0.0, 3.0], [1.0, 0.0]]]),
         "blocks.0.attention.position.centre": jnp.ones((2, 2)),
     }
-    assert pruning.covariance_penalty(parameters) == pytest.approx((9 + 0 + 64) / 3, rel=1e-12)
+    assert covariance_penalty(parameters) == pytest.approx((9 + 0 + 64) / 3, rel=1e-12)
 
 
 @pytest.mark.usefixtures("float64")
 def test_gradient_of_the_penalty_is_its_finite_difference():
     parameters = {NAMES[0]: jax.random.normal(jax.random.key(3), (4, 2, 2), jnp.float64)}
-    gradient = jax.grad(pruning.covariance_penalty)(parameters)[NAMES[0]]
+    gradient = jax.grad(covariance_penalty)(parameters)[NAMES[0]]
     assert np.abs(gradient).max() > 1
     step = 1e-6
     for index in np.ndindex(4, 2, 2):
-        penalty = [
-            pruning.covariance_penalty({NAMES[0]: parameters[NAMES[0]].at[index].add(sign * step)}) for sign in (1, -1)
-        ]
+        penalty = [covariance_penalty({NAMES[0]: parameters[NAMES[0]].at[index].add(sign * step)}) for sign in (1, -1)]
         np.testing.assert_allclose(gradient[index], (penalty[0] - penalty[1]) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
 def test_gradient_of_the_penalty_at_a_circle_is_zero():
-    gradient = jax.grad(pruning.covariance_penalty)({NAMES[0]: jnp.stack([jnp.eye(2), 3 * jnp.eye(2)])})
+    gradient = jax.grad(covariance_penalty)({NAMES[0]: jnp.stack([jnp.eye(2), 3 * jnp.eye(2)])})
     np.testing.assert_array_equal(gradient[NAMES[0]], np.zeros((2, 2, 2)))
 
 
@@ -166,16 +170,32 @@ def test_gradient_of_the_penalty_at_a_circle_is_zero():
     ],
 )
 def test_degenerate_by_the_criteria_of_the_release(spread, reason):
-    found = pruning.degenerate(np.asarray(spread))
+    spread = np.asarray(spread, np.float64)
+    found = (GeneralizedQuadratic if spread.ndim else Quadratic).reason(spread)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
 
 
 def test_degenerate_heads_are_found_in_their_layers():
-    parameters = {
-        NAMES[0]: jnp.array([1.0, 0.001, 0.9, 0.0]),
-        NAMES[1]: jnp.array([1.0, 0.5]),
-        "blocks.0.attention.position.centre": jnp.zeros((4, 2)),
-    }
-    found = pruning.degenerate_heads(parameters)
+    network = create_model(model_config((4, 2), dtype="float32"), rngs=nnx.Rngs(0))
+    for block, spread in zip(network.blocks, ([1.0, 0.001, 0.9, 0.0], [1.0, 0.5]), strict=True):
+        block.attention.position.spread[...] = jnp.array(spread)
+    found = pruning.degenerate_heads(network, (6, 4))
     assert {layer: set(heads) for layer, heads in found.items()} == {0: {1, 3}}
+
+
+def test_with_content_a_head_without_position_is_not_degenerate():
+    network = create_model(model_config(4, dtype="float32", content=True), rngs=nnx.Rngs(0))
+    for block in network.blocks:
+        block.attention.position.spread[...] = jnp.zeros(4)
+    assert pruning.degenerate_heads(network, (6, 4)) == {}
+
+
+def test_other_encodings_are_degenerate_by_their_attention():
+    network = create_model(model_config(4, dtype="float32", encoding="learned"), rngs=nnx.Rngs(0))
+    position = network.blocks[1].attention.position
+    for weight in (position.row_weight, position.column_weight):
+        weight[...] = weight[...].at[2].set(0)
+    found = pruning.degenerate_heads(network, (6, 4))
+    assert {layer: set(heads) for layer, heads in found.items()} == {1: {2}}
+    assert "uniform: entropy 3.1781 of at most 3.1781" in found[1][2]

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("attn_cnn_jax", "benchmarks", "configs", "docs", "notebooks", "robustness", "tests", "typings")
-FILES = "LICENSE MANIFEST.in Makefile README.md conftest.py constraints.txt pyproject.toml setup.cfg train.py".split()
+FILES = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "conftest.py", "constraints.txt", "pyproject.toml")
+FILES += ("setup.cfg", "train.py")
 BUILD = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, validate
-from attn_cnn_jax.models import create_model
+from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, write

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.page.collect import check
 from attn_cnn_jax.page.content import TOLERANCE, pack, quantise, softmax
 from attn_cnn_jax.page.history import parameters, recorded_epochs

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from attn_cnn_jax.data.preparation import archives, store
+
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 FOLDERS = {
     ("cifar10", "binary"): "cifar-10-batches-bin",
@@ -124,3 +126,11 @@ def write_huge(path, size):
         for _ in range(size >> 20):
             file.write(bytes(2**20))
     return path
+
+
+def prepare(root, name="cifar10", kind="binary", seed=0, **options):
+    """Prepare the data set of `random_pictures(name, seed)` in a folder."""
+    path = root / f"{name}_{kind}_{seed}.tar.gz"
+    if not path.exists():
+        write(path, name, kind, seed)
+    store.prepare(name, root, content=archives.read(path, name), **options)

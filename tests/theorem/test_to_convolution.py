@@ -7,9 +7,8 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.analysis.replacement import GivenAttention
-from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
 from attn_cnn_jax.theorem.to_convolution import (
     attention_to_conv,

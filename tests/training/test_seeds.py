@@ -14,10 +14,9 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.cli import train as command
-from attn_cnn_jax.config import attention_config, resnet_config, validate
+from attn_cnn_jax.config import attention_config, create_model, resnet_config, validate
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import last_records, read_metrics
 from attn_cnn_jax.runs.positions import read_positions

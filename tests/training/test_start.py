@@ -9,9 +9,8 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.config import attention_config, complete
+from attn_cnn_jax.config import attention_config, complete, create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import read_positions

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models import resnet as resnet_module
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory

@@ -8,10 +8,9 @@ import optax
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import SPECS
-from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
@@ -135,7 +134,7 @@ def test_evaluation_counts_every_picture_once(count, batch_size, num_devices):
     model = join(skeleton, *jax.device_get((state.parameters, state.statistics)))
     expected = []
     for image, label in zip(*pictures(count), strict=True):
-        logits = model(normalise(jnp.asarray(image)[None], SPEC.mean, SPEC.std))[0]
+        logits = model(normalise(jnp.asarray(image)[None], SPEC.mean, SPEC.std))[0][0]
         expected.append((-jax.nn.log_softmax(logits)[label], logits.argmax() == label))
     loss, right = np.array(expected, dtype=np.float64).T
     np.testing.assert_allclose(results["loss"], loss.mean(), rtol=1e-5)

@@ -122,8 +122,9 @@ def layer_centres(attention: SelfAttention, probabilities: np.ndarray, query: tu
     The parameters where these are the attention (quadratic without content), which need not lie in the
     picture; else the centre of mass of the query pixel's attention.
     """
-    if hasattr(attention.position, "centre") and not attention.depends_on_content:
-        return np.asarray(attention.position.centre[...], np.float64)
+    centres = attention.position.centres()
+    if centres is not None and not attention.depends_on_content:
+        return centres
     return moments.centre_of_mass(probabilities[:, query[0], query[1]]) - query
 
 

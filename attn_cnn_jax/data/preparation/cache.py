@@ -1,52 +1,59 @@
-"""Decoded pictures beside the prepared data set: reading 60,000 PNGs takes seconds, this file less than one.
+"""Decoded pictures beside the prepared data set: to decode 60,000 PNGs takes seconds, to read this file less than one.
 
-The file carries a fingerprint of everything else in the folder. Whatever does not fit, or cannot be read or
-written, is no cache; the data set is then read as always.
+The file names what it was made from by a stamp of everything else in the folder. A file that cannot be read or that
+was made from something else is no cache: the data set is then decoded again.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 
-_FILE = "arrays.npz"
-_KEYS = ("train_images", "train_labels", "test_images", "test_labels")
+FILE = "arrays.npz"
+KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
-def fingerprint(folder):
-    """Return a hash of the names, sizes and modification times of a prepared data set's files."""
-    files = sorted(path for path in folder.iterdir() if not path.name.startswith(_FILE))
+def stamp(folder: Path) -> str:
+    """Returns a hash of the names, sizes and modification times of a prepared data set's files.
+
+    Raises:
+      OSError: the folder cannot be read.
+    """
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith(FILE))
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr(stats).encode()).hexdigest()
 
 
-def read(folder):
-    """Return the four arrays by name, or None where there is no valid cache."""
+def read(folder: Path, made_from: str) -> dict[str, np.ndarray] | None:
+    """Returns the four arrays by name, or None where no readable cache was made from the files of that stamp."""
     try:
-        with (folder / _FILE).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if str(file["fingerprint"]) == fingerprint(folder):
-                return {key: file[key] for key in _KEYS}
+        with (folder / FILE).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            if str(file["fingerprint"]) == made_from:
+                return {key: file[key] for key in KEYS}
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         pass
     return None
 
 
-def write(folder, arrays, made_from):
-    """Write the arrays, unless the folder is read-only or full, another process is at it, or data changed.
+def write(folder: Path, arrays: dict[str, np.ndarray], made_from: str) -> None:
+    """Writes the arrays, unless the folder is read-only, the disk full, or the files changed.
 
-    `made_from` is the fingerprint from before the arrays were read.
+    Args:
+      folder: of the prepared data set; its lock must be held.
+      arrays: by the names in KEYS.
+      made_from: the stamp from before the arrays were read.
     """
-    temporary = folder / f"{_FILE}.incomplete"
-    with contextlib.suppress(OSError), (folder.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    temporary = folder / f"{FILE}.incomplete"
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
         try:
-            if fingerprint(folder) == made_from:
-                with temporary.open("wb") as file:
-                    np.savez(file, fingerprint=np.array(made_from), **arrays)
-                os.replace(temporary, folder / _FILE)
+            if stamp(folder) == made_from:
+                with temporary.open("xb") as file:  # x follows no link
+                    np.savez(file, fingerprint=np.array(made_from), **arrays)  # pyright: ignore[reportArgumentType]
+                os.replace(temporary, folder / FILE)
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,60 +1,86 @@
-"""Multi-head self-attention over pixels (Flax NNX), thin over the score functions and kernels.
+"""Multi-head self-attention over pixels (Flax NNX), thin over scores and implementations.
 
 `MHSA(X)_q = sum_h head_h(X)_q W_out^(h) + b_out`, `head_h(X)_q = sum_k softmax_k(score_h(q, .))_k X_k W_val^(h)`.
-Which score: an `Encoding` of encodings.py, alone or with a content term added.
+Which score: an `Encoding`, alone or with a content term added.
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from attn_cnn_jax.models.attention import kernels
-from attn_cnn_jax.models.attention.scores import at_least_float32
-from attn_cnn_jax.models.encodings.base import Encoding, Projections
-from attn_cnn_jax.models.encodings.content import Content
-from attn_cnn_jax.models.layers import dropout, linear
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.models.attention.blocked import blocked
+from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections
+from attn_cnn_jax.models.attention.factorised import factorised, outer
+from attn_cnn_jax.models.attention.implementations import choose
+from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
 
 
 class SelfAttention(nnx.Module):
-    """One layer of multi-head self-attention on pictures `(b, H, W, D)`.
+    """One layer of multi-head self-attention on pictures `(b, H, W, d)`.
 
     Attributes:
       position: the encoding.
-      content: `q . k / sqrt(D_h)` added to its scores, or None.
+      content: the encoding whose scores are added, `q . k / sqrt(D_h)`, or None.
       gate: `(h,)`, or None where scores are added. Its sigmoid `g` weighs two softmaxes instead, as in ConViT:
         `g softmax(position) + (1 - g) softmax(content)`; starts at 1, so `g = 0.73`.
       dropout_on: which attention dropout drops: "probabilities" one by one, as the paper does, or "factors": entries
         of the row and of the column softmax, each with the same rate, which keeps attention a product.
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
-      output: linear map from the concatenated head averages, head by head, to `output_size` (`D`) channels.
+      output: linear map from the concatenated head averages, head by head, to the output channels.
     """
+
+    # As for an encoding's `head_axis`.
+    head_axis = {"gate": 0, "value.kernel": 1, "output.kernel": 0}
+    values = ("value.kernel", "output.kernel")
+    not_decayed = ("gate",)  # decay would pull gates half open
 
     def __init__(
         self,
         position: Encoding,
         *,
-        content: bool,
         num_heads: int,
         hidden_size: int,
-        head_size: int,
-        dropout_rate: float,
-        kernel: str,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
+        head_size: int | None = None,
         output_size: int | None = None,
+        content: Encoding | None = None,
         gated: bool = False,
+        dropout_rate: float = 0.0,
         dropout_on: str = "probabilities",
+        implementation: str = "auto",
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
     ):
-        self.position = position
-        self.content = Content(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs) if content else None
+        """Creates the value and output maps.
+
+        Args:
+          position: the encoding, for `num_heads` heads.
+          num_heads: `N_h`.
+          hidden_size: channels of the input.
+          head_size: `D_h`; None for the hidden size, as in the paper.
+          output_size: channels of the output; None for the hidden size.
+          content: an encoding whose content scores are added, such as `Content`.
+          gated: whether a gate per head weighs two softmaxes; needs `content`.
+          dropout_rate: of attention, from 0 to `1 - 2^-16`; applied where a key is given.
+          dropout_on: "probabilities" or "factors".
+          implementation: one of `implementations.IMPLEMENTATIONS`.
+          dtype: of activations; parameters, scores and softmax are float32 or wider.
+          rngs: source of the initial parameters.
+        """
+        output_size = hidden_size if output_size is None else output_size
+        head_size = hidden_size if head_size is None else head_size
+        self.position, self.content = position, content
         self.gate = nnx.Param(jnp.ones(num_heads, at_least_float32(dtype))) if gated else None
         self.num_heads = num_heads
         self.dropout_rate, self.dropout_on = dropout_rate, dropout_on
-        self.kernel = kernel
-        output_size = hidden_size if output_size is None else output_size
+        self.implementation = implementation
         merged = head_size >= min(hidden_size, output_size)
         self.value = (
             None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
@@ -72,124 +98,139 @@ class SelfAttention(nnx.Module):
         """Whether the attention is a product of a row and a column softmax."""
         return self.position.factorises and self.content is None
 
-    def maps(self) -> kernels.Maps:
+    def maps(self) -> Maps:
         """Value and output maps of every head, in the type of activations."""
         return jax.tree.map(lambda kernel: kernel.astype(self.output.dtype), self._parameters_of_maps())
 
-    def merged_maps(self) -> jax.Array:
-        """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it: `(h, D, o)`, in the type of parameters."""
+    def merged_maps(self) -> Float[Array, "h d o"]:
+        """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it, in the type of parameters."""
         value, output = self._parameters_of_maps()
-        return output if value is None else jnp.einsum("hDd,hdo->hDo", value, output)
+        return output if value is None else jnp.einsum("hdc,hco->hdo", value, output)
 
-    def _parameters_of_maps(self) -> kernels.Maps:
+    def _parameters_of_maps(self) -> Maps:
         output = self.output.kernel[...].reshape(self.num_heads, -1, self.output.out_features)
         if self.value is None:
-            return kernels.Maps(None, output)
+            return Maps(None, output)
         value = self.value.kernel[...]
-        return kernels.Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2), output)
+        return Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2), output)
 
     @property
-    def bias(self) -> jax.Array:
-        """`b_out` as it is added to activations: `(1, 1, 1, o)`."""
+    def bias(self) -> Float[Array, "1 1 1 o"]:
+        """`b_out` as it is added to activations."""
         return self.output.bias[...].astype(self.output.dtype)[None, None, None]
 
-    def kernel_for(self, shape: tuple[int, ...], *, training: bool) -> str:
-        """Name of the kernel that runs on pictures of this shape `(b, H, W, D)`; see `kernels.choose`."""
+    def implementation_for(self, shape: tuple[int, ...], *, training: bool) -> str:
+        """Name of the implementation that runs on pictures of this shape `(b, H, W, d)`; see `choose`."""
         drops = training and self.dropout_rate > 0 and self.dropout_on == "probabilities"
-        return kernels.choose(
-            self.kernel,
+        return choose(
+            self.implementation,
             factorises=self.factorises and not drops,
             pictures_share=not self.depends_on_content,
             shape=shape,
             num_heads=self.num_heads,
         )
 
-    def project(self, x: jax.Array) -> list[tuple[Encoding, Projections]]:
-        """Encodings that read the picture, each with the queries and keys of `x` `(b, H, W, D)`."""
+    def project(self, x: Float[Array, "b H W d"]) -> list[tuple[Encoding, Projections]]:
+        """Encodings that read the picture, each with its queries and keys of `x`."""
         readers = [self.position] if self.position.depends_on_content else []
         readers += [] if self.content is None else [self.content]
         return [(reader, reader.project(x)) for reader in readers]
 
-    def position_terms(self, height: int, width: int, query_rows: jax.Array | None = None):
-        """Score terms that depend on the two pixels alone: a dict of `(h, i, j, k, l)`."""
+    def position_terms(
+        self, height: int, width: int, query_rows: Int[Array, " i"] | None = None
+    ) -> dict[str, Float[Array, "h i j k l"]]:
+        """Score terms that depend on the two pixels alone, by name; of all query rows by default."""
         rows = jnp.arange(height) if query_rows is None else query_rows
         return self.position.position_terms(height, width, rows)
 
-    def content_terms(self, x: jax.Array):
-        """Score terms that depend on the picture `(b, H, W, D)`: a dict; they broadcast to `(b, h, i, j, k, l)`."""
+    def content_terms(self, x: Float[Array, "b H W d"]) -> dict[str, Float[Array, "..."]]:
+        """Score terms that depend on the picture, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return terms_of(self.project(x), jnp.arange(x.shape[1]))
 
-    def probabilities(self, x: jax.Array) -> jax.Array:
-        """Attention of every head.
+    def probabilities(self, x: Float[Array, "b H W d"]) -> Float[Array, "h i j k l"] | Float[Array, "b h i j k l"]:
+        """Attention of every head without dropout, float32 or wider.
 
         Args:
-          x: `(b, H, W, D)`; of a position-only layer only its shape is read.
+          x: pictures; of a position-only layer only the shape is read.
 
         Returns:
-          `(h, q, p)` where it does not depend on content, else `(b, h, q, p)`, float32 or wider.
+          Query pixel, then key pixel; with an axis of pictures where attention depends on content.
         """
-        size = x.shape[1:3]
+        size = x.shape[1], x.shape[2]
+        if not self.depends_on_content:
+            return self.position_probabilities(size)
+        flat = self.probabilities_of_rows(self.project(x), size, jnp.arange(size[0]))
+        return flat.reshape(*flat.shape[:-2], *size, *size)
+
+    def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
+        """Attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
         if self.factorises:
-            return kernels.outer(*map(kernels.softmax, self.position.axis_scores(*size)))
-        projections = self.project(x) if self.depends_on_content else []
-        return self.probabilities_of_rows(projections, size, jnp.arange(size[0]))
+            rows, columns = map(softmax, self.position.axis_scores(*size))
+            flat = outer(rows, columns)
+        else:
+            flat = self.probabilities_of_rows([], size, jnp.arange(size[0]))
+        return flat.reshape(*flat.shape[:-2], *size, *size)
 
     def probabilities_of_rows(
-        self, projections: list[tuple[Encoding, Projections]], size: tuple[int, int], query_rows: jax.Array
-    ) -> jax.Array:
-        """Attention of the pixels in `query_rows` `(i,)`: `(h, i W, H W)` or `(b, h, i W, H W)`."""
+        self, projections: Sequence[tuple[Encoding, Projections]], size: Grid, query_rows: Int[Array, " i"]
+    ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
+        """Attention of the pixels in `query_rows`, `q = i W`, `p = H W`."""
 
-        def softmax(terms):
+        def attention(terms):
             scores = functools.reduce(jnp.add, terms)
             scores = jnp.broadcast_to(scores, (*scores.shape[:2], len(query_rows), size[1], *size))
-            return kernels.softmax(scores.reshape(*scores.shape[:2], -1, size[0] * size[1]))
+            return softmax(scores.reshape(*scores.shape[:2], -1, size[0] * size[1]))
 
         position = [term[None] for term in self.position_terms(*size, query_rows).values()]
         content = list(terms_of(projections, query_rows).values())
         if not self.depends_on_content:
-            return softmax(position)[0]
+            return attention(position)[0]
         if self.gate is None:
-            return softmax(position + content)
+            return attention(position + content)
         gate = jax.nn.sigmoid(self.gate[...])[None, :, None, None]
-        return gate * softmax(position) + (1 - gate) * softmax(content)
+        return gate * attention(position) + (1 - gate) * attention(content)
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """`(b, H, W, D) -> (b, H, W, D)`; `key` is given in training and draws the dropout mask.
+    def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+        """Attends; `key` is given in training and draws the dropout mask.
 
         Where attention does not depend on the picture, one mask serves the whole batch.
         """
         x = x.astype(self.output.dtype)
         batch, height, width, _ = x.shape
-        kernel = self.kernel_for(x.shape, training=key is not None)
+        implementation = self.implementation_for(x.shape, training=key is not None)
         if self.factorises:
-            axes = [kernels.softmax(scores) for scores in self.position.axis_scores(height, width)]
+            rows, columns = (softmax(scores) for scores in self.position.axis_scores(height, width))
             if key is not None and self.dropout_on == "factors":
-                axes = [
-                    dropout(k, axis, self.dropout_rate) for k, axis in zip(jax.random.split(key), axes, strict=True)
-                ]
+                row_key, column_key = jax.random.split(key)
+                rows = dropout(row_key, rows, self.dropout_rate)
+                columns = dropout(column_key, columns, self.dropout_rate)
                 key = None
-            of_rows = lambda rows: kernels.outer(axes[0][:, rows], axes[1])  # noqa: E731
-        else:
-            projections = self.project(x)
-            of_rows = functools.partial(self.probabilities_of_rows, projections, (height, width))
+            if implementation == "factorised":
+                return factorised(rows, columns, x, self.maps()) + self.bias
 
-        if kernel == "factorised":
-            attended = kernels.factorised(*axes, x, self.maps())
-        elif kernel == "dense":
+            def of_rows(query_rows):
+                return outer(rows[:, query_rows], columns)
+
+        else:
+            of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
+
+        if implementation == "dense":
             probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate)
-            attended = kernels.dense(probabilities, x.reshape(batch, height * width, -1), self.maps())
+            attended = dense(probabilities, x.reshape(batch, height * width, -1), self.maps())
         else:
 
-            def block(number, rows):
+            def block(number, query_rows):
                 block_key = None if key is None else jax.random.fold_in(key, number)
-                return dropout(block_key, of_rows(rows), self.dropout_rate)
+                return dropout(block_key, of_rows(query_rows), self.dropout_rate)
 
-            attended = kernels.blocked(block, x, self.maps())
+            attended = blocked(block, x, self.maps())
         return attended.reshape(batch, height, width, -1) + self.bias
 
 
-def terms_of(projections: list[tuple[Encoding, Projections]], query_rows: jax.Array) -> dict[str, jax.Array]:
-    """Score terms that depend on the picture, of all encodings that read it; rows of queries follow each other."""
+def terms_of(
+    projections: Sequence[tuple[Encoding, Projections]], query_rows: Int[Array, " i"]
+) -> dict[str, Float[Array, "..."]]:
+    """Score terms that depend on the picture, of all encodings that read it; query rows follow each other."""
     terms = {}
     for encoding, projected in projections:
         terms |= encoding.content_terms(projected, query_rows)

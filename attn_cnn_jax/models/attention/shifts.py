@@ -2,25 +2,22 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 
-def relative_positions(queries: jax.Array, size: int) -> jax.Array:
-    """Shift from every query to every key of one axis.
+def relative_positions(queries: Int[Array, " i"], size: int) -> Int[Array, "i k"]:
+    """Shift `k - i` from every query to every key of one axis, in pixels.
 
     Args:
-      queries: positions of the query pixels on this axis, `(i,)` integers.
+      queries: positions of the query pixels on this axis.
       size: number of pixels on this axis.
-
-    Returns:
-      `(i, k)` integers, `k - i`, from `-(size - 1)` to `size - 1`.
     """
     return jnp.arange(size)[None, :] - queries[:, None]
 
 
-def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 1)) -> np.ndarray:
+def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 1)) -> Int[np.ndarray, "shifts 2"]:
     """The shifts that a convolution kernel reads, row by row (the bijection f of Lemma 1).
 
     An even size has its extra shift on the positive side, as XLA's `SAME` padding does.
@@ -30,7 +27,7 @@ def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 
       dilation: distance between two neighbouring shifts, in pixels.
 
     Returns:
-      `(rows * columns, 2)` integers; shift `h` belongs to kernel entry `divmod(h, columns)`.
+      Row and column of every shift, in pixels; shift `h` belongs to kernel entry `divmod(h, columns)`.
     """
     axes = [dilation[a] * (np.arange(kernel_size[a]) - (kernel_size[a] - 1) // 2) for a in range(2)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -38,7 +35,7 @@ def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 
 
 def grid_positions(
     kernel_size: tuple[int, int], dilation: tuple[int, int], sharpness: float
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Float[np.ndarray, "h 2"], Float[np.ndarray, " h"]]:
     """Quadratic heads that attend as a kernel reads: one a shift of `kernel_shifts`, all equally sharp.
 
     Args:

@@ -2,7 +2,7 @@
 // Scores, attention and statistics: pure functions of the page's data, no drawing.
 // A map is a Float64Array over key pixels, row by row. A query is [row, column].
 
-/** Position scores of one head from `position` (see positions.py), added to `scores`. */
+/** Position scores of one head from `position` (see Encoding.page_parameters), added to `scores`. */
 function addPositionScores(scores, position, head, query, grid) {
   const [height, width] = grid;
   for (let k = 0, n = 0; k < height; k++) {
@@ -16,6 +16,9 @@ function addPositionScores(scores, position, head, query, grid) {
 function positionScore(position, head, rowShift, columnShift, grid) {
   if (position.kind === "axes") {
     return position.row[head][rowShift + grid[0] - 1] + position.column[head][columnShift + grid[1] - 1];
+  }
+  if (position.kind === "shifts") {
+    return position.table[head][rowShift + grid[0] - 1][columnShift + grid[1] - 1];
   }
   const row = rowShift - position.centre[head][0];
   const column = columnShift - position.centre[head][1];

@@ -30,21 +30,42 @@ const currentHead = () => pointed.head ?? view.head;
 const contentIsMissing = () => content === null && data.contentTerms.length > 0;
 const atEnd = () => view.epoch === null || view.epoch === lastEpoch;
 
-/** Scores of one head for a query, the sum of the chosen terms. */
-function scoresOf(layer, head, query = currentQuery()) {
-  const scores = new Float64Array(pixels);
+/** Position scores of one head for a query; null where that term is not chosen. */
+function positionScoresOf(layer, head, query) {
   const position = (atEnd() ? data : data.epochs[view.epoch]).layers[layer].position;
-  if (position && view.terms.has(position.term)) addPositionScores(scores, position, head, query, grid);
-  if (content && atEnd()) {
-    for (const term of data.contentTerms) {
-      if (view.terms.has(term)) addContentScores(scores, content[layer][head][term], query, grid);
-    }
-  }
+  if (!position || !view.terms.has(position.term)) return null;
+  const scores = new Float64Array(pixels);
+  addPositionScores(scores, position, head, query, grid);
   return scores;
 }
 
-/** Attention of one head for a query. */
-const probabilitiesOf = (layer, head, query = currentQuery()) => softmax(scoresOf(layer, head, query));
+/** The sum of the chosen content scores of one head for a query; null where none is chosen. */
+function contentScoresOf(layer, head, query) {
+  const terms = content && atEnd() ? data.contentTerms.filter((term) => view.terms.has(term)) : [];
+  if (terms.length === 0) return null;
+  const scores = new Float64Array(pixels);
+  for (const term of terms) addContentScores(scores, content[layer][head][term], query, grid);
+  return scores;
+}
+
+/** Scores of one head for a query, the sum of the chosen terms. */
+function scoresOf(layer, head, query = currentQuery()) {
+  const position = positionScoresOf(layer, head, query) ?? new Float64Array(pixels);
+  const others = contentScoresOf(layer, head, query);
+  return others === null ? position : position.map((score, n) => score + others[n]);
+}
+
+/** Attention of one head for a query. Where the network has gates, it weighs the attention by position and the one by
+    content; else scores are added before one softmax. */
+function probabilitiesOf(layer, head, query = currentQuery()) {
+  const gate = data.layers[layer].gate;
+  if (!gate) return softmax(scoresOf(layer, head, query));
+  const position = positionScoresOf(layer, head, query);
+  const others = contentScoresOf(layer, head, query);
+  if (position === null || others === null) return softmax(position ?? others ?? new Float64Array(pixels));
+  const [byPosition, byContent] = [softmax(position), softmax(others)];
+  return byPosition.map((share, n) => gate[head] * share + (1 - gate[head]) * byContent[n]);
+}
 
 /** What the page shows of one head: scores, or attention. */
 const mapOf = (layer, head) => (view.softmax ? probabilitiesOf(layer, head) : scoresOf(layer, head));

@@ -1,10 +1,11 @@
-"""Every attention kernel on one layer at several picture sizes: what is fastest, and what `auto` takes.
+"""Every attention implementation on one layer at several picture sizes: what is fastest, and what `auto` takes.
 
-    python -m benchmarks.kernels [--sizes 8 12 16 24 32] [--pixels 5120] [--hidden_size 400] [--json FILE]
+    python -m benchmarks.implementations [--sizes 8 12 16 24 32] [--pixels 5120] [--hidden_size 400] [--json FILE]
 
 Forward and backward, without dropout, turn by turn in one process; each size with about as many pixels in all. The
-last columns are the kernel that `auto` takes and its time over that of the fastest; below, the times of a multiply-add
-of each kernel's averages beside a dense one, fitted to all sizes (`TIME_OF_A_MULTIPLY_ADD` in models/kernels.py).
+last columns are the implementation that `auto` takes and its time over that of the fastest; below, the time of a
+multiply-add of each one's averages relative to a dense one, fitted to all sizes (`TIME_PER_MULTIPLY_ADD` in
+models/attention/implementations.py).
 """
 
 import argparse
@@ -16,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models.attention import kernels
-from attn_cnn_jax.models.classifier import self_attention
+from attn_cnn_jax.models.attention import implementations
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.encodings import Quadratic
 from benchmarks.measure import table, turns, write_json
 
 NAMES = ("dense", "factorised", "blocked")
@@ -39,7 +40,9 @@ def main(argv: list[str] | None = None) -> int:
         batch = max(1, options.pixels // size**2)
         times = turns({name: step(options, size, batch, name) for name in NAMES}, options.repeats)
         medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-        chosen = layer(options, size, "auto").kernel_for((batch, size, size, options.hidden_size), training=True)
+        chosen = layer(options, size, "auto").implementation_for(
+            (batch, size, size, options.hidden_size), training=True
+        )
         regret = medians[chosen] / min(medians.values())
         rows.append(
             {"pixels": f"{size}x{size}", "batch": batch}
@@ -50,26 +53,26 @@ def main(argv: list[str] | None = None) -> int:
     print(table(rows, list(rows[0])))
     fitted = fit(samples) if len(options.sizes) > 1 else None
     if fitted:
-        print("time of a multiply-add: " + ", ".join(f"{name} {value:.2f}" for name, value in fitted.items()))
-    write_json(options.json, {"benchmark": "kernels", "rows": rows, "time_of_a_multiply_add": fitted})
+        print("time per multiply-add: " + ", ".join(f"{name} {value:.2f}" for name, value in fitted.items()))
+    write_json(options.json, {"benchmark": "implementations", "rows": rows, "time_per_multiply_add": fitted})
     return 0
 
 
-def layer(options: argparse.Namespace, size: int, kernel: str):
-    config = attention_config(
-        image_shape=(size, size, 3),
-        downsample=1,
-        hidden_size=options.hidden_size,
+def layer(options: argparse.Namespace, size: int, implementation: str) -> SelfAttention:
+    """One layer of the paper's `quadratic`, without dropout."""
+    rngs = nnx.Rngs(0)
+    return SelfAttention(
+        Quadratic(options.num_heads, rngs=rngs),
         num_heads=options.num_heads,
-        attention_dropout=0.0,
-        kernel=kernel,
+        hidden_size=options.hidden_size,
+        implementation=implementation,
+        rngs=rngs,
     )
-    return self_attention(config.model, (size, size), options.num_heads, None, rngs=nnx.Rngs(0))
 
 
-def step(options: argparse.Namespace, size: int, batch: int, kernel: str):
+def step(options: argparse.Namespace, size: int, batch: int, implementation: str):
     """A function that computes the gradients of one layer and waits for them; compiled when first called."""
-    graph, state = nnx.split(layer(options, size, kernel))
+    graph, state = nnx.split(layer(options, size, implementation))
     x = jax.random.normal(jax.random.key(0), (batch, size, size, options.hidden_size))
 
     @jax.jit
@@ -80,10 +83,10 @@ def step(options: argparse.Namespace, size: int, batch: int, kernel: str):
 
 
 def fit(samples: list[tuple[str, int, int, float]]) -> dict[str, float]:
-    """Least squares of `seconds = pixels (maps + time[kernel] multiply-adds)`, in times of dense's.
+    """Least squares of `seconds = pixels (maps + time[implementation] multiply-adds)`, in times of dense's.
 
     Args:
-      samples: kernel, side in pixels, pixels of the batch, seconds.
+      samples: implementation, side in pixels, pixels of the batch, seconds.
     """
     features = np.array(
         [
@@ -97,9 +100,9 @@ def fit(samples: list[tuple[str, int, int, float]]) -> dict[str, float]:
     return dict(zip(NAMES, (float(time / times[0]) for time in times), strict=True))
 
 
-def multiply_adds(kernel: str, size: int) -> float:
+def multiply_adds(implementation: str, size: int) -> float:
     """Of an average over keys, for one query pixel and channel."""
-    return kernels.cost(kernel, size, size) / kernels.TIME_OF_A_MULTIPLY_ADD[kernel]
+    return implementations.cost(implementation, size, size) / implementations.TIME_PER_MULTIPLY_ADD[implementation]
 
 
 if __name__ == "__main__":

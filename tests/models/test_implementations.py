@@ -1,4 +1,4 @@
-"""All kernels compute the same attention; what they keep in memory differs."""
+"""All implementations compute the same attention; what they keep in memory differs."""
 
 import chex
 import jax
@@ -8,11 +8,9 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.models import create_model
-from attn_cnn_jax.models.attention import kernels
+from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.models.attention import blocked, factorised
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.classifier import self_attention
 
 GRID = (6, 4)
 HIDDEN, HEADS = 8, 3
@@ -38,44 +36,43 @@ def float64():
         yield
 
 
-def layer(grid=GRID, *, seed=0, **options):
-    config = attention_config(
-        image_shape=(*grid, 3), downsample=1, hidden_size=HIDDEN, num_heads=HEADS, dtype="float64", **options
-    ).model
-    return self_attention(config, grid, HEADS, None, rngs=nnx.Rngs(seed))
+def layer(grid=GRID, *, seed=0, dtype="float64", **options):
+    """The attention layer of a network with one layer."""
+    sizes = {"downsample": 1, "num_layers": 1, "hidden_size": HIDDEN, "num_heads": HEADS}
+    config = attention_config(image_shape=(*grid, 3), dtype=dtype, **sizes, **options).model
+    return create_model(config, rngs=nnx.Rngs(seed)).blocks[0].attention
 
 
-def value_and_gradients(layer, x, kernel, key=None):
+def value_and_gradients(layer, x, implementation, key=None):
     """`sum MHSA(x)^2` and its gradients with respect to parameters and pictures."""
     graph, state = nnx.split(layer)
 
     def loss(state, x):
         layer = nnx.merge(graph, state, copy=True)
-        layer.kernel = kernel
+        layer.implementation = implementation
         return jnp.square(layer(x, key)).sum()
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(state, x)
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(("name", "kernel", "batch"), CASES)
-def test_kernels_equal_dense_forward_and_backward(name, kernel, batch, monkeypatch):
-    monkeypatch.setattr(kernels, "QUERIES_A_BLOCK", 9)  # two of six rows of four pixels
-    monkeypatch.setattr(kernels, "PIXELS_A_CHUNK", 60)  # two pictures
+@pytest.mark.parametrize(("name", "implementation", "batch"), CASES)
+def test_implementations_equal_dense_forward_and_backward(name, implementation, batch, monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # two of six rows of four pixels
+    monkeypatch.setattr(factorised, "PIXELS_PER_CHUNK", 60)  # two pictures
     jax.clear_caches()
     x = jax.random.normal(jax.random.key(1), (batch, *GRID, HIDDEN), jnp.float64)
     network = layer(**ENCODINGS[name])
     dense = value_and_gradients(network, x, "dense")
-    chex.assert_trees_all_close(value_and_gradients(network, x, kernel), dense, rtol=1e-10, atol=1e-11)
+    chex.assert_trees_all_close(value_and_gradients(network, x, implementation), dense, rtol=1e-10, atol=1e-11)
 
 
 def test_blocks_and_chunks_divide_what_they_split():
-    assert [kernels.rows_a_block(*grid) for grid in ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))] == [
-        16, 8, 2, 2, 1, 1,
-    ]  # fmt: skip
+    grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
+    assert [blocked.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
     seen = []
     x = jnp.arange(2 * 6 * 640, dtype=jnp.float32).reshape(6, 640, 2)
-    y = kernels.in_chunks(lambda part: seen.append(part.shape) or 2 * part, x)
+    y = factorised.in_chunks(lambda part: seen.append(part.shape) or 2 * part, x)
     chex.assert_trees_all_equal(y, 2 * x)
     assert seen[-1] == (2, 640, 2)
 
@@ -89,12 +86,12 @@ def test_factors_are_dropped_on_their_own_and_keep_the_mean():
     network.output.bias[...] = jnp.zeros_like(network.output.bias[...])
     # One picture a key pixel, that pixel 1 and all else 0: the layer's output is the sum over heads of probabilities.
     x = jnp.repeat(jnp.eye(20, dtype=jnp.float64).reshape(20, 5, 4, 1), HIDDEN, axis=-1) / HIDDEN
-    expected = np.asarray(network.probabilities(x)).sum(axis=0)
+    expected = np.asarray(network.probabilities(x)).sum(axis=0).reshape(20, 20)
     step = jax.jit(lambda key: network(x, key)[..., 0].reshape(20, 20).T)
     draws = np.stack([np.asarray(step(jax.random.key(n))) for n in range(300)])
     standard_error = draws.std(axis=0) / np.sqrt(len(draws))
     assert (np.abs(draws.mean(axis=0) - expected) < 5 * standard_error + 1e-12).all()
-    assert network.kernel_for((1, 32, 32, HIDDEN), training=True) == "factorised"
+    assert network.implementation_for((1, 32, 32, HIDDEN), training=True) == "factorised"
     one_head = layer((5, 4), attention_dropout=rate, attention_dropout_on="factors")
     one_head.output.kernel[...] = jnp.zeros_like(one_head.output.kernel[...]).at[:HIDDEN].set(1)
     one_head.output.bias[...] = jnp.zeros_like(one_head.output.bias[...])
@@ -111,7 +108,7 @@ def test_factors_are_dropped_on_their_own_and_keep_the_mean():
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", ["generalised", "content"])
 def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, monkeypatch):
-    monkeypatch.setattr(kernels, "QUERIES_A_BLOCK", 9)
+    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)
     jax.clear_caches()
     masks = []
     original = attention_module.dropout
@@ -120,7 +117,7 @@ def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, mon
     )
     network = layer(attention_dropout=0.4, **ENCODINGS[name])
     x = jax.random.normal(jax.random.key(1), (2, *GRID, HIDDEN), jnp.float64)
-    network.kernel = "blocked"
+    network.implementation = "blocked"
     draws = np.stack(jax.lax.map(lambda key: network(x, key), jax.random.split(jax.random.key(0), 300)))
     assert masks[0][-2:] == (8, 24)
     standard_error = draws.std(axis=0) / np.sqrt(len(draws))
@@ -130,7 +127,7 @@ def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, mon
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    ("name", "kernel", "dropout_on"),
+    ("name", "implementation", "dropout_on"),
     [
         ("content", "dense", "probabilities"),
         ("content", "blocked", "probabilities"),
@@ -138,12 +135,12 @@ def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, mon
         ("quadratic", "factorised", "factors"),
     ],
 )
-def test_forward_and_backward_share_a_dropout_mask(name, kernel, dropout_on, monkeypatch):
+def test_forward_and_backward_share_a_dropout_mask(name, implementation, dropout_on, monkeypatch):
     """The gradient is the slope of the loss that one key's mask gives: a mask drawn anew for either would not fit."""
-    monkeypatch.setattr(kernels, "QUERIES_A_BLOCK", 9)  # three blocks
+    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # three blocks
     jax.clear_caches()
     network = layer(attention_dropout=0.4, attention_dropout_on=dropout_on, **ENCODINGS[name])
-    network.kernel = kernel
+    network.implementation = implementation
     graph, state = nnx.split(network)
     x, weights = jax.random.normal(jax.random.key(1), (2, 2, *GRID, HIDDEN), jnp.float64)
 
@@ -163,31 +160,31 @@ def assert_gradient_is_slope(loss, arrays, step=1e-5):
     np.testing.assert_allclose(both(flat)[1] @ direction, slope, rtol=1e-7)
 
 
-def peak_bytes(name, kernel, size, batch=1):
+def peak_bytes(name, implementation, size, batch=1):
     """Temporary memory of one training step of a one-layer network on `size x size` attention pixels, compiled."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 1, "num_heads": 2, "downsample": 1}
     config = attention_config(
-        image_shape=(size, size, 3), kernel=kernel, attention_dropout=0.0, **sizes, **ENCODINGS[name]
+        image_shape=(size, size, 3), implementation=implementation, attention_dropout=0.0, **sizes, **ENCODINGS[name]
     )
     graph, state = nnx.split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
 
     def loss(state, x):
-        return nnx.merge(graph, state, copy=True)(x, key=jax.random.key(0)).sum()
+        return nnx.merge(graph, state, copy=True)(x, key=jax.random.key(0))[0].sum()
 
     x = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32)
     return jax.jit(jax.grad(loss)).lower(state, x).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel", "sizes"),
+    ("name", "implementation", "sizes"),
     [
         ("quadratic", "factorised", (64, 128)),
         ("generalised", "blocked", (64, 128)),
         ("content", "blocked", (64, 128)),
     ],
 )
-def test_memory_grows_as_the_pixels(name, kernel, sizes):
-    small, large = (peak_bytes(name, kernel, size) for size in sizes)
+def test_memory_grows_as_the_pixels(name, implementation, sizes):
+    small, large = (peak_bytes(name, implementation, size) for size in sizes)
     pixels = (sizes[1] / sizes[0]) ** 2
     assert large / small <= 1.2 * pixels
 
@@ -197,14 +194,10 @@ def test_dense_memory_grows_as_the_square_of_the_pixels():
     assert peak_bytes("quadratic", "dense", 64) / peak_bytes("quadratic", "dense", 32) > 2 * 4
 
 
-@pytest.mark.parametrize("kernel", ["dense", "factorised", "blocked"])
-def test_bfloat16_attention_stays_near_float32(kernel):
-    config = {"image_shape": (8, 8, 3), "downsample": 1, "hidden_size": HIDDEN, "num_heads": HEADS, "kernel": kernel}
-    config |= {"attention_dropout": 0.0, "encoding": "quadratic"}
-    networks = [
-        self_attention(attention_config(dtype=dtype, **config).model, (8, 8), HEADS, None, rngs=nnx.Rngs(0))
-        for dtype in ("float32", "bfloat16")
-    ]
+@pytest.mark.parametrize("implementation", ["dense", "factorised", "blocked"])
+def test_bfloat16_attention_stays_near_float32(implementation):
+    options = {"encoding": "quadratic", "attention_dropout": 0.0, "implementation": implementation}
+    networks = [layer((8, 8), dtype=dtype, **options) for dtype in ("float32", "bfloat16")]
     x = jax.random.normal(jax.random.key(1), (2, 8, 8, HIDDEN))
     wide, narrow = (network(x) for network in networks)
     assert narrow.dtype == jnp.bfloat16

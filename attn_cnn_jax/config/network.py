@@ -1,0 +1,99 @@
+"""The one place where a configuration becomes a network: modules themselves take explicit arguments."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.models.attention.encoding import Encoding, Sizes
+from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.encodings import encoding_class
+from attn_cnn_jax.models.resnet import ResNet
+
+# Values of `config.model` that AttentionClassifier takes under the same name.
+SAME_NAME = (
+    "image_shape",
+    "num_classes",
+    "encoding",
+    "content",
+    "gate",
+    "share_tables",
+    "num_layers",
+    "num_heads",
+    "hidden_size",
+    "intermediate_size",
+    "downsample",
+    "dropout",
+    "attention_dropout",
+    "attention_dropout_on",
+    "implementation",
+    "init",
+    "locality",
+    "init_values",
+)
+
+
+def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | ResNet:
+    """The network that the `model` part of a configuration describes.
+
+    Args:
+      model: `config.model` of any file in configs/.
+      rngs: source of the initial parameters, `nnx.Rngs(seed)`.
+    """
+    dtype = jnp.dtype(model.dtype)
+    if model.name == "resnet":
+        return ResNet(
+            depth=model.depth,
+            image_channels=model.image_shape[2],
+            num_classes=model.num_classes,
+            layers=model.layers,
+            sharpness=model.sharpness,
+            dtype=dtype,
+            rngs=rngs,
+        )
+    values = {name: model[name] for name in SAME_NAME}
+    options = encoding_options(model)
+    return AttentionClassifier(**values, encoding_options=options, head_size=head_size(model), dtype=dtype, rngs=rngs)
+
+
+def encoding_of(model: ConfigDict) -> type[Encoding]:
+    """The class of the encoding that `config.model` names."""
+    return encoding_class(model.encoding)
+
+
+def encoding_options(model: ConfigDict) -> Mapping[str, Any]:
+    """The values of the encoding's own options."""
+    return {name: model[name] for name in encoding_of(model).options}
+
+
+def heads_by_layer(model: ConfigDict) -> tuple[int, ...]:
+    """Number of heads of every layer: one number for all, or (after pruning) one per layer."""
+    heads = model.num_heads
+    return (heads,) * model.num_layers if isinstance(heads, int) else tuple(heads)
+
+
+def head_size(model: ConfigDict) -> int:
+    """`D_h`; 0 in the configuration stands for the hidden size, as in the paper."""
+    return model.head_size or model.hidden_size
+
+
+def grid(model: ConfigDict) -> tuple[int, int]:
+    """Rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
+    return model.image_shape[0] // model.downsample, model.image_shape[1] // model.downsample
+
+
+def depends_on_content(model: ConfigDict) -> bool:
+    """Whether the attention of an attention network differs from picture to picture."""
+    return model.content or encoding_of(model).depends_on_content_with(encoding_options(model))
+
+
+def factorises(model: ConfigDict) -> bool:
+    """Whether the attention of an attention network is a product of a row and a column softmax."""
+    return encoding_of(model).factorises and not model.content
+
+
+def sizes(model: ConfigDict, num_heads: int) -> Sizes:
+    """Sizes of a layer with so many heads."""
+    return Sizes(num_heads, model.hidden_size, head_size(model), grid(model), jnp.dtype(model.dtype))

@@ -1,0 +1,56 @@
+"""Which implementation of attention runs.
+
+Each is an einsum for one head and one picture, vmapped over pictures and heads, and computes
+`sum_h softmax(score_h) X W_val^(h) W_out^(h)`; without dropout they agree to rounding.
+
+- `dense` holds all probabilities of a layer. The cheapest for small pictures.
+- `factorised`, for scores that are a row score plus a column score, replaces the product with `(H W)^2`
+  probabilities by one along rows and one along columns. No array has two pixel axes.
+- `blocked` holds the probabilities of a few queries at a time and computes them again in the backward pass.
+  For all other scores and for dropout of single probabilities: memory grows as the pixels, time as their square.
+"""
+
+# Probabilities that a layer may keep for the backward pass before the blocked form is taken.
+DENSE_BYTES = 2**28
+# Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
+# 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
+# memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
+# each other.
+TIME_PER_MULTIPLY_ADD = {"dense": 1.0, "factorised": 5.0, "blocked": 1.2}
+IMPLEMENTATIONS = ("auto", "dense", "factorised", "blocked")
+
+
+def choose(
+    implementation: str,
+    *,
+    factorises: bool,
+    pictures_share: bool,
+    shape: tuple[int, ...],
+    num_heads: int,
+) -> str:
+    """Name of the implementation that runs: the one asked for where it applies, else the cheapest that fits.
+
+    Args:
+      implementation: one of `IMPLEMENTATIONS`.
+      factorises: whether attention is a product, also after dropout.
+      pictures_share: whether all pictures have the same attention.
+      shape: of the activations, `(b, H, W, d)`.
+      num_heads: of the layer.
+    """
+    if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):
+        return implementation
+    batch, height, width, _ = shape
+    probabilities = num_heads * (height * width) ** 2 * (1 if pictures_share else batch)
+    possible = ["blocked"]
+    possible += ["dense"] if 4 * probabilities <= DENSE_BYTES else []
+    possible += ["factorised"] if factorises else []
+    return min(possible, key=lambda name: cost(name, height, width))
+
+
+def cost(implementation: str, height: int, width: int) -> float:
+    """Cost of an implementation's average over keys, per query pixel and channel, in multiply-adds of the dense one.
+
+    All else, above all the value and output maps, costs the same for all.
+    """
+    multiply_adds = height + width if implementation == "factorised" else height * width
+    return TIME_PER_MULTIPLY_ADD[implementation] * multiply_adds

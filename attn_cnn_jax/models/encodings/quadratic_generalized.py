@@ -1,0 +1,90 @@
+"""Generalised quadratic encoding: every head attends to a Gaussian of any shape."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from attn_cnn_jax.arrays import Arrays
+from attn_cnn_jax.models.attention import scores
+from attn_cnn_jax.models.attention.shifts import relative_positions
+from attn_cnn_jax.models.encodings.quadratic import SMALLEST_PRECISION, CentredEncoding
+from attn_cnn_jax.models.encodings.registry import register
+from attn_cnn_jax.models.layers import at_least_float32
+
+LARGEST_CONDITION_NUMBER = 1000.0  # of Sigma^-1; above it the release calls a head degenerate
+
+
+@register("quadratic_generalized")
+class GeneralizedQuadratic(CentredEncoding):
+    """Generalised quadratic encoding: `-1/2 (delta - mu_h)^T Sigma_h^-1 (delta - mu_h)`, `Sigma^-1 = S S^T`.
+
+    Attributes:
+      centre: `mu`, `(h, 2)` pixels, row first; starts as N(0, 2^2).
+      spread: `S`, `(h, 2, 2)` one over pixels; starts as I + N(0, 0.01^2).
+    """
+
+    kind = "gaussian"
+    spread_axes = 3
+    penalised: ClassVar[bool] = True
+
+    def __init__(self, num_heads: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+        param_dtype = at_least_float32(dtype)
+        self.centre = nnx.Param(2 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
+        noise = 0.01 * jax.random.normal(rngs.params(), (num_heads, 2, 2), param_dtype)
+        self.spread = nnx.Param(jnp.eye(2, dtype=param_dtype)[None] + noise)
+
+    def position_terms(
+        self, height: int, width: int, query_rows: Int[Array, " i"]
+    ) -> dict[str, Float[Array, "h i j k l"]]:
+        centre, spread = self.centre[...], self.spread[...]
+        row = relative_positions(query_rows, height).astype(centre.dtype)[:, None, :, None]
+        column = relative_positions(jnp.arange(width), width).astype(centre.dtype)[None, :, None, :]
+        return {"position": jax.vmap(scores.gaussian, in_axes=(None, None, 0, 0))(row, column, centre, spread)}
+
+    def start_on_grid(self, centre: Float[np.ndarray, "h 2"], sharpness: float) -> None:
+        self.centre[...] = jnp.asarray(centre, self.centre.dtype)
+        spread = np.broadcast_to(np.sqrt(2 * sharpness) * np.eye(2), self.spread.shape)
+        self.spread[...] = jnp.asarray(spread, self.spread.dtype)
+
+    @staticmethod
+    def reason(spread: Float[np.ndarray, "2 2"]) -> str:
+        """A head attends uniformly or to a line where an eigenvalue of `Sigma^-1` says so, as in the release."""
+        values = np.linalg.svd(spread, compute_uv=False) ** 2
+        if values[0] < SMALLEST_PRECISION:
+            return f"uniform: largest eigenvalue {values[0]:.1e} < 1e-05"
+        # Multiplied out, so that a singular spread has no division by zero.
+        if values[0] > LARGEST_CONDITION_NUMBER * values[-1]:
+            number = values[0] / values[-1] if values[-1] > 0 else np.inf
+            return f"a line: condition number {number:.0f} > {LARGEST_CONDITION_NUMBER:.0f}"
+        return ""
+
+
+def precision_eigenvalues(
+    spread: Float[Array, "*h 2 2"],
+) -> tuple[Float[Array, " *h"], Float[Array, " *h"]]:
+    """Smallest and largest eigenvalues of `Sigma^-1 = S S^T`, one over square pixels.
+
+    In closed form, with a gradient everywhere but where a spread is singular.
+    """
+    a = jnp.square(spread).sum(axis=-1)  # diagonal of S S^T
+    off_diagonal = jnp.sum(spread[..., 0, :] * spread[..., 1, :], axis=-1)
+    trace, squared_gap = a[..., 0] + a[..., 1], jnp.square(a[..., 0] - a[..., 1]) + 4 * jnp.square(off_diagonal)
+    # At a circle the gradient of the gap is 0/0, though that of the squared ratio of eigenvalues is 0.
+    is_circle = squared_gap == 0
+    gap = jnp.where(is_circle, 0, jnp.sqrt(jnp.where(is_circle, 1, squared_gap)))
+    largest = (trace + gap) / 2
+    determinant = jnp.square(spread[..., 0, 0] * spread[..., 1, 1] - spread[..., 0, 1] * spread[..., 1, 0])
+    # det / largest: trace - gap would lose the digits of a small eigenvalue.
+    return jnp.where(largest > 0, determinant / jnp.where(largest > 0, largest, 1), 0), largest
+
+
+def covariance_penalty(parameters: Arrays) -> Float[Array, ""]:
+    """Mean over the heads of all layers of `(condition number of Sigma^-1 - 1)^2`; 0 for circles."""
+    spreads = [array for name, array in parameters.items() if name.endswith(".position.spread")]
+    smallest, largest = precision_eigenvalues(jnp.concatenate(spreads))
+    return jnp.square((largest - smallest) / smallest).mean()

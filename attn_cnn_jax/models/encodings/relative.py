@@ -1,0 +1,176 @@
+"""The full relative form (eq. 8): content and positions in four terms."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from attn_cnn_jax.models.attention import scores
+from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Option, Projections, Sizes
+from attn_cnn_jax.models.attention.shifts import relative_positions
+from attn_cnn_jax.models.encodings.content import content_scores, split_heads
+from attn_cnn_jax.models.encodings.learned import RelativeTables, num_shifts
+from attn_cnn_jax.models.encodings.registry import register
+from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
+
+RELATIVE_TERMS = ("content_content", "content_position", "position_content", "position_position")
+
+
+def some_terms(value: Any) -> bool:
+    """Whether a value names at least one of the four terms, and nothing else."""
+    return isinstance(value, tuple | list) and bool(value) and set(value) <= set(RELATIVE_TERMS)
+
+
+@register("relative")
+class Relative(Encoding):
+    """The full relative form (eq. 8), every term scaled by `1/sqrt(D_h)` and switchable by name.
+
+    `content_content`: `X_q W_qry W_key^T X_k^T`; `content_position`: `X_q W_qry What_key^T r_delta^T`;
+    `position_content`: `u^T W_key^T X_k^T`; `position_position`: `v^T What_key^T r_delta^T`,
+    with `r_delta = e_row[delta_row] + e_col[delta_col]` from learned tables. Only what the chosen terms
+    need has parameters; no biases.
+
+    Attributes:
+      query, key: linear maps `D -> h D_h`.
+      position_key: `What_key`, `(h, D, D_h)`.
+      content_bias, position_bias: `u` and `v`, `(h, D_h)`.
+    """
+
+    accepts_content = False
+    has_tables = True
+    options = {"relative_terms": Option(RELATIVE_TERMS, some_terms, f"some of {', '.join(RELATIVE_TERMS)}")}
+    head_axis = {
+        "position_key": 0,
+        "content_bias": 0,
+        "position_bias": 0,
+        "query.kernel": 1,
+        "key.kernel": 1,
+    }
+
+    def __init__(
+        self,
+        num_heads: int,
+        hidden_size: int,
+        head_size: int,
+        tables: RelativeTables,
+        *,
+        terms: tuple[str, ...] = RELATIVE_TERMS,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.num_heads, self.head_size, self.terms, self.dtype = num_heads, head_size, tuple(terms), dtype
+        features, param_dtype = num_heads * head_size, at_least_float32(dtype)
+
+        def needed(*names):
+            return any(name in self.terms for name in names)
+
+        def project():
+            return linear(hidden_size, features, use_bias=False, dtype=dtype, rngs=rngs)
+
+        def parameter(shape, fan_in):
+            return nnx.Param(uniform(fan_in)(rngs.params(), shape, param_dtype))
+
+        positions = needed("content_position", "position_position")
+        self.query = project() if needed("content_content", "content_position") else None
+        self.key = project() if needed("content_content", "position_content") else None
+        self.tables = tables if positions else None
+        self.position_key = parameter((num_heads, hidden_size, head_size), hidden_size) if positions else None
+        bias_shape = (num_heads, head_size)
+        self.content_bias = parameter(bias_shape, head_size) if needed("position_content") else None
+        self.position_bias = parameter(bias_shape, head_size) if needed("position_position") else None
+
+    @classmethod
+    def create(
+        cls,
+        sizes: Sizes,
+        *,
+        rngs: nnx.Rngs,
+        tables: Any = None,
+        relative_terms: tuple[str, ...] = RELATIVE_TERMS,
+        **options: Any,
+    ) -> Self:
+        tables = tables or RelativeTables(sizes.grid, sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
+        return cls(*sizes[:3], tables, terms=tuple(relative_terms), dtype=sizes.dtype, rngs=rngs)
+
+    @classmethod
+    def depends_on_content_with(cls, options: Mapping[str, Any]) -> bool:
+        return tuple(options["relative_terms"]) != ("position_position",)
+
+    @property
+    def depends_on_content(self) -> bool:
+        return self.terms != ("position_position",)
+
+    def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h s c"], Float[Array, "h s c"]]:
+        """`What_key^T e / sqrt(D_h)` for every row shift and every column shift."""
+        assert self.tables is not None
+        assert self.position_key is not None
+        self.tables.check(height, width)
+        scale = self.head_size**-0.5
+        maps = self.position_key[...]
+        row, column = (
+            jnp.einsum("sd,hdc->hsc", table[...], maps) * scale for table in (self.tables.row, self.tables.column)
+        )
+        return row, column
+
+    def position_terms(
+        self, height: int, width: int, query_rows: Int[Array, " i"]
+    ) -> dict[str, Float[Array, "h i j k l"]]:
+        if self.position_bias is None:
+            return {}
+        bias = self.position_bias[...]
+        row, column = (jnp.einsum("hc,hsc->hs", bias, keys) for keys in self.position_keys(height, width))
+        look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
+        row = look_up(row, relative_positions(query_rows, height))
+        column = look_up(column, relative_positions(jnp.arange(width), width))
+        return {"position_position": row[:, :, None, :, None] + column[:, None, :, None, :]}
+
+    def project(self, x: Float[Array, "b H W d"]) -> Projections:
+        return Projections(
+            *(None if layer is None else split_heads(layer(x), self.num_heads) for layer in (self.query, self.key))
+        )
+
+    def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
+        if not self.depends_on_content:
+            return {}
+        height, width = projections.size
+        dtype = at_least_float32(self.dtype)
+        query = None if projections.query is None else projections.queries(query_rows)
+        key = projections.key
+        terms = {}
+        if "content_content" in self.terms:
+            terms["content_content"] = content_scores(query, key)
+        if "content_position" in self.terms:
+            row_keys, column_keys = (keys.astype(self.dtype) for keys in self.position_keys(height, width))
+            row_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(row_keys, relative_positions(query_rows, height))
+            column_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(
+                column_keys, relative_positions(jnp.arange(width), width)
+            )
+            row = jnp.einsum("bhijc,hikc->bhijk", query, row_keys, preferred_element_type=dtype)
+            column = jnp.einsum("bhijc,hjlc->bhijl", query, column_keys, preferred_element_type=dtype)
+            terms["content_position"] = row[..., :, None] + column[..., None, :]
+        if self.content_bias is not None:
+            bias = self.content_bias[...].astype(self.dtype)
+            by_key = jnp.einsum("hc,bhklc->bhkl", bias, key, preferred_element_type=dtype)
+            terms["position_content"] = by_key[:, :, None, None] * self.head_size**-0.5
+        return terms
+
+    @classmethod
+    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
+        terms = set(options["relative_terms"])
+        hidden, size = sizes.hidden_size, sizes.head_size
+        height, width = sizes.grid
+        pixels, shifts = height * width, num_shifts(sizes.grid)
+        query = bool(terms & {"content_content", "content_position"})
+        key = bool(terms & {"content_content", "position_content"})
+        table = bool(terms & {"content_position", "position_position"})
+        positions = (
+            table * shifts * hidden * size  # What_key^T r for every row and every column shift
+            + ("content_position" in terms) * pixels * (height + width) * size
+            + ("position_content" in terms) * pixels * size
+            + ("position_position" in terms) * shifts * size
+        )
+        return MultiplyAdds((query + key) * hidden * size, ("content_content" in terms) * pixels**2 * size, positions)

@@ -1,0 +1,42 @@
+"""The command that prepares a data set: what it prints and its exit status; `tests/data` tests the work."""
+
+import pytest
+
+from attn_cnn_jax.cli import prepare
+from tests.support import cifar_archives
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "d"))
+    return lambda *arguments: prepare.main([*map(str, arguments)])
+
+
+def test_an_archive_is_named_prepared_and_read_back(command, tmp_path, capsys):
+    archive = cifar_archives.write(tmp_path / "a.tar.gz", kind="python")
+    assert command("cifar10", "--archive", archive) == 0
+    reading, verdict, writing, done = capsys.readouterr().out.splitlines()
+    assert reading == f"Reading {archive}"
+    assert verdict.endswith("not the official archive (python layout)")
+    assert writing == f"Writing {tmp_path}/d/cifar10/3.0.2"
+    assert done == "Read back 25 training and 7 test pictures"
+    assert command("cifar10", "--archive", archive) == 0
+    assert f"cifar10 is already prepared in {tmp_path}/d" in capsys.readouterr().out
+    other = cifar_archives.write(tmp_path / "b.tar.gz", seed=1)
+    assert command("cifar10", "--archive", other) == 1
+    assert "from another archive.\nAdd --replace" in capsys.readouterr().err
+    assert command("cifar10", "--archive", other, "--replace") == 0
+
+
+def test_a_refused_archive_leaves_nothing_behind(command, tmp_path, capsys):
+    archive = cifar_archives.write(tmp_path / "a.tar.gz", change=lambda files: files.pop("test_batch.bin"))
+    assert command("cifar10", "--archive", archive) == 1
+    assert "test_batch.bin is missing" in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("flags", [[], ["mnist"], ["cifar10", "--arkive", "x"], ["digits", "--archive", "x"]])
+def test_bad_flags_are_status_2(command, flags):
+    with pytest.raises(SystemExit) as caught:
+        command(*flags)
+    assert caught.value.code == 2
