@@ -14,7 +14,7 @@ EXTRAS ?= test
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint quick robustness clean
+.PHONY: train test lint quick robustness docs clean
 
 train: $(VENV)/installed
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
@@ -53,6 +53,11 @@ robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m robustness.fuzz
 	$(BIN)/python -m robustness.faults
 
+# The site, in docs/_build/html/index.html. The first build trains the run that a notebook opens and executes both notebooks.
+docs:
+	@$(MAKE) --no-print-directory EXTRAS=docs $(VENV)/installed-docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
 # A stamp is newer than what it was made from: nothing is installed again until that changes.
 $(VENV)/installed: setup.cfg constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
@@ -68,4 +73,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api docs/notebooks

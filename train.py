@@ -1,12 +1,12 @@
 """Trains a network: `python train.py --config=configs/digits.py [--workdir=DIR] [--config.train.num_epochs=2 ...]`.
 
-The same command on the same run directory goes on where it stopped. Exit status: 0 trained, 1 something
-to put right (said in a line or two), 2 bad flags, 128 + signal where stopped by one, state saved.
+The same as `attn-cnn train`, see attn_cnn_jax/cli/train.py. The same command on the same run directory continues where
+it stopped.
 """
 
 import sys
 
-from attn_cnn_jax.cli.train import main
+from attn_cnn_jax.cli.main import start
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(start("train", sys.argv[1:], program="train.py"))

@@ -1,12 +1,17 @@
-"""The one exception that commands show without a traceback, and how they show it."""
+"""The one exception that commands show without a traceback, how they show it, and the commands that messages advise."""
 
 import functools
+import os
+import shlex
+import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 
 class UserError(Exception):
-    """Something that the person at the keyboard can put right.
+    """An error that the user can fix.
 
     The message is one or two lines: the value at fault, what is allowed, what to do.
     Commands print it to standard error and leave with exit status 1.
@@ -14,9 +19,9 @@ class UserError(Exception):
 
 
 def says_errors(main: Callable[..., int]) -> Callable[..., int]:
-    """Decorates a command's `main(argv) -> exit status`: what a person can put right is said, and gives 1.
+    """Decorates a function that returns an exit status: prints errors that the user can fix and returns 1.
 
-    That is a UserError, and what the machine lacks: a file, a permission, room on the disk, memory.
+    Those are UserError, and what the machine lacks: a file, a permission, room on the disk, memory.
     """
 
     @functools.wraps(main)
@@ -34,7 +39,7 @@ def says_errors(main: Callable[..., int]) -> Callable[..., int]:
 
 
 def explained(error: Exception) -> str | None:
-    """An error as a line or two for the person at the keyboard; None where it is a mistake of this program."""
+    """Returns an error as one or two lines for the user; None where it is a mistake of this program."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
@@ -46,12 +51,28 @@ def explained(error: Exception) -> str | None:
 
 
 def in_words(error: OSError) -> str:
-    """`path: No such file or directory`."""
+    """Returns `path: No such file or directory`."""
     what = error.strerror or shortened(error)
     return f"{error.filename}: {what}" if error.filename is not None else what
 
 
 def shortened(value: object, length: int = 120) -> str:
-    """The first line of a text, or of an error's, cut to a length that a message has room for."""
+    """Returns the first line of a text or of an error, cut to a length that a message has room for."""
     line = next(iter(str(value).strip().splitlines()), "") or type(value).__name__
     return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+def command_line(*arguments: object) -> str:
+    """Returns the line that runs `attn-cnn ARGUMENTS` from the current folder, whichever way the package is installed.
+
+    That is `attn-cnn ...` where the command is on the PATH, `.venv/bin/attn-cnn ...` from a checkout whose environment
+    is not activated, and `python -m attn_cnn_jax ...` where there is no such command.
+    """
+    script, found = Path(sysconfig.get_path("scripts"), "attn-cnn"), shutil.which("attn-cnn")
+    if found and (not script.exists() or Path(found).samefile(script)):
+        program = ["attn-cnn"]
+    elif script.exists():
+        program = [os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)]
+    else:
+        program = [sys.executable, "-m", "attn_cnn_jax"]
+    return shlex.join([*program, *map(str, arguments)])

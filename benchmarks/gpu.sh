@@ -38,15 +38,15 @@ read -ra configs <<<"$CONFIGS"
 read -ra arguments <<<"$ARGS"
 
 install() {
-    if ! "$PYTHON" -c 'import attn_cnn_jax.__main__, attn_cnn_jax.cli.figures, tensorflow_datasets'; then
+    if ! "$PYTHON" -c 'import attn_cnn_jax.cli.figures, tensorflow_datasets'; then
         "$PYTHON" -m pip install --no-index --find-links "$WHEELS" attn-cnn-jax
     fi
     "$PYTHON" -c 'import jax; print("JAX", jax.__version__, "on", jax.devices())'
 }
 
 data() {
-    [ -n "$TINY" ] || "$PYTHON" -m attn_cnn_jax.cli.prepare cifar10 ${ARCHIVE:+--archive "$ARCHIVE"} \
-        --data_dir "$DATA_DIR"
+    [ -n "$TINY" ] || "$PYTHON" -m attn_cnn_jax prepare cifar10 ${ARCHIVE:+--archive "$ARCHIVE"} \
+        --data-dir "$DATA_DIR"
 }
 
 # measure NAME ARGUMENT...: a benchmark, its table and its JSON file under that name.
@@ -81,7 +81,7 @@ train() {
 report() {
     local config runs=()
     for config in "${configs[@]}"; do
-        "$PYTHON" -m attn_cnn_jax.analysis.figures "$RUNS/$config" --out "$OUT/figures/$config"
+        "$PYTHON" -m attn_cnn_jax figures "$RUNS/$config" --out "$OUT/figures/$config"
         runs+=("$RUNS/$config")
     done
     "$PYTHON" -m benchmarks.results "${runs[@]}" --out "$OUT/figures" --json "$OUT/results.json" |

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from tabulate import tabulate
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
 
@@ -51,21 +52,14 @@ def median_ratio(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as text under the names of their columns; numbers to the right, four significant digits."""
+    """Returns rows as text under the names of their columns; numbers to the right, four significant digits."""
 
     def cell(value):
-        return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+        return f"{value:.4g}" if isinstance(value, float) else value
 
-    cells = [list(columns), *([cell(row.get(column)) for column in columns] for row in rows)]
-    numeric = [all(isinstance(row.get(c), int | float | None) for row in rows) for c in columns]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in cells
-    )
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
+    align = ["right" if all(isinstance(row.get(c), int | float | None) for row in rows) else "left" for c in columns]
+    return tabulate(cells, columns, tablefmt="plain", disable_numparse=True, colalign=align)
 
 
 def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.summary import count_flops
+from attn_cnn_jax.analysis.flops import count_flops
 from benchmarks.measure import seconds
 
 REPEATS = 5

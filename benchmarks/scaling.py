@@ -4,11 +4,10 @@
                                  [--dense_up_to 32] [--num_layers 6] [--batch_size 1] [--repeats 3] [--json FILE]
 
 The network is `quadratic` without dropout of single probabilities, so that all implementations compute the same. Each
-size is a process of its own; times are medians. Memory is the process's peak without what its imports take, once with
-and once without compiling and the first step. Exponents, of time and memory as powers of the number of pixels, are
-fitted by least squares to the logarithms, of all sizes and, where constant parts count less, of the two largest.
-Where memory does not suffice the row says so. --forward: sides at which one layer's forward pass alone is measured, 0:
-none.
+size is a process of its own; times are medians. Memory is the peak of the process without what its imports take, once
+with and once without compiling and the first step. Exponents, of time and memory as powers of the number of pixels,
+are fitted by least squares to the logarithms, of all sizes and, where constant parts count less, of the two largest.
+Where memory does not suffice the row says so. --forward: sides at which one layer's forward pass alone is measured.
 """
 
 import argparse

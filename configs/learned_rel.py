@@ -1,6 +1,6 @@
-"""Table 1 "SA, learned" and figures 5 and 7: learned 2-D relative encoding, no content.
+"""Table 1 "SA, learned" and figures 5 and 7: learned 2-D relative encoding without content.
 
-91.8% in the paper, 12,278,682 parameters, 300 epochs. CIFAR-100: add `--config.dataset.name=cifar100`.
+91.8% in the paper; 12,278,682 parameters, 300 epochs. CIFAR-100: add `--config.dataset.name=cifar100`.
 
     python train.py --config=configs/learned_rel.py
 """

@@ -1,6 +1,6 @@
-"""Figure 12: generalised quadratic encoding, heads that attend to Gaussians of any shape.
+"""Figure 12: generalised quadratic encoding, whose heads attend to Gaussians of any shape.
 
-300 epochs; 12,087,006 parameters. CIFAR-100: add `--config.dataset.name=cifar100`.
+12,087,006 parameters, 300 epochs. CIFAR-100: add `--config.dataset.name=cifar100`.
 
     python train.py --config=configs/quadratic_generalized.py
 """

@@ -1,8 +1,7 @@
-"""Figure 13: the network of figure 12 without its degenerate heads, trained on.
+"""Figure 13: the network of figure 12 without its degenerate heads, trained for 100 more epochs at rate 0.01.
 
-Starts from a finished run of configs/quadratic_generalized.py (another one: `--config.start.run=DIR`),
-removes heads whose attention is uniform or a line, and trains on for 100 epochs at rate 0.01. To start
-these heads again instead: `--config.start.prune=False --config.start.reset=True`.
+Starts from a finished run of configs/quadratic_generalized.py, or from `--config.start.run=DIR`. Removes heads whose
+attention is uniform or a line; `--config.start.prune=False --config.start.reset=True` resets them instead.
 
     python train.py --config=configs/quadratic_generalized_pruned.py
 """

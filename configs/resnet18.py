@@ -1,7 +1,7 @@
-"""Table 1 "ResNet-18": the baseline of the paper, figure 2.
+"""Table 1 "ResNet-18" and figure 2: the baseline of the paper.
 
-93.8% in the paper, 11,173,962 parameters, 300 epochs, rate divided by ten at epochs 80, 150 and 250.
-CIFAR-100: add `--config.dataset.name=cifar100`. Also `--config.model.depth=10` and `34`.
+93.8% in the paper; 11,173,962 parameters, 300 epochs, learning rate divided by ten at epochs 80, 150 and 250.
+CIFAR-100: add `--config.dataset.name=cifar100`. Other depths: `--config.model.depth=10` and `34`.
 
     python train.py --config=configs/resnet18.py
 """

@@ -6,7 +6,6 @@ Half of the time each. A failure is printed with the number of its case: the sam
 """
 
 import argparse
-import contextlib
 import gzip
 import random
 import sys
@@ -15,9 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from absl import flags
-
-from attn_cnn_jax.cli.train import parse
+from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data.preparation import archives as archive
 from attn_cnn_jax.errors import UserError
@@ -25,7 +22,6 @@ from attn_cnn_jax.runs.directory import flatten
 from benchmarks.measure import table, write_json
 from tests.support import cifar_archives
 
-ROOT = Path(__file__).parents[1]
 SECONDS = 20  # that a single case may take
 VALUES = (
     "",
@@ -97,9 +93,8 @@ def mutated_headers(tar: bytes, generator: random.Random) -> bytes:
 
 
 def config_case(folder: Path, generator: random.Random) -> None:
-    config = generator.choice(("digits", "learned_rel_content", "resnet18"))
-    line = ["train.py", f"--config={ROOT / f'configs/{config}.py'}"]
-    known = sorted(flatten(parse(line).config))
+    name, overrides = generator.choice(("digits", "learned_rel_content", "resnet18")), []
+    known = sorted(flatten(load_config(name)))
     for _ in range(generator.choice((1, 1, 2, 4))):
         key = generator.choice(known)
         if generator.random() < 0.15:
@@ -108,9 +103,8 @@ def config_case(folder: Path, generator: random.Random) -> None:
         value = generator.choice(
             (generator.choice(VALUES), str(generator.randint(-9, 99)), str(generator.uniform(-9, 9)))
         )
-        line.append(f"--config.{key}={value}")
-    with contextlib.suppress(flags.Error):  # said with the usage, exit status 2
-        complete(parse(line).config)
+        overrides.append(f"--config.{key}={value}")
+    complete(load_config(name, overrides))
 
 
 def fuzz(case: Callable[[Path, random.Random], None], seconds: float, seed: int) -> dict:

@@ -55,7 +55,8 @@ def child(argv: list[str]) -> int:
     """Trains as train.py does, with a measurement in place of the figures."""
     import jax
 
-    from attn_cnn_jax.cli import train as command
+    from attn_cnn_jax.cli import train
+    from attn_cnn_jax.cli.main import main
 
     def draw_nothing(config, step, network, workdir):
         ctypes.CDLL(None).malloc_trim(0)  # the compiler's memory, which the C library gives back sooner or later
@@ -63,8 +64,8 @@ def child(argv: list[str]) -> int:
         print(json.dumps(moment), flush=True)
         return {}
 
-    command.draw_figures = draw_nothing
-    return command.main(["train.py", *argv])
+    train.draw_figures = draw_nothing
+    return main(["train", *argv])
 
 
 def resident() -> int:

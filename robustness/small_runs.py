@@ -89,8 +89,8 @@ class Trainer(NamedTuple):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        together = ("--multihost", f"--coordinator_address=127.0.0.1:{port}", "--num_processes=2")
-        return [self(workdir, *arguments, *together, f"--process_id={n}") for n in range(2)]
+        together = ("--multihost", f"--coordinator-address=127.0.0.1:{port}", "--num-processes=2")
+        return [self(workdir, *arguments, *together, f"--process-id={n}") for n in range(2)]
 
 
 def finish(process: subprocess.Popen) -> str:

@@ -1,18 +1,11 @@
 """Statistics of what every head attends to, and which shifts of a convolution's grid a layer covers.
 
-    python -m attn_cnn_jax.analysis.heads RUN [--step=latest] [--images=100] [--grid=K] [--csv=FILE]
-
 Everything is computed from attention probabilities, by the same functions for every encoding, and averaged
-over query pixels and, where attention depends on content, over test pictures. Near the border attention
-has to turn inwards: `--query=ROW,COLUMN` looks at one query pixel alone. Pixels are those that attention
+over query pixels and, where attention depends on content, over test pictures. Pixels are those that attention
 works on, after the down-sampling; entropy is in nats.
 """
 
-import argparse
-import csv
-import io
 import math
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,15 +14,11 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.cli.arguments import add_seed, at_least_one, pixel, step
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.encoding import UNIFORM
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.runs.directory import write_atomically
-from attn_cnn_jax.runs.load import Run, load_run
-
-COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
+from attn_cnn_jax.runs.load import Run
 
 
 class Statistics(NamedTuple):
@@ -72,7 +61,7 @@ def layer_statistics(
         masses[:, inside] += attention[:, :, rows[inside], columns[inside]].mean(axis=0)
         counts += inside
     shift_mass = np.divide(masses, counts, out=np.zeros_like(masses), where=counts > 0)
-    return Statistics(*(total / len(queries) for total in sums), shift_mass)
+    return Statistics._make([*(total / len(queries) for total in sums), shift_mass])
 
 
 def run_statistics(
@@ -108,7 +97,7 @@ def run_statistics(
         weighted = [[count * np.asarray(value) for value in layer] for layer in batch]
         sums = weighted if sums is None else [add(a, b) for a, b in zip(sums, weighted, strict=True)]
         total += count
-    return [Statistics(*(value / total for value in layer)) for layer in sums]
+    return [Statistics._make(value / total for value in layer) for layer in sums or ()]
 
 
 def add(a: list[np.ndarray], b: list[np.ndarray]) -> list[np.ndarray]:
@@ -146,7 +135,7 @@ def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
 
 
 def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
-    """Why each head of a layer is degenerate; "" for those that are not.
+    """Returns why each head of a layer is degenerate; "" for those that are not.
 
     By the criteria of its encoding; with content, by its attention itself: uniform attention is degenerate.
     """
@@ -186,76 +175,3 @@ def rows(run: Run, statistics: list[Statistics]) -> list[dict]:
                 }
             )
     return table
-
-
-def to_csv(table: list[dict]) -> str:
-    """Comma-separated values with a header; numbers with six significant digits."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, table[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in table)
-    return text.getvalue()
-
-
-def to_text(table: list[dict]) -> str:
-    """The table for a terminal."""
-    lines = ["layer head  centre (row, col)  spread (major, minor)  entropy  distance  at centre  degenerate"]
-    lines += [
-        f"{row['layer']:5d} {row['head']:4d}  {row['centre_row']:+7.2f} {row['centre_column']:+7.2f}  "
-        f"{row['spread_major']:11.2f} {row['spread_minor']:9.2f}  {row['entropy']:7.3f}  {row['distance']:8.2f}  "
-        f"{row['mass_at_centre']:9.1%}  {row['degenerate']}".rstrip()
-        for row in table
-    ]
-    return "\n".join(lines)
-
-
-def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
-    """Per layer, the grid of shifts with the head that serves each and its share of attention there."""
-    lines = []
-    for layer, of_layer in enumerate(statistics):
-        shifts = grid_shifts(len(of_layer.entropy), grid_size)
-        assigned = grid_coverage(of_layer.shift_mass)
-        size = math.isqrt(len(shifts))
-        shares = [of_layer.shift_mass[head, n] if head >= 0 else 0.0 for n, head in enumerate(assigned)]
-        covered = sum(share >= COVERED for share in shares)
-        lines.append(f"layer {layer + 1}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered")
-        cells = [
-            f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head")
-            for (row, column), head, share in zip(shifts, assigned, shares, strict=True)
-        ]
-        lines += [
-            "  " + "   ".join(f"{cell:20s}" for cell in cells[n : n + size]).rstrip()
-            for n in range(0, len(cells), size)
-        ]
-    return "\n".join(lines)
-
-
-@says_errors
-def main(argv: list[str] | None = None) -> int:
-    """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
-    parser = argparse.ArgumentParser(prog="python -m attn_cnn_jax.analysis.heads", description=__doc__.split("\n")[0])
-    parser.add_argument("run", metavar="RUN", help="run directory that train.py left")
-    parser.add_argument("--step", type=step, default="latest", help="latest, best, or the number of a checkpoint")
-    add_seed(parser)
-    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures for content models (100)")
-    parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; by default the mean of all")
-    parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table there")
-    parser.add_argument("--data-dir", help="where the data set lies, if not where the run had it")
-    args = parser.parse_args(argv)
-    run = load_run(args.run, args.step, args.seed)
-    statistics = run_statistics(
-        run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
-    )
-    table = rows(run, statistics)
-    if args.csv:
-        try:
-            write_atomically(args.csv, to_csv(table))
-        except OSError as error:
-            raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
-    print(to_text(table), coverage_text(statistics, args.grid), sep="\n\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

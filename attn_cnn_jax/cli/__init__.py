@@ -1,1 +1,1 @@
-"""The command line: one file a subcommand."""
+"""The command `attn-cnn`: one file per subcommand, each with `EXAMPLE`, `add_arguments(parser)` and `run(args)`."""

@@ -1,27 +1,66 @@
-"""Parsers and types of arguments that several commands here share; argparse exits 2 on a ValueError."""
+"""The parser of all subcommands, types of arguments that several share, and configuration overrides."""
 
 import argparse
+import re
+from pathlib import Path
+from typing import NoReturn
+
+OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
 
 
-def documented_parser(module: str, doc: str) -> argparse.ArgumentParser:
-    """A parser for `python -m module` whose help is the module's docstring, laid out as it stands."""
-    summary, _, details = doc.partition("\n")
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=summary,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+class Parser(argparse.ArgumentParser):
+    """A parser whose help keeps the line breaks of docstrings, and whose errors are two lines."""
+
+    def __init__(self, **kwargs):
+        # A line such as --config.seed=1 must not be taken for an abbreviation of another flag.
+        super().__init__(**kwargs, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+        self.takes_overrides = False
+
+    def error(self, message: str) -> NoReturn:
+        """Prints what is wrong with the flags and exits with status 2."""
+        self.exit(2, f"{self.prog}: {message}\n{self.prog} --help lists the flags\n")
+
+
+def take_overrides(parser: Parser) -> None:
+    """Lets a subcommand accept `--config.a.b=VALUE`, which `args.overrides` then lists as typed."""
+    parser.takes_overrides = True
+    group = parser.add_argument_group("configuration")
+    # Only for the help: `separate` removes these words before argparse sees them.
+    group.add_argument("--config.KEY", metavar="VALUE", help="override a value, such as --config.model.num_heads=4")
+
+
+def separate(words: list[str]) -> tuple[list[str], list[str]]:
+    """Splits a command line into configuration overrides and the rest.
+
+    argparse would take an override with a blank in its value for a positional argument. The value of an override
+    without `=` goes with it: reading the configuration then refuses the override and says how to write it.
+    """
+    overrides, rest, value_is_missing = [], [], False
+    for word in words:
+        if OVERRIDE.fullmatch(word):
+            overrides.append(word)
+        elif word.startswith("-") or not value_is_missing:
+            rest.append(word)
+        value_is_missing = OVERRIDE.fullmatch(word) is not None and "=" not in word
+    return overrides, rest
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """`RUN`, `--step`, `--seed` and `--data-dir`, for a subcommand that reads a network back."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, as training leaves it")
+    add_step(parser)
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """`--step` and `--seed`: which network of a run."""
+    parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
+    parser.add_argument("--seed", type=int, help="which network, of a run with several seeds; the first by default")
 
 
 def step(text: str) -> int | str:
-    """`latest`, `best`, or a checkpoint's number."""
+    """`latest`, `best`, or the number of a checkpoint."""
     return text if text in ("latest", "best") else int(text)
-
-
-def add_seed(parser: argparse.ArgumentParser) -> None:
-    """`--seed`, for a command that looks at one network."""
-    parser.add_argument("--seed", type=int, help="which, of a run of several seeds; the first by default")
 
 
 def at_least_one(text: str) -> int:
@@ -44,3 +83,14 @@ def pixel(text: str) -> tuple[int, int]:
     """`ROW,COLUMN`, both from 0."""
     row, column = (int(part) for part in text.split(","))
     return row, column
+
+
+def seeds(text: str) -> list[int]:
+    """`0-4`, `0,2,5` or `0-2,7`: different integers from 0, in the order given."""
+    found = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        found += range(int(first), int(last) + 1) if dash else [int(first)]
+    if not found or len(set(found)) < len(found) or min(found) < 0:
+        raise ValueError
+    return found

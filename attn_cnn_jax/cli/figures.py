@@ -1,6 +1,4 @@
-"""Draws the paper's figures of a run as PNG and SVG files.
-
-    python -m attn_cnn_jax.analysis.figures RUN [RUN ...] [--figures=NAME,...] [--out=DIR] [--query=ROW,COLUMN]
+"""Draw the paper's figures of a run as PNG and SVG files.
 
 - curves: accuracy and loss over epochs, of all runs given (Fig. 2)
 - training: centres of one layer's heads over training, panels and an animated GIF (Fig. 3)
@@ -8,12 +6,11 @@
 - maps: attention of one query pixel, layers by heads; the mean over test pictures for content models (Fig. 5 to 7)
 - pictures: single test pictures and the attention to them, of content models (Fig. 8 to 10)
 
-All but curves are of the first run. Without --figures, those that apply. What is read counts layers and
-heads from 1; pixels, from 0, are those that attention works on, after the down-sampling.
+All but curves are of the first run. Without --figures, those that apply. Layers and heads count from 1; pixels
+count from 0 and are those that attention works on, after the down-sampling.
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,40 +18,36 @@ from pathlib import Path
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
-from attn_cnn_jax.cli.arguments import add_seed, at_least_one, documented_parser, pixel, step
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.cli.arguments import add_step, at_least_one, pixel
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import Run, load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 
 NAMES = ("curves", "training", "centres", "maps", "pictures")
 Save = Callable[[], list[Path]]  # writes a figure that is drawn; returns its files
+EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
 
 
-@says_errors
-def main(argv: list[str] | None = None) -> int:
-    """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
-    for path in draw(parser().parse_args(argv)):
-        print(path)
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = documented_parser("attn_cnn_jax.analysis.figures", __doc__)
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories that train.py left")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories, as training leaves them")
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/figures by default")
-    parser.add_argument("--step", type=step, default="latest", help="latest, best, or the number of a checkpoint")
-    add_seed(parser)
+    add_step(parser)
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="of the maps; the central pixel by default")
     parser.add_argument("--order", choices=maps.ORDERS, default=maps.ORDERS[0], help="of the heads in maps")
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average over (100)")
     parser.add_argument("--pictures", type=at_least_one, default=3, help="single test pictures to show (3)")
     parser.add_argument("--layer", type=at_least_one, help=f"layer of the training figure; {PAPERS_LAYER} or the last")
     parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs of its panels; by default eight")
-    parser.add_argument("--data-dir", help="where the data set lies, if not where the run had it")
-    return parser
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
+
+
+def run(args: argparse.Namespace) -> int:
+    for path in draw(args):
+        print(path)
+    return 0
 
 
 def figure_names(text: str) -> tuple[str, ...]:
@@ -87,11 +80,11 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
         raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
     query = args.query or pictures.centre(run)
     check_query(query, pictures.grid(run))
-    saves = []
+    saves: list[Save] = []
     if "training" in wanted:
         saves += draw_training(args, run, out)
-    if "centres" in wanted or "maps" in wanted:
-        layers = pictures.mean_attention(run, args.images, args.data_dir)
+    shown = {"centres", "maps"} & set(wanted)
+    layers = pictures.mean_attention(run, args.images, args.data_dir) if shown else []
     if "centres" in wanted:
         saves.append(partial(style.save, centres.draw_run(run, layers), out, "centres"))
     if "maps" in wanted:
@@ -144,7 +137,3 @@ def draw_pictures(args: argparse.Namespace, run: Run, out: Path, query: tuple[in
         figure = maps.draw_picture(image, name, layers, query, args.order, run.config.model.downsample)
         saves.append(partial(style.save, figure, out, f"picture_{n}_{query[0]}_{query[1]}"))
     return saves
-
-
-if __name__ == "__main__":
-    sys.exit(main())

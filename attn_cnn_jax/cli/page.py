@@ -1,4 +1,8 @@
-"""Writes the page: `python -m attn_cnn_jax.page RUN --out page.html`."""
+"""Write an interactive page of what every head attends to.
+
+One HTML file that needs no server: point at a pixel, and see what every head of every layer attends to from there.
+Where attention depends on content, it is stored for each picture.
+"""
 
 import argparse
 import re
@@ -6,25 +10,34 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from attn_cnn_jax import load_run
-from attn_cnn_jax.cli.arguments import add_seed, positive, step
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.cli.arguments import add_run, positive
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
 from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.render import as_script_text, render, write
+from attn_cnn_jax.runs.load import Run, load_run
 
+EXAMPLE = "runs/digits --out=page.html"
 IMAGES = 8
 
 
-@says_errors
-def main(argv: list[str] | None = None) -> int:
-    """Runs a command line (without the program's name); returns its exit status, 0 or 1."""
-    build(parser().parse_args(argv))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--images", type=int, default=IMAGES, metavar="N", help=f"number of test pictures ({IMAGES})")
+    which.add_argument("--image", nargs="+", metavar="FILE", help="your own pictures, cropped and resized to fit")
+    parser.add_argument("--size", type=size, metavar="HxW", help="picture size in pixels; that of training by default")
+    parser.add_argument("--megabytes", type=positive, default=5.0, metavar="X", help="largest size of the page (5)")
+
+
+def run(args: argparse.Namespace) -> int:
+    build(args)
     return 0
 
 
 def build(arguments: argparse.Namespace) -> None:
-    """Collects, writes, and says what was written and what was left out."""
+    """Collects the data, writes the page, and prints what was written and what was left out."""
     run = load_run(arguments.run, arguments.step, arguments.seed)
     shape = tuple(run.config.model.image_shape)
     size = arguments.size or shape[:2]
@@ -61,39 +74,18 @@ def those_that_fit(data: dict, entries: Iterator[dict], megabytes: float) -> lis
     return chosen
 
 
-def choose_pictures(run, arguments, shape):
-    """The pictures that the command line asks for, and the names of the classes, empty if not to be had."""
+def choose_pictures(
+    run: Run, arguments: argparse.Namespace, shape: tuple[int, int, int]
+) -> tuple[list[sources.Picture], tuple[str, ...]]:
+    """Returns the pictures that the command line asks for, and the class names, none where they are unknown."""
+    own = [sources.from_file(path, shape) for path in arguments.image or ()]
     try:
         dataset = sources.load_dataset(run.config, arguments.data_dir)
     except UserError as error:
-        if arguments.image or arguments.images == 0:
-            dataset = None
-        else:
-            raise UserError(f"{error} Or give your own pictures with --image FILE ...") from error
-    if arguments.image:
-        pictures = [sources.from_file(path, shape) for path in arguments.image]
-    else:
-        pictures = sources.from_dataset(dataset, arguments.images, shape[:2]) if arguments.images else []
-    return pictures, dataset.class_names if dataset else ()
-
-
-def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(prog="python -m attn_cnn_jax.page", description=__doc__)
-    flags.add_argument("run", type=Path, help="run directory, as train.py leaves it")
-    flags.add_argument("--out", type=Path, help="HTML file to write (default: RUN/viewer.html)")
-    which = flags.add_mutually_exclusive_group()
-    which.add_argument(
-        "--images", type=int, default=IMAGES, metavar="N", help=f"number of test pictures (default: {IMAGES})"
-    )
-    which.add_argument("--image", nargs="+", metavar="FILE", help="pictures of your own, cut and resized to fit")
-    flags.add_argument("--step", type=step, default="latest", help='"latest", "best", or the number of a step')
-    add_seed(flags)
-    flags.add_argument("--size", type=size, metavar="HxW", help="picture size in pixels (default: as in training)")
-    flags.add_argument("--data-dir", metavar="DIR", help="where the data set lies (default: as in training)")
-    flags.add_argument(
-        "--megabytes", type=positive, default=5.0, metavar="X", help="largest size of the page (default: 5)"
-    )
-    return flags
+        if own or arguments.images == 0:
+            return own, ()
+        raise UserError(f"{error} Or give your own pictures with --image FILE ...") from error
+    return own or sources.from_dataset(dataset, arguments.images, shape[:2]), dataset.class_names
 
 
 def size(text: str) -> tuple[int, int]:
@@ -101,7 +93,3 @@ def size(text: str) -> tuple[int, int]:
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r}: height and width such as 32x48")
     return int(match[1]), int(match[2])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

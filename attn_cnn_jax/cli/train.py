@@ -1,69 +1,105 @@
-"""What stands behind train.py: flags in, exit status out."""
+"""Train a network as a configuration describes it.
 
+The run directory then holds checkpoints, metrics.jsonl and TensorBoard events. The same command on the same run
+directory continues where it stopped. --config takes a file, or the name of one of the files in configs/.
+"""
+
+import argparse
 import os
-import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from textwrap import fill
 
 import jax
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+import numpy as np
+from ml_collections import ConfigDict
+from tabulate import tabulate
 
-from attn_cnn_jax.config.checks import allowed_values
-from attn_cnn_jax.config.fields import unknown_key
-from attn_cnn_jax.errors import UserError, says_errors, shortened
+from attn_cnn_jax.cli.arguments import Parser, seeds, take_overrides
+from attn_cnn_jax.cli.configs import find_config, known_configs, load_config
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config.base import schema_of
+from attn_cnn_jax.config.fields import Field
+from attn_cnn_jax.errors import UserError, command_line
+from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.distributed.agreement import Interrupted, say
 from attn_cnn_jax.training.distributed.lost_peer import HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT, fails_with_the_others
-from attn_cnn_jax.training.loop import run
 
-USAGE = "usage: python train.py --config=configs/NAME.py [--workdir=DIR] [--config.key=value ...]"
-OVERRIDE = re.compile(r"--?(config\.[^=]+)(?:=(.*))?", re.DOTALL)
+EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
 
-class Override(NamedTuple):
-    """One `--config.key=value` of the command line."""
+def add_arguments(parser: Parser) -> None:
+    """The flags of `train`; the help ends with the configuration keys."""
+    parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
+    parser.add_argument("--workdir", type=Path, metavar="DIR", help="run directory; runs/NAME by default")
+    parser.add_argument(
+        "--seeds",
+        type=seeds,
+        metavar="0-4",
+        help="train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on",
+    )
+    take_overrides(parser)
+    group = parser.add_argument_group("several processes")
+    limit = HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT
+    help_of_multihost = f"this is one of several processes of a run; if one is lost, the others end within {limit} s"
+    group.add_argument("--multihost", action="store_true", help=help_of_multihost)
+    group.add_argument("--coordinator-address", metavar="HOST:PORT", help="of process 0, if JAX does not detect it")
+    group.add_argument("--num-processes", type=int, metavar="N", help="if JAX does not detect it")
+    group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0")
+    parser.usage = "%(prog)s --config=NAME|FILE [--workdir=DIR] [--seeds=0-4] [--config.KEY=VALUE ...]"
+    parser.epilog = keys_in_words()
 
-    key: str
-    value: str | None  # None: the line has no value
 
-
-@says_errors
-def main(argv: list[str]) -> int:
-    """Runs the command line `argv` (program name first); returns its exit status.
-
-    0 trained; 1 something to put right, in a line or two on standard error; 2 bad flags; 128 + signal
-    where a signal stopped the run after its state was saved.
-    """
-    try:
-        values = parse(argv)
-    except flags.Error as error:
-        print(error, USAGE, sep="\n", file=sys.stderr)
-        return 2
-    if values.help:
-        print(USAGE, values.get_help(), sep="\n")
-        return 0
-    workdir = Path(values.workdir or Path("runs") / config_name(values["config"].config_filename))
+def run(args: argparse.Namespace) -> int:
+    """Trains; returns 0, or 128 + signal where a signal stopped the run after its state was saved."""
+    if args.config is None:
+        return args.refuse(f"--config is missing: name one of {', '.join(known_configs())}, or a file")
+    if args.seeds and any(word.lstrip("-").startswith("config.seed") for word in args.overrides):
+        return args.refuse("--seeds sets config.seed: leave out --config.seed")
+    config = load_config(args.config, args.overrides)
+    workdir = args.workdir or Path("runs") / find_config(args.config.split(":")[0]).stem
     use_compilation_cache()
     try:
-        with fails_with_the_others() if values.multihost else nullcontext():
-            if values.multihost:
-                connect(values)
-            records = run(values.config, workdir, draw_figures)
+        with fails_with_the_others() if args.multihost else nullcontext():
+            if args.multihost:
+                connect(args)
+            if args.seeds:
+                train_seeds(config, workdir, args.seeds)
+            else:
+                train_one(config, workdir)
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
-    num_seeds = values.config.train.num_seeds
-    if "test" in records:  # else a finished run has lost its metrics.jsonl
-        final = f"{records['test']['accuracy']:.2%}"
-        if num_seeds > 1:
-            final += f" +- {records['test']['accuracy_std']:.2%} (mean and standard deviation of {num_seeds} seeds)"
-        say(f"final test accuracy {final} after step {records['test']['step']}")
-    seed = f", seed={values.config.seed}" if num_seeds > 1 else ""
-    say(f"metrics, checkpoints and TensorBoard events: {workdir}")
-    say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r}{seed})")
     return 0
+
+
+def train_one(config: ConfigDict, workdir: Path) -> float | None:
+    """Trains one run and says where it is; returns its test accuracy, None where metrics.jsonl is lost."""
+    test = loop.run(config, workdir, draw_figures).get("test")
+    if test:
+        say(f"final test accuracy {test['accuracy']:.2%} after step {test['step']}")
+    say(f"metrics, checkpoints and TensorBoard events: {workdir}")
+    say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r})")
+    if config.model.name == "attention":
+        say(f"an interactive page: {command_line('page', workdir)}")
+    say(f"figures: {command_line('figures', workdir)}")
+    return test["accuracy"] if test else None
+
+
+def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
+    """Trains one run per seed in `workdir/seed_N`, and says mean and standard deviation of their test accuracies."""
+    accuracies = []
+    for number in numbers:
+        say(f"seed {number}: {workdir / f'seed_{number}'}")
+        of_seed = config.copy_and_resolve_references()
+        of_seed.seed = number
+        accuracies.append(train_one(of_seed, workdir / f"seed_{number}"))
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    if len(known) > 1:
+        mean, deviation = np.mean(known), np.std(known, ddof=1)
+        say(f"test accuracy of {len(known)} seeds: {mean:.2%} ± {deviation:.2%} (mean and standard deviation)")
+    say(f"table and curves: {command_line('compare', *(workdir / f'seed_{number}' for number in numbers))}")
 
 
 def draw_figures(*arguments):
@@ -71,109 +107,6 @@ def draw_figures(*arguments):
     from attn_cnn_jax.analysis.figures import board
 
     return board.draw(*arguments)
-
-
-def parse(argv: list[str]) -> flags.FlagValues:
-    """Flags and configuration of a command line.
-
-    Raises:
-      flags.Error: for flags that don't exist, and arguments that are no flags.
-      UserError: for a configuration that can't be loaded, an unknown key, or a value of the wrong type.
-    """
-    plain, overrides = separate(argv)
-    values = define_flags(plain)
-    try:
-        _, *unexpected = values(plain)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a person's own config file raises
-        # What looks like a bad flag, with a traceback for its message, may be a ValueError or TypeError from there.
-        if isinstance(error, flags.Error) and not str(error).startswith("flag --config="):
-            raise
-        cause = error
-        while cause.__context__ and "Error whilst parsing config file" in str(cause):
-            cause = cause.__context__
-        name = next((a.partition("=")[2] for a in plain if a.lstrip("-").startswith("config=")), "the config file")
-        raise UserError(f"{name} cannot be loaded: {type(cause).__name__}: {shortened(cause)}") from error
-    if values.help:
-        return values
-    if not values["config"].present:
-        raise flags.Error("--config is missing")
-    config = load(values)
-    for override in overrides:
-        check_key(config, override)
-    if unexpected:
-        raise flags.Error(f"{unexpected[0]!r} is no flag: write --flag=VALUE")
-    values = define_flags(argv)
-    try:
-        values(argv)
-    except flags.Error as error:
-        for override in overrides:
-            if f"--{override.key}={override.value}" in str(error):
-                allowed = allowed_values(config, override.key)
-                raise UserError(f"{override.key}={shortened(override.value)!r}: allowed is {allowed}") from error
-        raise
-    return values
-
-
-def define_flags(argv: list[str]) -> flags.FlagValues:
-    values = flags.FlagValues()
-    common = {"flag_values": values}
-    # sys_argv: where to look for overrides; without it in sys.argv, which need not be the line parsed here.
-    config_flags.DEFINE_config_file("config", None, "File that describes the run.", sys_argv=argv, **common)
-    flags.DEFINE_string("workdir", None, "Run directory; runs/NAME of the config file by default.", **common)
-    limit = HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT
-    multihost = f"One of several processes of a run; if one is lost, the others end within {limit} seconds."
-    flags.DEFINE_boolean("multihost", False, multihost, **common)
-    flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not detected.", **common)
-    flags.DEFINE_integer("num_processes", None, "Number of processes, if not detected.", **common)
-    flags.DEFINE_integer("process_id", None, "Number of this process, if not detected.", **common)
-    flags.DEFINE_boolean("help", False, "Show this help.", short_name="h", **common)
-    return values
-
-
-def separate(argv: list[str]) -> tuple[list[str], list[Override]]:
-    """Splits a command line into what is no configuration override, and the overrides."""
-    matches = [(argument, OVERRIDE.fullmatch(argument)) for argument in argv]
-    overrides = [Override(*match.groups()) for _, match in matches if match]
-    return [argument for argument, match in matches if not match], overrides
-
-
-def load(values: flags.FlagValues) -> ConfigDict:
-    try:
-        config = values.config
-        getattr(config, "lock", None)  # where the file could not be read, any attribute raises, and only now
-    except OSError as error:
-        name = values["config"].config_filename
-        if not Path(name).is_file():
-            known = ", ".join(sorted(str(path) for path in Path("configs").glob("*.py")))
-            raise UserError(
-                f"there is no config file {name or repr(name)}; {'there are ' + known if known else 'give its path'}"
-            ) from error
-        raise UserError(f"{name} cannot be loaded: {error.__cause__ or error}") from error
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"{values['config'].config_filename}: get_config() must return an ml_collections.ConfigDict")
-    return config
-
-
-def check_key(config: ConfigDict, override: Override) -> None:
-    """UserError unless an override names a key of the configuration."""
-    node, path = config, "config"
-    for part in override.key.split(".")[1:]:
-        if not isinstance(node, ConfigDict) or part not in node:
-            known = node.keys() if isinstance(node, ConfigDict) else ()
-            raise UserError(unknown_key(f"{path}.{part}", known))
-        node, path = node[part], f"{path}.{part}"
-    if isinstance(node, ConfigDict):
-        shown = path if override.value is None else f"{path}={shortened(override.value)!r}"
-        raise UserError(f"{shown}: set one of its keys, {', '.join(f'{path}.{key}' for key in node)}")
-    if override.value is None:
-        raise UserError(f"{path} has no value: write --{path}=VALUE, where allowed is {allowed_values(config, path)}")
-
-
-def config_name(filename: str) -> str:
-    """`configs/digits.py -> digits`, the run directory's default name."""
-    return Path(filename.split(":")[0]).stem
 
 
 def use_compilation_cache() -> None:
@@ -186,16 +119,41 @@ def use_compilation_cache() -> None:
             jax.config.update("jax_compilation_cache_dir", os.path.join(cache, "attn_cnn_jax"))
 
 
-def connect(values: flags.FlagValues) -> None:
+def connect(args: argparse.Namespace) -> None:
     """Joins the other processes of the run (JAX's distributed runtime)."""
     try:
         jax.distributed.initialize(
-            values.coordinator_address,
-            values.num_processes,
-            values.process_id,
+            args.coordinator_address,
+            args.num_processes,
+            args.process_id,
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"--multihost: {error}\ngive --coordinator_address=HOST:PORT --num_processes=N --process_id=I"
+            f"--multihost: {error}\ngive --coordinator-address=HOST:PORT --num-processes=N --process-id=I"
         ) from error
+
+
+def keys_in_words() -> str:
+    """The tables of configuration keys for the help."""
+    attention, resnet = (key_rows(schema_of(config())) for config in (attention_config, resnet_config))
+    of_resnet = [row for row in resnet if row not in attention]
+    look = {"headers": ("key", "default", "allowed"), "tablefmt": "plain", "disable_numparse": True}
+    tables = [tabulate(rows, **look) for rows in (attention, of_resnet)]
+    return (
+        "Configuration keys with the defaults of an attention network; a file in configs/ may set others:\n\n"
+        f"{tables[0]}\n\nKeys of a ResNet (configs/resnet18.py) instead of config.model above:\n\n{tables[1]}"
+    )
+
+
+def key_rows(schema: dict, path: str = "config") -> list[tuple[str, str, str]]:
+    """Key, default and what is allowed, for every value of a schema."""
+    rows = []
+    for key, field in schema.items():
+        name = f"{path}.{key}"
+        if isinstance(field, Field):
+            # tabulate's own maxcolwidths turns the text False into True.
+            rows.append((name, fill(repr(field.default), 30), fill(field.allowed, 60)))
+        else:
+            rows += key_rows(field, name)
+    return rows

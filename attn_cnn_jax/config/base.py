@@ -53,6 +53,7 @@ ATTENTION = {
             or (isinstance(value, tuple | list) and value and all(integer(9, 1, 10_000).allows(n) for n in value))
         ),
         "an integer from 1 to 10000, or one for every layer",
+        any_type=True,
     ),
     "hidden_size": integer(400, 1, 100_000),
     "head_size": integer(0, 0, 100_000),  # 0: the hidden size

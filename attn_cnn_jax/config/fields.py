@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ml_collections import FieldReference
+
 
 class Field(NamedTuple):
     """One configuration value: where it starts, and what it may be, as a test and in words."""
@@ -11,6 +13,7 @@ class Field(NamedTuple):
     default: Any
     allows: Callable[[Any], bool]
     allowed: str
+    any_type: bool = False  # whether values of other types than the default's are allowed, such as a tuple for a number
 
 
 def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
@@ -77,4 +80,9 @@ def unknown_key(path: str, known: Any) -> str:
 
 
 def defaults(schema: dict) -> dict:
-    return {key: defaults(field) if isinstance(field, dict) else field.default for key, field in schema.items()}
+    """Returns the default of every field of a schema, for a ConfigDict, which holds each key to its default's type."""
+
+    def default(field: Field) -> Any:
+        return FieldReference(field.default, field_type=object) if field.any_type else field.default
+
+    return {key: defaults(field) if isinstance(field, dict) else default(field) for key, field in schema.items()}

@@ -1,7 +1,4 @@
-"""Weights of the authors' PyTorch release: a checkpoint file becomes a run, a run such a file.
-
-    python -m attn_cnn_jax.interop.pytorch CHECKPOINT --out RUN
-    python -m attn_cnn_jax.interop.pytorch RUN --to_pytorch FILE
+"""Reads checkpoints of the authors' PyTorch release as runs, and writes runs as such checkpoints.
 
 The architecture follows from names and shapes; how the network was trained is not in such a file, so that the
 run's configuration has the paper's values there. The run is one to look at, and to start from with
@@ -12,7 +9,6 @@ predictions of such a network differ a little. Needs PyTorch: pip install "attn-
 import json
 import math
 import os
-import sys
 import tempfile
 import zipfile
 from collections import OrderedDict
@@ -22,9 +18,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli.arguments import documented_parser, step
 from attn_cnn_jax.config.network import heads_by_layer
-from attn_cnn_jax.errors import UserError, says_errors, shortened
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.interop.architecture import listed
 from attn_cnn_jax.interop.convert import Checkpoint, check_release_has, state_dict, to_run
 from attn_cnn_jax.runs import checkpoints, directory
@@ -49,7 +44,7 @@ def import_checkpoint(path: str | Path, out: str | Path) -> str:
       UserError: if PyTorch is not installed, `out` exists, or the file is damaged or holds another network.
     """
     out = Path(out)
-    refuse_existing(out, "--out")
+    refuse_existing(out)
     checkpoint = read_checkpoint(Path(path))
     config, state = to_run(checkpoint)
     step = int(state.step)
@@ -83,7 +78,7 @@ def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest"
       UserError: if PyTorch is not installed, `path` exists, or the release has no such network.
     """
     torch, path = import_torch(), Path(path)
-    refuse_existing(path, "--to_pytorch")
+    refuse_existing(path)
     run = load_run(workdir, step)
     check_release_has(run)
     arrays = state_dict(run)
@@ -100,7 +95,7 @@ def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest"
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error}; choose another --to_pytorch=FILE") from error
+        raise UserError(f"cannot write {path}: {error}; choose another --out=FILE") from error
 
 
 def import_torch():
@@ -114,9 +109,9 @@ def import_torch():
     return torch
 
 
-def refuse_existing(path: Path, flag: str) -> None:
+def refuse_existing(path: Path) -> None:
     if os.path.lexists(path):
-        raise UserError(f"{flag}={path} exists already: choose another, or remove it")
+        raise UserError(f"--out={path} exists already: choose another, or remove it")
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -183,25 +178,3 @@ def describe(config: ConfigDict, step: int) -> str:
             f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"
         )
     return f"{network}, {model.num_classes} classes, pictures as in {config.dataset.name}, step {step}"
-
-
-@says_errors
-def main(argv: list[str] | None = None) -> int:
-    """The command; see the module's docstring. Exit status 0, or 1 for an error said in a line or two."""
-    parser = documented_parser("attn_cnn_jax.interop.pytorch", __doc__)
-    parser.add_argument("source", metavar="CHECKPOINT|RUN", type=Path, help="a .checkpoint file, or a run directory")
-    target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument("--out", metavar="RUN", type=Path, help="the run directory to write")
-    target.add_argument("--to_pytorch", metavar="FILE", type=Path, help="the checkpoint file to write")
-    parser.add_argument("--step", type=step, default="latest", help="of a run: latest, best, or a checkpoint's number")
-    args = parser.parse_args(argv)
-    if args.out:
-        print(f"{args.out}: {import_checkpoint(args.source, args.out)}")
-    else:
-        export_run(args.source, args.to_pytorch, args.step)
-        print(args.to_pytorch)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

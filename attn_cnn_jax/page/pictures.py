@@ -19,6 +19,7 @@ class Picture(NamedTuple):
     pixels: np.ndarray
     name: str
     label: str = ""
+    resized: bool = False  # from a file of another size
 
 
 def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) -> list[Picture]:
@@ -43,15 +44,16 @@ def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) ->
 
 
 def from_file(path: str | Path, shape: tuple[int, int, int]) -> Picture:
-    """A picture file in any format Pillow reads, cut and resized to (H, W, C)."""
+    """Returns a picture file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C)."""
     try:
         with Image.open(path) as image:
             upright = ImageOps.exif_transpose(image).convert("L" if shape[2] == 1 else "RGB")
     except FileNotFoundError:
-        raise UserError(f"--image: there is no file {path}") from None
+        raise UserError(f"there is no file {path}") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"--image: {path} cannot be read as a picture: {error}") from error
-    return Picture(fit(upright, shape[:2]), Path(path).name)
+        raise UserError(f"{path} cannot be read as a picture: {error}") from error
+    height, width, _ = shape
+    return Picture(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
 
 
 def fit(image: Image.Image, size: tuple[int, int]) -> np.ndarray:

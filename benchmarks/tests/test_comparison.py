@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.analysis.summary import count_parameters
+from attn_cnn_jax.analysis.flops import count_parameters
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.variables import join, split
 from benchmarks import children, comparison, inference, rates, train_step

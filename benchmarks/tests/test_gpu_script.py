@@ -47,14 +47,14 @@ def test_every_command_parses(run, tiny):
     """What the script would call is handed to the commands' own parsers, with --help at the end."""
     finished, lines = run(TINY=tiny, ARCHIVE="archive.tar.gz")
     assert finished.returncode == 0, finished.stderr
-    modules = [line.removeprefix("-m ").split() for line in lines if line.startswith("-m ")]
+    modules = [line.replace("attn_cnn_jax ", "attn_cnn_jax/").split()[1:] for line in lines if line.startswith("-m ")]
     called = {name for name, *_ in modules}
-    prepared = set() if tiny else {"attn_cnn_jax.cli.prepare"}
+    prepared = set() if tiny else {"attn_cnn_jax/prepare"}
     names = {"benchmarks.train_step", "benchmarks.inference", "benchmarks.scaling", "benchmarks.results"}
-    assert called == names | prepared | {"attn_cnn_jax.analysis.figures"}
+    assert called == names | prepared | {"attn_cnn_jax/figures"}
     for name in sorted(called):  # one process a command; of several calls the last
         arguments = next(arguments for module, *arguments in reversed(modules) if module == name)
-        command = [sys.executable, "-m", name, *arguments, "--help"]
+        command = [sys.executable, "-m", *name.split("/"), *arguments, "--help"]
         finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr
         assert "usage" in finished.stdout

@@ -24,7 +24,7 @@ def test_the_ratio_is_the_median_of_the_turns_ratios():
 
 def test_a_table_lines_up():
     rows = [{"what": "ours", "rate": 12.3456}, {"what": "theirs", "rate": None}]
-    assert measure.table(rows, ["what", "rate"]) == "what     rate\nours    12.35\ntheirs"
+    assert measure.table(rows, ["what", "rate"]) == "what      rate\nours     12.35\ntheirs"
 
 
 def test_json_says_where_it_was_measured(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, pictures
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 
@@ -89,7 +90,7 @@ def test_content_statistics_are_means_over_the_first_test_pictures(content_run, 
 
 
 def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, tmp_path, capsys):
-    assert heads.main([str(quadratic_run), f"--csv={tmp_path / 'heads.csv'}"]) == 0
+    assert main(["heads", str(quadratic_run), f"--csv={tmp_path / 'heads.csv'}"]) == 0
     printed = capsys.readouterr().out
     with open(tmp_path / "heads.csv") as file:
         table = list(csv.DictReader(file))
@@ -121,7 +122,7 @@ def test_uniform_attention_is_degenerate_without_a_spread(content_run):
     ],
 )
 def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, message, capsys):
-    assert heads.main([str(quadratic_run), *arguments]) == 1
+    assert main(["heads", str(quadratic_run), *arguments]) == 1
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") <= 2
@@ -129,15 +130,13 @@ def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, mess
 
 
 def test_a_resnet_has_no_heads(resnet_run, capsys):
-    assert heads.main([str(resnet_run), "--query=0,0"]) == 1
+    assert main(["heads", str(resnet_run), "--query=0,0"]) == 1
     assert capsys.readouterr().err == "a resnet has no attention to show\n"
 
 
 def test_bad_flags_exit_2(quadratic_run):
     for flag in ("--images=0", "--step=last", "--query=3", "--grid=x"):
-        with pytest.raises(SystemExit) as stopped:
-            heads.main([str(quadratic_run), flag])
-        assert stopped.value.code == 2
+        assert main(["heads", str(quadratic_run), flag]) == 2
 
 
 def test_more_pictures_than_there_are(content_run):

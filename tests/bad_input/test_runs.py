@@ -9,17 +9,18 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import convolution, heads, summary
-from attn_cnn_jax.cli import figures
-from attn_cnn_jax.cli import page as viewer
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.runs import checkpoints, directory
 
 COMMANDS = {
     "load_run": load_run,
-    "heads": lambda run: heads.main([str(run)]),
-    "figures": lambda run: figures.main([str(run)]),
-    "viewer": lambda run: viewer.main([str(run)]),
-    "convolution": lambda run: convolution.main([str(run)]),
+    "heads": lambda run: main(["heads", str(run)]),
+    "figures": lambda run: main(["figures", str(run)]),
+    "page": lambda run: main(["page", str(run)]),
+    "convolution": lambda run: main(["convolution", str(run)]),
+    "compare": lambda run: main(["compare", str(run)]),
+    "predict": lambda run: main(["predict", str(run), "picture.png"]),
+    "export": lambda run: main(["export", str(run), "--format=pytorch", f"--out={run.parent / 'file'}"]),
 }
 
 
@@ -139,12 +140,14 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_damaged_records(copy, refused, line):
-    for name, command in (("metrics", figures.main), ("positions", viewer.main)):
+    for name, command in (("metrics", "figures"), ("metrics", "compare"), ("positions", "page")):
         path = copy / f"{name}.jsonl"
         before = path.read_bytes()
         path.write_bytes(before + LINES[line] + before)
         n = before.count(b"\n") + 1
-        refused(lambda command=command: command([str(copy)]), f"{name}.jsonl is damaged in line {n}: remove that line")
+        refused(
+            lambda command=command: main([command, str(copy)]), f"{name}.jsonl is damaged in line {n}: remove that line"
+        )
         path.write_bytes(before)
 
 
@@ -169,67 +172,78 @@ def test_checkpoints_of_another_run_are_not_set_aside_as_damaged(copy, content_r
 
 
 FLAGS = [
-    (heads.main, "--step=99", "step=99: "),
-    (heads.main, "--step=best", "has no best checkpoint"),
-    (heads.main, "--query=8,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
-    (heads.main, "--query=-1,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
-    (heads.main, "--grid=100000", "--grid=100000: allowed is 1 to 15"),
-    (heads.main, "--csv=TMP", "Is a directory; choose another --csv=FILE"),
-    (heads.main, "--csv=TMP/no/file", "No such file or directory; choose another --csv=FILE"),
-    (figures.main, "--figures=pictures --out=TMP/o", "allowed is --figures=maps"),
-    (figures.main, "--figures=maps --out=TMP/text", "choose another --out=DIR"),
-    (figures.main, "--figures=maps --out=/proc/o", "choose another --out=DIR"),
-    (figures.main, "--query=99,99 --out=TMP/o", "allowed is ROW,COLUMN from 0,0 to 7,7"),
-    (figures.main, "--layer=9 --out=TMP/o", "--layer=9: allowed is 1 to 2"),
-    (figures.main, "--epochs=nan --out=TMP/o", "no positions were recorded at epoch nan"),
-    (figures.main, "--epochs=-5 --out=TMP/o", "no positions were recorded at epoch -5"),
-    (figures.main, "TMP --out=TMP/o", "has no metrics yet"),
-    (viewer.main, "--out=TMP", "Is a directory; choose --out=FILE"),
-    (viewer.main, "--out=TMP/no/file", "No such file or directory; choose --out=FILE"),
-    (viewer.main, "--images=-1 --out=TMP/o", "--images=-1: the test split of digits has"),
-    (viewer.main, "--images=99999 --out=TMP/o", "--images=99999: the test split of digits has"),
-    (viewer.main, "--image=TMP/nope.png --out=TMP/o", "there is no file"),
-    (viewer.main, "--image=TMP/text --out=TMP/o", "cannot be read as a picture"),
-    (viewer.main, "--image=TMP/half.png --out=TMP/o", "cannot be read as a picture"),
-    (viewer.main, "--image=TMP/bomb.png --out=TMP/o", "decompression bomb"),
-    (viewer.main, "--size=100000x100000 --out=TMP/o", "choose a smaller --size"),
-    (viewer.main, "--megabytes=0.0001 --out=TMP/o", "choose --megabytes above"),
-    (convolution.main, "--test_images=99999 --out=TMP/o", "the test split of digits has"),
-    (summary.main, "", "cannot be loaded"),
+    ("heads", "--step=99", "step=99: "),
+    ("heads", "--step=best", "has no best checkpoint"),
+    ("heads", "--query=8,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
+    ("heads", "--query=-1,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
+    ("heads", "--grid=100000", "--grid=100000: allowed is 1 to 15"),
+    ("heads", "--csv=TMP", "Is a directory; choose another --csv=FILE"),
+    ("heads", "--csv=TMP/no/file", "No such file or directory; choose another --csv=FILE"),
+    ("figures", "--figures=pictures --out=TMP/o", "allowed is --figures=maps"),
+    ("figures", "--figures=maps --out=TMP/text", "choose another --out=DIR"),
+    ("figures", "--figures=maps --out=/proc/o", "choose another --out=DIR"),
+    ("figures", "--query=99,99 --out=TMP/o", "allowed is ROW,COLUMN from 0,0 to 7,7"),
+    ("figures", "--layer=9 --out=TMP/o", "--layer=9: allowed is 1 to 2"),
+    ("figures", "--epochs=nan --out=TMP/o", "no positions were recorded at epoch nan"),
+    ("figures", "--epochs=-5 --out=TMP/o", "no positions were recorded at epoch -5"),
+    ("figures", "TMP --out=TMP/o", "has no metrics yet"),
+    ("page", "--out=TMP", "Is a directory; choose --out=FILE"),
+    ("page", "--out=TMP/no/file", "No such file or directory; choose --out=FILE"),
+    ("page", "--images=-1 --out=TMP/o", "--images=-1: the test split of digits has"),
+    ("page", "--images=99999 --out=TMP/o", "--images=99999: the test split of digits has"),
+    ("page", "--image=TMP/nope.png --out=TMP/o", "there is no file"),
+    ("page", "--image=TMP/text --out=TMP/o", "cannot be read as a picture"),
+    ("page", "--image=TMP/half.png --out=TMP/o", "cannot be read as a picture"),
+    ("page", "--image=TMP/bomb.png --out=TMP/o", "decompression bomb"),
+    ("page", "--size=100000x100000 --out=TMP/o", "choose a smaller --size"),
+    ("page", "--megabytes=0.0001 --out=TMP/o", "choose --megabytes above"),
+    ("convolution", "--test-images=99999 --out=TMP/o", "the test split of digits has"),
+    ("summary", "", "cannot be loaded"),
+    ("predict", "TMP/nope.png", "there is no file"),
+    ("predict", "TMP/text", "cannot be read as a picture"),
+    ("predict", "TMP/half.png", "cannot be read as a picture"),
+    ("predict", "TMP/empty", "holds no pictures"),
+    ("predict", "TMP/half.png --step=99", "step=99: "),
+    ("compare", "TMP", "is not a run directory"),
+    ("compare", "--out=TMP/text", "choose another --out=DIR"),
+    ("export", "--format=pytorch --out=TMP/text", "exists already"),
 ]
 
 
-@pytest.mark.parametrize(("command", "flags", "message"), FLAGS, ids=[f"{c.__module__} {f}" for c, f, _ in FLAGS])
+@pytest.mark.parametrize(("command", "flags", "message"), FLAGS, ids=[f"{c} {f}" for c, f, _ in FLAGS])
 def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused, command, flags, message):
     (tmp_path / "text").write_text("x")
+    (tmp_path / "empty").mkdir()
     Image.new("L", (50, 50)).save(tmp_path / "half.png")
     (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:60])
     header = b"IHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
     claim = b"\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big")
     (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + claim + b"\0\0\0\0IDAT")
-    run = tmp_path / "text" if command is summary.main else quadratic_run
-    refused(lambda: command([str(run), *flags.replace("TMP", str(tmp_path)).split()]), message)
+    run = tmp_path / "text" if command == "summary" else quadratic_run
+    refused(lambda: main([command, str(run), *flags.replace("TMP", str(tmp_path)).split()]), message)
 
 
 NO_FLAGS = [
-    (heads.main, "--step=soon"),
-    (heads.main, "--query=1"),
-    (heads.main, "--images=0"),
-    (heads.main, "--grid=0"),
-    (figures.main, "--figures=portrait"),
-    (figures.main, "--epochs=soon"),
-    (figures.main, "--order=random"),
-    (viewer.main, "--size=0x3"),
-    (viewer.main, "--megabytes=nan"),
-    (viewer.main, "--megabytes=-1"),
-    (convolution.main, "--kernel_sizes=0"),
-    (convolution.main, "--kernel_sizes=3,x"),
+    ("heads", "--step=soon"),
+    ("heads", "--query=1"),
+    ("heads", "--images=0"),
+    ("heads", "--grid=0"),
+    ("figures", "--figures=portrait"),
+    ("figures", "--epochs=soon"),
+    ("figures", "--order=random"),
+    ("page", "--size=0x3"),
+    ("page", "--megabytes=nan"),
+    ("page", "--megabytes=-1"),
+    ("predict", "--top=0"),
+    ("export", "--format=onnx"),
+    ("convolution", "--kernel-sizes=0"),
+    ("convolution", "--kernel-sizes=3,x"),
 ]
 
 
-@pytest.mark.parametrize(("command", "flag"), NO_FLAGS, ids=[f"{c.__module__} {f}" for c, f in NO_FLAGS])
+@pytest.mark.parametrize(("command", "flag"), NO_FLAGS, ids=[f"{c} {f}" for c, f in NO_FLAGS])
 def test_bad_flags(quadratic_run, refused, command, flag):
-    refused(lambda: command([str(quadratic_run), flag]), flag.partition("=")[0], status=2)
+    refused(lambda: main([command, str(quadratic_run), flag]), flag.partition("=")[0], status=2)
 
 
 GOOD = np.zeros((2, 8, 8, 1), np.uint8)

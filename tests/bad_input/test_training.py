@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.cli import train as command
+from attn_cnn_jax.cli.main import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = f"--config={CONFIGS / 'digits.py'}"
@@ -30,7 +31,7 @@ def train(monkeypatch, tmp_path, data_dir):
             argv.insert(1, f"--config.dataset.data_dir={data_dir}")
         if not any("--workdir" in argument for argument in argv):
             argv.append(f"--workdir={tmp_path / 'run'}")
-        return command.main(["train.py", *argv])
+        return main(["train", *argv])
 
     return start
 
@@ -38,8 +39,8 @@ def train(monkeypatch, tmp_path, data_dir):
 FLAGS = [
     ((), 2, "--config is missing"),
     ((DIGITS, "--nonsense"), 2, "nonsense"),
-    ((DIGITS, "junk"), 2, "'junk' is no flag"),
-    ((DIGITS, "--num_processes=many"), 2, "--num_processes=many"),
+    ((DIGITS, "junk"), 2, "unrecognized arguments: junk"),
+    ((DIGITS, "--num_processes=many"), 2, "--num-processes: invalid int value: 'many'"),
     ((DIGITS, "--config.model.content", "False"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.model.content", "--config.seed=-1"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.seed", "3"), 1, "config.seed has no value"),

@@ -7,7 +7,8 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli import train as command
+from attn_cnn_jax.cli import train
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, complete, resnet_config, validate
 from attn_cnn_jax.config.base import schema_of
 from attn_cnn_jax.errors import UserError
@@ -298,9 +299,9 @@ def test_complete_refuses_what_contradicts_the_data_set(key, value, message):
     ids=lambda case: " ".join(case).replace(DIGITS, "digits") if isinstance(case, list) else "",
 )
 def test_command_line_is_refused_in_a_line_or_two_before_any_work(argv, status, message, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "use_compilation_cache", lambda: None)
+    monkeypatch.setattr(train, "use_compilation_cache", lambda: None)
     workdir = tmp_path / "run"
-    assert command.main(["train.py", *argv, f"--workdir={workdir}"]) == status
+    assert main(["train", *argv, f"--workdir={workdir}"]) == status
     captured = capsys.readouterr()
     assert message in captured.err
     assert len(captured.err.splitlines()) <= 2
@@ -315,7 +316,7 @@ def test_command_line_is_refused_in_a_line_or_two_before_any_work(argv, status, 
 def test_a_config_file_that_does_not_run_is_said_in_a_line(tmp_path, capsys, text, says):
     path = tmp_path / "mine.py"
     path.write_text(text)
-    assert command.main(["train.py", f"--config={path}"]) == 1
+    assert main(["train", f"--config={path}"]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"{path} cannot be loaded: {says}: ")
     assert "Traceback" not in err

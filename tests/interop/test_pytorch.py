@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import heads
-from attn_cnn_jax.cli import figures
-from attn_cnn_jax.cli import page as viewer
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import pytorch as interop
 from attn_cnn_jax.models.pruning import prune
@@ -174,9 +172,9 @@ def test_buffers_prefixes_and_the_old_file_format_are_read(imported, tmp_path):
 def test_figures_table_page_and_training_take_an_imported_run(imported, tmp_path, capsys):
     _, _, workdir = imported("quadratic")
     data = f"--data-dir={tmp_path}"
-    assert heads.main([str(workdir), data]) == 0
-    assert figures.main([str(workdir), f"--out={tmp_path}", data]) == 0
-    assert viewer.main([str(workdir), f"--out={tmp_path / 'page.html'}", "--data-dir", str(tmp_path)]) == 0
+    assert main(["heads", str(workdir), data]) == 0
+    assert main(["figures", str(workdir), f"--out={tmp_path}", data]) == 0
+    assert main(["page", str(workdir), f"--out={tmp_path / 'page.html'}", "--data-dir", str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.glob("*.png")} == {"curves.png", "centres.png", "maps_4_4.png"}
     assert not capsys.readouterr().err
 
@@ -269,17 +267,17 @@ def test_a_damaged_file_is_refused_and_runs_no_code(damage, imported, tmp_path):
 
 def test_the_command_says_what_was_read_and_refuses_to_overwrite(imported, tmp_path, capsys):
     file = save(tmp_path / "file", imported("quadratic")[0].state_dict())
-    assert interop.main([str(file), "--out", str(tmp_path / "runs" / "run")]) == 0
+    assert main(["import", str(file), "--out", str(tmp_path / "runs" / "run")]) == 0
     assert "quadratic, 2 layers, 3 heads, hidden size 12, 10 classes, pictures as in digits" in capsys.readouterr().out
     before = file.read_bytes()
     for arguments in (
-        [str(file), "--out", str(tmp_path / "runs" / "run")],
-        [str(tmp_path / "runs" / "run"), "--to_pytorch", str(file)],
+        ["import", str(file), "--out", str(tmp_path / "runs" / "run")],
+        ["export", str(tmp_path / "runs" / "run"), "--format=pytorch", "--out", str(file)],
     ):
-        assert interop.main(arguments) == 1
+        assert main(arguments) == 1
         assert "exists already" in capsys.readouterr().err
     assert file.read_bytes() == before
-    assert interop.main([str(tmp_path / "missing"), "--out", str(tmp_path / "other")]) == 1
+    assert main(["import", str(tmp_path / "missing"), "--out", str(tmp_path / "other")]) == 1
     assert "there is no file" in capsys.readouterr().err
 
 

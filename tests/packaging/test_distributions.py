@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("attn_cnn_jax", "benchmarks", "configs", "docs", "notebooks", "robustness", "tests", "typings")
-FILES = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "conftest.py", "constraints.txt", "pyproject.toml")
-FILES += ("setup.cfg", "train.py")
+GENERATED = ("docs/_build/", "docs/api/", "docs/notebooks/")
+FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "conftest.py")
+FILES += ("constraints.txt", "pyproject.toml", "setup.cfg", "train.py")
 BUILD = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 
 pytestmark = pytest.mark.slow
@@ -29,12 +30,13 @@ def build(kind, tree, folder):
 
 def sources():
     """Files of the checkout that people get: relative paths."""
-    return set(FILES) | {
+    found = {
         str(path.relative_to(ROOT))
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and not {"__pycache__", ".ipynb_checkpoints", "_build"} & set(path.parts)
+        if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts)
     }
+    return set(FILES) | {name for name in found if not name.startswith(GENERATED)}
 
 
 def test_the_source_archive_holds_the_tree_and_the_wheel_made_of_it_works_alone(tmp_path):
@@ -49,7 +51,7 @@ def test_the_source_archive_holds_the_tree_and_the_wheel_made_of_it_works_alone(
 
     with zipfile.ZipFile(build("build_wheel", extracted, tmp_path)) as wheel:
         wheel.extractall(tmp_path / "site")
-    command = [sys.executable, "-m", "attn_cnn_jax", "--config=digit"]
+    command = [sys.executable, "-m", "attn_cnn_jax", "train", "--config=digit"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""python -m attn_cnn_jax.page: what it writes, and how it refuses."""
+"""attn-cnn page: what it writes, and how it refuses."""
 
 import base64
 import io
@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax.cli import page as command
+from attn_cnn_jax.cli.main import main as attn_cnn
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
 
@@ -25,7 +26,7 @@ def viewer(monkeypatch, runs, tmp_path):
 
     def main(name, *arguments):
         monkeypatch.setattr(command, "load_run", lambda workdir, step, seed: runs[name])
-        return command.main([str(tmp_path / "my run"), *map(str, arguments)])
+        return attn_cnn(["page", str(tmp_path / "my run"), *map(str, arguments)])
 
     (tmp_path / "my run").mkdir()
     return main
@@ -112,12 +113,10 @@ def test_damaged_picture(tmp_path):
 
 @pytest.mark.parametrize("arguments", [[], ["run", "--size", "32"], ["run", "--images", "x"], ["run", "--step", "x"]])
 def test_bad_flags(arguments, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        command.main(arguments)
-    assert stopped.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    assert attn_cnn(["page", *arguments]) == 2
+    assert "attn-cnn page --help lists the flags" in capsys.readouterr().err
 
 
 def test_no_run(tmp_path, capsys):
-    assert command.main([str(tmp_path)]) == 1
+    assert attn_cnn(["page", str(tmp_path)]) == 1
     assert "is not a run directory" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""The paper's figures from run directories; one module a family, `__main__` is the command."""
+"""The paper's figures from run directories; one module per family."""

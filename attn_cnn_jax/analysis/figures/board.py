@@ -1,4 +1,4 @@
-"""Figures of a network in training, as TensorBoard shows them: command.py hands `draw` to the training loop."""
+"""Figures of a network in training, as TensorBoard shows them: cli/train.py hands `draw` to the training loop."""
 
 from pathlib import Path
 

@@ -10,7 +10,6 @@ import io
 import json
 import logging
 import os
-import shlex
 import shutil
 import sys
 import threading
@@ -22,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from attn_cnn_jax.data.builders import SPECS, builder_class
 from attn_cnn_jax.data.preparation.archives import Archive
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, command_line
 
 PROBE_SECONDS = 6  # with all imports the answer comes within 15 s, even where a firewall drops every packet
 
@@ -241,8 +240,8 @@ def ask(url: str) -> str | None:
 
 def command(name: str, data_dir: DataDir, *options: str) -> str:
     """Returns the command line that prepares a data set, in backquotes."""
-    place = ["--data-dir", shlex.quote(str(data_dir))] if data_dir else []
-    return f"`{' '.join(['attn-cnn prepare', name, *options, *place])}`"
+    place = ["--data-dir", data_dir] if data_dir else []
+    return f"`{command_line('prepare', name, *options, *place)}`"
 
 
 def damaged(name: str, data_dir: DataDir, reason: object) -> UserError:

@@ -1,4 +1,4 @@
-"""python -m attn_cnn_jax.analysis.convolution on small untrained runs: numbers, tables, figure, errors."""
+"""How convolutional small untrained runs are: numbers, figure, and what `attn-cnn convolution` prints and refuses."""
 
 import csv
 
@@ -9,7 +9,8 @@ from flax import nnx
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, pictures
-from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
+from attn_cnn_jax.analysis.replacement import SUBSTITUTES, accuracy, replace_first, substitute
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
@@ -56,8 +57,8 @@ def content_workdir(save_run):
 
 
 def test_tables_csv_and_figure(workdir, tmp_path, capsys):
-    arguments = [str(workdir), f"--kernel_sizes={FULL},3", f"--out={tmp_path}", f"--test_images={COUNT}"]
-    assert convolution.main(arguments) == 0
+    arguments = [str(workdir), f"--kernel-sizes={FULL},3", f"--out={tmp_path}", f"--test-images={COUNT}"]
+    assert main(["convolution", *arguments]) == 0
     printed = capsys.readouterr().out
     assert "first n layers replaced" in printed
     assert "depends on content" not in printed
@@ -109,7 +110,7 @@ def test_figure_shows_the_results(workdir):
     run = load_run(workdir)
     original, results = convolution.measure_run(run, (1, 3, FULL), test_images=COUNT)
     whole, first, error, inside = convolution.draw(original, results).axes
-    for kind in convolution.SUBSTITUTES:
+    for kind in SUBSTITUTES:
         (line,) = (line for line in whole.lines if line.get_gid() == kind)
         np.testing.assert_array_equal(line.get_xdata(), [1, 3, FULL])
         np.testing.assert_allclose(line.get_ydata(), [100 * r.accuracy[kind][-1] for r in results])
@@ -122,8 +123,8 @@ def test_figure_shows_the_results(workdir):
 
 
 def test_content_models_say_that_their_attention_is_a_mean(content_workdir, tmp_path, capsys):
-    arguments = [str(content_workdir), f"--kernel_sizes={FULL}", f"--out={tmp_path}", f"--test_images={COUNT}"]
-    assert convolution.main([*arguments, "--images=30"]) == 0
+    arguments = [str(content_workdir), f"--kernel-sizes={FULL}", f"--out={tmp_path}", f"--test-images={COUNT}"]
+    assert main(["convolution", *arguments, "--images=30"]) == 0
     assert "the mean over 30 test pictures takes its place" in capsys.readouterr().out
     run = load_run(content_workdir)
     images, labels = pictures.first_pictures(run, COUNT)
@@ -140,14 +141,12 @@ def test_what_cannot_be_measured(workdir, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     for arguments, says in (
         ([str(tmp_path)], "not a run directory"),
-        ([str(workdir), "--test_images=100000"], "100000 pictures"),
-        ([str(workdir), "--kernel_sizes=1", "--test_images=2", f"--out={tmp_path / 'file' / 'x'}"], "cannot write"),
+        ([str(workdir), "--test-images=100000"], "100000 pictures"),
+        ([str(workdir), "--kernel-sizes=1", "--test-images=2", f"--out={tmp_path / 'file' / 'x'}"], "cannot write"),
     ):
-        assert convolution.main(arguments) == 1
+        assert main(["convolution", *arguments]) == 1
         error = capsys.readouterr().err
         assert says in error
         assert error.count("\n") <= 2
-    for flag in ("--kernel_sizes=0,3", "--kernel_sizes=three", "--test_images=0", "--nonsense"):
-        with pytest.raises(SystemExit) as exit_status:
-            convolution.main([str(workdir), flag])
-        assert exit_status.value.code == 2
+    for flag in ("--kernel-sizes=0,3", "--kernel-sizes=three", "--test-images=0", "--nonsense"):
+        assert main(["convolution", str(workdir), flag]) == 2

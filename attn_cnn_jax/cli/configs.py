@@ -1,0 +1,97 @@
+"""Configurations as a command line names them: by file or by name, with overrides `--config.a.b=VALUE`."""
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+import attn_cnn_jax
+from attn_cnn_jax.config.checks import allowed_values
+from attn_cnn_jax.config.fields import unknown_key
+from attn_cnn_jax.errors import UserError, shortened
+
+
+def known_configs() -> dict[str, Path]:
+    """The configuration files of the installed package, or of the checkout around it, by name."""
+    package = Path(attn_cnn_jax.__file__).parent
+    folder = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def find_config(name: str) -> Path:
+    """The file of a configuration that is given as a name such as `digits`, or as a path.
+
+    Raises:
+      UserError: if it is neither.
+    """
+    known = known_configs()
+    if name in known:
+        return known[name]
+    if not Path(name).is_file():
+        raise UserError(f"there is no config file {name or repr(name)}; give its path, or one of {', '.join(known)}")
+    return Path(name)
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """The configuration of a file, with overrides; its values are not checked against each other.
+
+    Args:
+      name: a name or path, see `find_config`; `FILE:TEXT` calls `get_config(TEXT)`.
+      overrides: words `--config.a.b=VALUE`, applied in their order.
+
+    Raises:
+      UserError: if the file cannot be read, or an override has an unknown key or a value of the wrong type.
+    """
+    name, *text = name.split(":", 1)
+    config = read_config_file(find_config(name), *text)
+    for override in overrides:
+        set_value(config, *override.lstrip("-").partition("=")[::2], has_value="=" in override)
+    return config
+
+
+def read_config_file(path: Path, *text: str) -> ConfigDict:
+    """What `get_config(*text)` of a file returns; UserError if it cannot run or returns anything else."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # for what the file imports from beside it
+    try:
+        get_config = runpy.run_path(str(path)).get("get_config")
+        config = get_config(*text) if callable(get_config) else None
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's own file raises
+        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {shortened(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{path}: get_config() must return an ml_collections.ConfigDict")
+    config.lock()
+    return config
+
+
+def set_value(config: ConfigDict, key: str, text: str, *, has_value: bool) -> None:
+    """Sets the value of a key such as `config.model.num_heads` to what a text means for its type.
+
+    Raises:
+      UserError: if there is no such key, it has no value of its own, or the text is no value of its type.
+    """
+    node, path = config, "config"
+    for part in key.split(".")[1:]:
+        if not isinstance(node, ConfigDict):
+            raise UserError(f"{path}.{part} is not a configuration key: {path} is a single value")
+        if part not in node:
+            raise UserError(unknown_key(f"{path}.{part}", node))
+        node, path = node[part], f"{path}.{part}"
+    if isinstance(node, ConfigDict):
+        given = f"{key}={shortened(text)!r}" if has_value else key
+        raise UserError(f"{given}: set one of its keys, {', '.join(f'{key}.{name}' for name in node)}")
+    if not has_value:
+        raise UserError(f"{key} has no value: write --{key}=VALUE, where allowed is {allowed_values(config, key)}")
+    words = ["attn-cnn", f"--{key}={text}"]
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=words)
+    try:
+        values(words)
+    except (flags.Error, TypeError, ValueError, SyntaxError) as error:
+        raise UserError(f"{key}={shortened(text)!r}: allowed is {allowed_values(config, key)}") from error

@@ -1,0 +1,105 @@
+"""Measure how convolutional a run is: its attention layers replaced by their KxK convolutions.
+
+Prints tables and writes them as convolution.csv, and a figure as convolution.png and .svg: test accuracy with
+the first n layers replaced, the error of every layer's output, and the share of attention inside the kernel.
+A convolution's weights are a head's attention on each shift at interior queries, those whose KxK window lies
+inside the picture. Three substitutes are compared: "zeros" beyond the border, "edge" pixels repeated there, and
+"truncated": no convolution, but every query's own attention inside its window. Where attention depends on
+content, its mean over test pictures takes its place.
+"""
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from attn_cnn_jax.analysis.convolution import IN_WORDS, TEST_IMAGES, draw, measure_run
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
+from attn_cnn_jax.cli.arguments import add_run, at_least_one
+from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.runs.load import Run, load_run
+
+EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--kernel-sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="1,3,5,7,9")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/convolution by default")
+    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures that content is averaged over")
+    parser.add_argument(
+        "--test-images",
+        type=at_least_one,
+        help=f"test pictures that accuracy is measured on; {TEST_IMAGES}, or all where there are fewer",
+    )
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Positive integers with commas between them, in increasing order."""
+    return tuple(sorted({at_least_one(part) for part in text.split(",")}))
+
+
+def run(args: argparse.Namespace) -> int:
+    run = load_run(args.run, args.step, args.seed)
+    original, results = measure_run(
+        run, args.kernel_sizes, num_images=args.images, test_images=args.test_images, data_dir=args.data_dir
+    )
+    print(to_text(run, original, results, args.images))
+    out = args.out or args.run / "convolution"
+    paths = style.save(draw(original, results), out, "convolution")
+    write_atomically(out / "convolution.csv", to_csv(original, results))
+    print("", *paths, out / "convolution.csv", sep="\n")
+    return 0
+
+
+def to_text(run: Run, original: float, results: list[Result], num_images: int) -> str:
+    """The tables for a terminal."""
+    parts = [f"step {run.step}: test accuracy {original:.2%}"]
+    if run.model.depends_on_content:
+        parts.append(f"Its attention depends on content: the mean over {num_images} test pictures takes its place.")
+    first = {
+        (IN_WORDS[kind], r.kernel_size): [f"{value:.2%}" for value in r.accuracy[kind]]
+        for kind in SUBSTITUTES
+        for r in results
+    }
+    error = {(r.kernel_size,): [f"{e.everywhere:.3f} / {e.interior:.3f}" for e in r.error] for r in results}
+    inside = {(r.kernel_size,): [f"{m.mean():.1%} / {m.min():.1%}" for m in r.mass_inside] for r in results}
+    numbers = range(1, len(results[0].error) + 1)
+    layers = [f"layer {n}" for n in numbers]
+    return "\n".join(
+        [
+            *parts,
+            "\nTest accuracy with the first n layers replaced",
+            to_table(["substitute", "K", *(f"n={n}" for n in numbers)], first),
+            "\nOutput error of a layer's convolution, zeros beyond the border: all pixels / interior pixels",
+            to_table(["K", *layers], error),
+            "\nAttention inside the kernel, interior queries: mean over heads / least of any head",
+            to_table(["K", *layers], inside),
+        ]
+    )
+
+
+def to_table(headers: Sequence[str], rows: dict[tuple, list[str]]) -> str:
+    """Rows by what stands in their first columns; numbers to the right."""
+    align = ["left" if name == "substitute" else "right" for name in headers]
+    cells = [[*first, *values] for first, values in rows.items()]
+    return tabulate(cells, headers, tablefmt="plain", disable_numparse=True, colalign=align)
+
+
+def to_csv(original: float, results: list[Result]) -> str:
+    """One line per kernel size and layer; the accuracies are those with the layers up to this one replaced."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    accuracies = [f"accuracy_{kind}" for kind in SUBSTITUTES]
+    errors = ["error_everywhere", "error_interior"]
+    inside = ["mass_inside_mean", "mass_inside_least"]
+    writer.writerow(["kernel_size", "layer", *accuracies, "accuracy_original", *errors, *inside])
+    for r in results:
+        for n, (error, inside) in enumerate(zip(r.error, r.mass_inside, strict=True)):
+            values = [*(r.accuracy[kind][n] for kind in SUBSTITUTES), original, *error, inside.mean(), inside.min()]
+            writer.writerow([r.kernel_size, n + 1, *(f"{value:.6g}" for value in values)])
+    return file.getvalue()

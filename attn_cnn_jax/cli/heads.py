@@ -1,0 +1,92 @@
+"""Print a table of what every head attends to, and which shifts of a convolution's grid each layer covers.
+
+Values are means over query pixels and, where attention depends on content, over test pictures. Near the border
+attention has to turn inwards: --query=ROW,COLUMN looks at one query pixel alone. Pixels are those that attention
+works on, after the down-sampling; entropy is in nats; layers and heads count from 1, as in the paper.
+"""
+
+import argparse
+import csv
+import io
+import math
+from pathlib import Path
+
+from tabulate import tabulate
+
+from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
+from attn_cnn_jax.cli.arguments import add_run, at_least_one, pixel
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.runs.load import load_run
+
+EXAMPLE = "runs/digits --csv=heads.csv"
+COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
+COLUMNS = {  # header: how a row's values are shown
+    "layer": "{layer}",
+    "head": "{head}",
+    "centre row": "{centre_row:+.2f}",
+    "column": "{centre_column:+.2f}",
+    "spread major": "{spread_major:.2f}",
+    "minor": "{spread_minor:.2f}",
+    "entropy": "{entropy:.3f}",
+    "distance": "{distance:.2f}",
+    "at centre": "{mass_at_centre:.1%}",
+    "degenerate": "{degenerate}",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures for content models (100)")
+    parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; the mean of all by default")
+    parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table there")
+
+
+def run(args: argparse.Namespace) -> int:
+    run = load_run(args.run, args.step, args.seed)
+    statistics = run_statistics(
+        run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
+    )
+    table = rows(run, statistics)
+    if args.csv:
+        try:
+            write_atomically(args.csv, to_csv(table))
+        except OSError as error:
+            raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
+    print(to_text(table), coverage_text(statistics, args.grid), sep="\n\n")
+    return 0
+
+
+def to_csv(table: list[dict]) -> str:
+    """Comma-separated values with a header; numbers with six significant digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, table[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in table)
+    return text.getvalue()
+
+
+def to_text(table: list[dict]) -> str:
+    """The table for a terminal."""
+    cells = [[look.format(**row) for look in COLUMNS.values()] for row in table]
+    align = ["right"] * (len(COLUMNS) - 1) + ["left"]
+    return tabulate(cells, list(COLUMNS), tablefmt="plain", disable_numparse=True, colalign=align)
+
+
+def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
+    """Per layer, the grid of shifts with the head that serves each and its share of attention there."""
+    parts = []
+    for layer, of_layer in enumerate(statistics):
+        shifts = grid_shifts(len(of_layer.entropy), grid_size)
+        assigned = grid_coverage(of_layer.shift_mass)
+        size = math.isqrt(len(shifts))
+        shares = [of_layer.shift_mass[head, n] if head >= 0 else 0.0 for n, head in enumerate(assigned)]
+        covered = sum(share >= COVERED for share in shares)
+        parts.append(f"layer {layer + 1}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered")
+        cells = [
+            f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head")
+            for (row, column), head, share in zip(shifts, assigned, shares, strict=True)
+        ]
+        parts.append(tabulate([cells[n : n + size] for n in range(0, len(cells), size)], tablefmt="plain"))
+    return "\n".join(parts)

@@ -1,0 +1,112 @@
+"""Classify picture files: the most probable classes of each, with their probabilities.
+
+Takes files in any format that Pillow reads, and folders, of which it takes the pictures. Pictures of another size are
+cropped to the shape that the network was trained on and resized, which the command says on standard error.
+"""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tabulate import tabulate
+
+from attn_cnn_jax.cli.arguments import add_run, at_least_one
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.page import pictures
+from attn_cnn_jax.runs.load import Run, load_run
+
+EXAMPLE = "runs/digits picture.png --top=3"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("pictures", nargs="+", type=Path, metavar="FILE|DIR", help="pictures, or folders of pictures")
+    parser.add_argument("--top", type=at_least_one, default=5, metavar="N", help="number of classes per picture (5)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON: a list with one object per picture")
+    form.add_argument("--csv", action="store_true", help="print CSV: one line per picture and class")
+
+
+def run(args: argparse.Namespace) -> int:
+    run = load_run(args.run, args.step, args.seed)
+    height, width, channels = run.config.model.image_shape
+    paths = picture_files(args.pictures)
+    loaded = [pictures.from_file(path, (height, width, channels)) for path in paths]
+    if resized := sum(picture.resized for picture in loaded):
+        text = f"cropped and resized {resized} of {len(loaded)} pictures to {height}x{width} pixels"
+        print(f"{text}, the size that the network was trained on", file=sys.stderr)
+    probabilities = run.predict(np.stack([picture.pixels for picture in loaded]))
+    found = top_classes(probabilities, class_names(run, args.data_dir), args.top)
+    table = [{"picture": str(path), "classes": classes} for path, classes in zip(paths, found, strict=True)]
+    print(json.dumps(table, indent=1) if args.json else to_csv(table) if args.csv else to_text(table))
+    return 0
+
+
+def picture_files(paths: list[Path]) -> list[Path]:
+    """Returns the files, and those in the folders that have the suffix of a picture format, sorted by name.
+
+    Raises:
+      UserError: for a folder without pictures.
+    """
+    known = set(Image.registered_extensions())
+    files = []
+    for path in paths:
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in known) if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path} holds no pictures: give files, or a folder of files such as .png and .jpg")
+        files += found
+    return files
+
+
+def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
+    """The names of the classes; none where the data set is not on this machine."""
+    try:
+        return pictures.load_dataset(run.config, data_dir).class_names
+    except UserError:
+        return ()
+
+
+def top_classes(probabilities: np.ndarray, names: tuple[str, ...], count: int) -> list[list[dict]]:
+    """Returns the most probable classes of each picture, the most probable first.
+
+    Args:
+      probabilities: `(n, classes)`.
+      names: of the classes; empty where they are unknown.
+      count: how many classes per picture, or all where there are fewer.
+
+    Returns:
+      Per picture a list of `class` (its number from 0), `name` (None where it is unknown) and `probability`.
+    """
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]
+    return [
+        [{"class": int(k), "name": names[k] if names else None, "probability": float(row[k])} for k in classes]
+        for row, classes in zip(probabilities, best, strict=True)
+    ]
+
+
+def to_text(table: list[dict]) -> str:
+    """One line per picture for a terminal."""
+    rows = [[each["picture"], *map(in_words, each["classes"])] for each in table]
+    headers = ["picture", *(str(n) for n in range(1, len(rows[0])))]
+    return tabulate(rows, headers, tablefmt="plain", disable_numparse=True)
+
+
+def in_words(found: dict) -> str:
+    """Returns `frog 97.5%`, or `class 6 97.5%` where the name is unknown."""
+    return f"{found['name'] or 'class {class}'.format(**found)} {found['probability']:.1%}"
+
+
+def to_csv(table: list[dict]) -> str:
+    """`picture,rank,class,name,probability`, one line per picture and class."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["picture", "rank", "class", "name", "probability"])
+    for each in table:
+        for rank, c in enumerate(each["classes"], start=1):
+            writer.writerow([each["picture"], rank, c["class"], c["name"] or "", f"{c['probability']:.6g}"])
+    return text.getvalue().rstrip("\n")

@@ -1,0 +1,77 @@
+"""attn-cnn compare: one line per configuration, seeds with mean and deviation, training time, the figure."""
+
+import json
+import re
+import shutil
+import statistics
+
+import pytest
+
+from attn_cnn_jax.analysis.flops import count_parameters
+from attn_cnn_jax.cli.compare import training_seconds, with_deviation
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.runs.directory import read_config
+
+ACCURACIES = (0.5, 0.6, 0.9)
+
+
+@pytest.fixture
+def runs(quadratic_run, tmp_path):
+    """Three seeds of one configuration, with the accuracies above."""
+    workdirs = [shutil.copytree(quadratic_run, tmp_path / f"seed_{n}") for n in range(3)]
+    for n, (workdir, accuracy) in enumerate(zip(workdirs, ACCURACIES, strict=True)):
+        config = json.loads((workdir / "config.json").read_text())
+        (workdir / "config.json").write_text(json.dumps(config | {"seed": n}))
+        train = {"step": 20, "epoch": 2, "split": "train", "loss": 1.0, "accuracy": 0.5, "images_per_second": 50.0}
+        test = {"step": 20, "epoch": 2, "split": "test", "loss": 1 - accuracy, "accuracy": accuracy}
+        (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (train, test)))
+    return workdirs
+
+
+def lines(capsys):
+    """Header and rows as lists of cells, which at least two blanks separate."""
+    return [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines() if line]
+
+
+def test_seeds_of_a_configuration_share_a_line(runs, content_run, capsys):
+    assert main(["compare", str(runs[0]), str(content_run), str(runs[1]), str(runs[2])]) == 0
+    header, ours, other = lines(capsys)
+    row = dict(zip(header, ours, strict=True))
+    mean, deviation = statistics.mean(ACCURACIES), statistics.stdev(ACCURACIES)
+    assert row["run"] == f"{runs[0]} ... seed_2"
+    assert row["runs"] == "3"
+    assert row["test accuracy"] == f"{mean:.2%} ± {deviation:.2%}"
+    assert row["test loss"] == f"{1 - mean:.4f} ± {deviation:.4f}"
+    assert row["parameters"] == f"{count_parameters(read_config(runs[0]).model):,}"
+    assert row["training time"] == "0:00:40"  # 20 steps of 100 pictures, 50 per second
+    assert other[:4] == [str(content_run), "1", "2", "60.00%"]
+
+
+def test_another_configuration_has_a_line_of_its_own(runs, capsys):
+    config = json.loads((runs[2] / "config.json").read_text())
+    config["optimizer"]["learning_rate"] = 0.2
+    config["dataset"]["data_dir"] = "elsewhere"
+    (runs[2] / "config.json").write_text(json.dumps(config))
+    assert main(["compare", *map(str, runs)]) == 0
+    _, *rows = lines(capsys)
+    assert [row[1] for row in rows] == ["2", "1"]
+
+
+def test_curves_are_drawn_where_out_says(runs, tmp_path, capsys):
+    assert main(["compare", *map(str, runs), f"--out={tmp_path / 'figure'}"]) == 0
+    assert sorted(path.name for path in (tmp_path / "figure").iterdir()) == ["curves.png", "curves.svg"]
+
+
+def test_training_time_adds_up_the_rates():
+    """The rate of a record is that of the steps since the one before; tests and runs without rates count nothing."""
+    records = [
+        {"split": "train", "step": 10, "images_per_second": 100.0},
+        {"split": "test", "step": 10},
+        {"split": "train", "step": 30, "images_per_second": 50.0},
+    ]
+    assert training_seconds(records, 5) == 10 * 5 / 100 + 20 * 5 / 50
+    assert training_seconds(records[1:2], 5) is None
+
+
+def test_one_value_has_no_deviation():
+    assert [with_deviation(values, "{:.1f}") for values in ([], [1.0], [1.0, 2.0])] == ["", "1.0", "1.5 ± 0.7"]

@@ -1,0 +1,97 @@
+"""Configurations by name and by file, and overrides of every type."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attn_cnn_jax.cli.arguments import separate
+from attn_cnn_jax.cli.configs import find_config, known_configs, load_config
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", known_configs())
+def test_a_name_is_the_file(name):
+    path = ROOT / "configs" / f"{name}.py"
+    assert find_config(name) == path
+    assert load_config(name).to_dict() == load_config(str(path)).to_dict()
+
+
+def test_a_name_is_known_in_any_folder_also_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert load_config("digits").dataset.name == "digits"
+    with pytest.raises(UserError, match="there is no config file configs"):
+        load_config("configs")
+
+
+def test_train_py_takes_a_name(tmp_path):
+    """Outside of the checkout, down to the first check of a value."""
+    command = [sys.executable, ROOT / "train.py", "--config=digits", "--config.train.batch_size=0"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("config.train.batch_size=0: allowed is")
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("model.num_heads=4", 4),
+        ("model.num_heads=(4,9,16)", (4, 9, 16)),
+        ("model.num_heads=(4, 9, 16)", (4, 9, 16)),
+        ("model.num_heads=[4,9,16]", [4, 9, 16]),
+        ("optimizer.boundaries=(5, 8)", (5, 8)),
+        ("optimizer.learning_rate=1", 1.0),
+        ("augment.flip=true", True),
+        ("dataset.data_dir=/a b/c=d", "/a b/c=d"),
+    ],
+)
+def test_overrides_have_the_type_of_their_key(override, value):
+    config = complete(load_config("digits", [f"--config.{override}"]))
+    for part in override.partition("=")[0].split("."):
+        config = config[part]
+    assert config == value
+    assert type(config) is type(value)
+
+
+def test_a_file_may_set_one_number_of_heads_per_layer_too(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from attn_cnn_jax.config import attention_config\n"
+        "def get_config():\n    config = attention_config()\n    config.model.num_heads = (9,) * 6\n    return config\n"
+    )
+    assert complete(load_config(str(tmp_path / "mine.py"))).model.num_heads == (9,) * 6
+
+
+def test_the_last_override_counts():
+    assert load_config("digits", ["--config.seed=1", "-config.seed=2"]).seed == 2
+
+
+def test_a_file_imports_from_beside_it_and_takes_a_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_this_config.py").write_text("HEADS = {'few': 2}\n")
+    (tmp_path / "mine.py").write_text(
+        "from beside_this_config import HEADS\nfrom attn_cnn_jax.config import attention_config\n"
+        "def get_config(text):\n    return attention_config(num_heads=HEADS[text])\n"
+    )
+    assert load_config(f"{tmp_path / 'mine.py'}:few").model.num_heads == 2
+
+
+def test_overrides_are_told_from_other_words():
+    line = [
+        "digits",
+        "--config.model.num_heads=(4, 9)",
+        "--config.seed",
+        "3",
+        "-config.seed=1",
+        "--config=x",
+        "--top=1",
+    ]
+    overrides, rest = separate(line)
+    assert overrides == ["--config.model.num_heads=(4, 9)", "--config.seed", "-config.seed=1"]
+    assert rest == ["digits", "--config=x", "--top=1"]

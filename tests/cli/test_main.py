@@ -1,0 +1,126 @@
+"""The command as a whole: its table, what it imports, every help with an example that works, hyphens in all flags."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attn_cnn_jax.cli.main import SUBCOMMANDS, main
+from attn_cnn_jax.errors import command_line
+
+ROOT = Path(__file__).parents[2]
+
+
+def help_of(name, capsys):
+    assert main([name, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_table_names_every_file_of_the_folder(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    files = {path.stem.strip("_") for path in (ROOT / "attn_cnn_jax/cli").glob("*.py")}
+    assert set(SUBCOMMANDS) == files - {"init", "main", "arguments", "configs"}
+    assert all(re.search(rf"^  {name} +\w", text, re.MULTILINE) for name in SUBCOMMANDS)
+
+
+def test_no_subcommand_prints_the_table_and_is_status_2(capsys):
+    assert main([]) == 2
+    assert "compare" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("compre", "did you mean compare?"),
+        ("hed", "did you mean heads?"),
+        ("zzz", "allowed are train, prepare"),
+        ("--config=digits", "train --config=digits"),
+    ],
+)
+def test_an_unknown_subcommand_is_answered_with_the_closest(name, said, capsys):
+    assert main([name]) == 2
+    error = capsys.readouterr().err
+    assert f"unknown subcommand {name!r}" in error
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "absent"),
+    [
+        (["--help"], {"jax", "numpy", "matplotlib", "tensorflow_datasets"}),
+        (["prepare", "--help"], {"jax", "matplotlib", "tensorflow_datasets"}),
+    ],
+)
+def test_only_what_a_subcommand_needs_is_imported(argv, absent):
+    code = "import sys; from attn_cnn_jax.cli.main import main; main(sys.argv[1:]); print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, cwd=ROOT)
+    modules = set(done.stdout.splitlines())
+    assert "attn_cnn_jax.cli.main" in modules
+    assert not absent & modules
+    assert {name for name in modules if name.startswith("attn_cnn_jax.cli.")} <= {
+        *(f"attn_cnn_jax.cli.{part}" for part in ("main", "arguments", argv[0])),
+    }
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_ends_with_an_example_and_writes_flags_with_hyphens(name, capsys):
+    text = help_of(name, capsys)
+    module = import_module(f"attn_cnn_jax.cli.{'import_' if name == 'import' else name}")
+    assert text.rstrip().splitlines()[-2:] == ["example:", f"  {command_line(name, *module.EXAMPLE.split())}"]
+    assert re.findall(r"--\w+", text)
+    assert not re.findall(r"--\w*_[\w-]*", text)
+
+
+def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, capsys, monkeypatch):
+    """In the order of a first day with a run; training is tested in test_train.py."""
+    shutil.copytree(quadratic_run, tmp_path / "runs/digits")
+    Image.fromarray(np.full((20, 30), 128, np.uint8)).save(tmp_path / "picture.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
+    for name in ("prepare", "predict", "figures", "heads", "page", "convolution", "summary"):
+        assert main([name, *example(name, capsys)]) == 0, name
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
+    for name in ("export", "import", "compare"):
+        assert main([name, *example(name, capsys)]) == 0, name
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"figures", "heads.csv", "page.html", "convolution", "digits.checkpoint", "comparison"} <= written
+
+
+def example(name, capsys):
+    """The arguments of the example that a help ends with."""
+    words = shlex.split(help_of(name, capsys).splitlines()[-1])
+    return words[words.index(name) + 1 :]
+
+
+def test_the_console_script_is_this_main():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    name, target = config["options.entry_points"]["console_scripts"].strip().split(" = ")
+    module, function = target.split(":")
+    assert name == "attn-cnn"
+    assert getattr(import_module(module), function) is main
+
+
+def test_advised_commands_run_from_where_the_user_is(tmp_path, monkeypatch):
+    """On the PATH by its name, in an environment that is not activated by its path, else through Python."""
+    scripts = tmp_path / ".venv/bin"
+    scripts.mkdir(parents=True)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(scripts))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert command_line("page", "my runs") == f"{shlex.quote(sys.executable)} -m attn_cnn_jax page 'my runs'"
+    (scripts / "attn-cnn").touch(0o755)
+    assert command_line("page", "runs/digits") == ".venv/bin/attn-cnn page runs/digits"
+    monkeypatch.setenv("PATH", str(scripts))
+    assert command_line("page", "runs/digits") == "attn-cnn page runs/digits"

@@ -1,0 +1,84 @@
+"""attn-cnn predict: the probabilities of load_run, of files and folders, as text, JSON and CSV."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.cli.predict import top_classes
+from attn_cnn_jax.data import sources
+
+
+@pytest.fixture(scope="module")
+def images(data_dir):
+    return sources.load("digits", data_dir).test.images[:3]
+
+
+@pytest.fixture
+def folder(images, tmp_path):
+    """Three test pictures, saved without loss, and a file that is no picture."""
+    for n, image in enumerate(images):
+        Image.fromarray(image[..., 0]).save(tmp_path / f"{n}.png")
+    (tmp_path / "notes.txt").write_text("not a picture")
+    return tmp_path
+
+
+def test_json_has_the_probabilities_of_the_run(quadratic_run, images, folder, capsys):
+    assert main(["predict", str(quadratic_run), str(folder), "--top=10", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert captured.err == ""  # the size is that of training
+    assert [each["picture"] for each in found] == [str(folder / f"{n}.png") for n in range(3)]
+    expected = load_run(quadratic_run).predict(images)
+    for each, row in zip(found, expected, strict=True):
+        assert [c["class"] for c in each["classes"]] == np.argsort(-row).tolist()
+        np.testing.assert_allclose([c["probability"] for c in each["classes"]], np.sort(row)[::-1], rtol=1e-6)
+        assert all(c["name"] == str(c["class"]) for c in each["classes"])
+
+
+def test_csv_has_a_line_per_picture_and_class(quadratic_run, images, folder, capsys):
+    assert main(["predict", str(quadratic_run), str(folder / "2.png"), str(folder / "0.png"), "--top=2", "--csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(line["picture"][-5:], line["rank"]) for line in lines] == [
+        ("2.png", "1"),
+        ("2.png", "2"),
+        ("0.png", "1"),
+        ("0.png", "2"),
+    ]
+    best = load_run(quadratic_run).predict(images[2:3])[0].max()
+    assert float(lines[0]["probability"]) == pytest.approx(best, rel=1e-5)
+
+
+def test_text_has_a_line_per_picture(quadratic_run, folder, capsys):
+    assert main(["predict", str(quadratic_run), str(folder), "--top=3"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["picture", "1", "2", "3"]
+    assert len(lines) == 3
+    assert all(line.count("%") == 3 for line in lines)
+
+
+def test_pictures_of_another_size_are_resized_and_the_command_says_so(quadratic_run, images, folder, capsys):
+    large = Image.fromarray(images[0][..., 0]).resize((80, 80), Image.Resampling.NEAREST)
+    large.convert("RGB").save(folder / "large.png")
+    assert main(["predict", str(quadratic_run), str(folder), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("cropped and resized 1 of 4 pictures to 8x8 pixels")
+    *_, small_again = json.loads(captured.out)
+    assert small_again["picture"].endswith("large.png")
+
+
+def test_one_form_at_a_time(quadratic_run, folder, capsys):
+    assert main(["predict", str(quadratic_run), str(folder), "--json", "--csv"]) == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_the_best_classes_come_first_without_names_too():
+    ((first, second),) = top_classes(np.array([[0.2, 0.1, 0.7]]), (), 2)
+    assert first == {"class": 2, "name": None, "probability": 0.7}
+    assert second["class"] == 0
+    assert top_classes(np.array([[0.2, 0.8]]), ("cat", "dog"), 5)[0][0]["name"] == "dog"

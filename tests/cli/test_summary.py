@@ -1,0 +1,78 @@
+"""attn-cnn summary: its rows, overrides, and how it refuses."""
+
+import pytest
+
+from attn_cnn_jax.cli.configs import known_configs
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.cli.summary import TABLE_1
+
+
+def config_file(path, arguments="", statement="pass"):
+    """Writes a configuration file of an attention network and returns its path as text."""
+    path.write_text(
+        "from attn_cnn_jax.config import attention_config\n\n\ndef get_config():\n"
+        f"    config = attention_config({arguments})\n    {statement}\n    return config\n"
+    )
+    return str(path)
+
+
+def table(capsys):
+    """Printed rows by name, their cells split at two blanks or more."""
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) == len(header) for line in lines)
+    return {line.split()[0]: line.split()[1:] for line in lines}
+
+
+def test_command_without_arguments_prints_table_1_then_the_other_configs(capsys):
+    assert main(["summary"]) == 0
+    rows = table(capsys)
+    assert list(rows)[:4] == list(TABLE_1)
+    assert rows["learned_rel_content"] == ["29,601,882", "29.5M", "15.0B", "15B", "20.7B"]
+    assert rows["many_heads"] == ["18,806,970", "9.62B", "14.6B"]
+    assert set(rows) == set(known_configs())
+
+
+def test_command_takes_any_config_file_and_knows_the_papers_networks_by_what_they_are(capsys, tmp_path):
+    same, other = config_file(tmp_path / "mine.py"), config_file(tmp_path / "quadratic.py", "num_heads=4")
+    assert main(["summary", same, other]) == 0
+    rows = table(capsys)
+    assert rows[same] == ["12,086,844", "12.1M", "6.18B", "6.2B", "9.01B"]
+    assert len(rows[other]) == 3
+
+
+def test_command_counts_the_classes_of_the_data_set(capsys, tmp_path):
+    path = config_file(tmp_path / "hundred.py", statement="config.dataset.name = 'cifar100'")
+    assert main(["summary", path]) == 0
+    assert table(capsys)[path][0] == f"{12_086_844 + 90 * (400 + 1):,}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "message"),
+    [
+        (["nowhere.py"], 1, "there is no config file nowhere.py"),
+        (["digits", "--config.model.num_heds=4"], 1, "did you mean config.model.num_heads?"),
+        (["--config.model.num_heads=4"], 2, "name the CONFIG that it changes"),
+        (["--nonsense"], 2, "--nonsense"),
+        (["-h"], 0, ""),
+    ],
+)
+def test_command_exit_status(argv, status, message, capsys):
+    assert main(["summary", *argv]) == status
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_command_refuses_an_impossible_network_in_a_line(capsys, tmp_path):
+    assert main(["summary", config_file(tmp_path / "impossible.py", "downsample=5")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("config.model.downsample=5: allowed is a divisor")
+    assert len(captured.err.splitlines()) <= 2
+
+
+def test_overrides_change_the_network_that_is_counted(capsys):
+    """A head of the paper's base network adds a centre, a spread and a map of 400 x 400 channels per layer."""
+    main(["summary", "quadratic", "--config.model.num_heads=(9, 9, 9, 9, 9, 10)"])
+    more = int(table(capsys)["quadratic"][0].replace(",", ""))
+    assert more - 12_086_844 == 400 * 400 + 3

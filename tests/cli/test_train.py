@@ -1,0 +1,123 @@
+"""attn-cnn train: seeds, flags, what the help lists and what a run ends with; refusals are in tests/bad_input."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.cli import train
+from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config.base import schema_of
+from attn_cnn_jax.errors import UserError, command_line
+from attn_cnn_jax.models.variables import split
+
+SMALL = (
+    "--config=digits",
+    "--config.model.hidden_size=8",
+    "--config.model.intermediate_size=8",
+    "--config.model.num_layers=2",
+    "--config.model.num_heads=(4, 1)",
+    "--config.train.batch_size=80",
+    "--config.train.num_epochs=1",
+    "--config.train.tensorboard=False",
+)
+
+
+@pytest.fixture(scope="module")
+def command(data_dir):
+    """Runs `attn-cnn train` on a small network: `command(*arguments) -> exit status`."""
+    return lambda *arguments: main(["train", *SMALL, f"--config.dataset.data_dir={data_dir}", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def trained(command, tmp_path_factory):
+    """A folder with two seeds trained by one command, and the second one trained alone."""
+    folder = tmp_path_factory.mktemp("seeds")
+    assert command(f"--workdir={folder / 'both'}", "--seeds=3-4") == 0
+    assert command(f"--workdir={folder / 'alone'}", "--config.seed=4") == 0
+    return folder
+
+
+def records(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "images_per_second"} for line in lines]
+
+
+def test_each_seed_is_the_run_that_is_trained_alone(trained):
+    assert sorted(path.name for path in (trained / "both").iterdir()) == ["seed_3", "seed_4"]
+    assert records(trained / "both/seed_4") == records(trained / "alone")
+    assert records(trained / "both/seed_3") != records(trained / "alone")
+    ours, alone = (load_run(trained / name) for name in ("both/seed_4", "alone"))
+    assert ours.config.to_dict() == alone.config.to_dict()
+    parameters = split(ours.model)[1]
+    assert all(np.array_equal(parameters[name], array) for name, array in split(alone.model)[1].items())
+
+
+def test_the_same_command_ends_with_mean_and_deviation_again(trained, command, capsys):
+    assert command(f"--workdir={trained / 'both'}", "--seeds=3,4") == 0
+    out = capsys.readouterr().out
+    assert out.count("is already trained to the end") == 2
+    accuracies = [records(trained / f"both/seed_{n}")[-1]["accuracy"] for n in (3, 4)]
+    mean, deviation = statistics.mean(accuracies), statistics.stdev(accuracies)
+    assert f"test accuracy of 2 seeds: {mean:.2%} ± {deviation:.2%}" in out
+    assert out.splitlines()[-1].endswith(command_line("compare", *(trained / f"both/seed_{n}" for n in (3, 4))))
+
+
+def test_a_run_ends_with_commands_that_look_at_it(trained, command, capsys):
+    workdir = trained / "alone"
+    assert command(f"--workdir={workdir}", "--config.seed=4") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"final test accuracy {records(workdir)[-1]['accuracy']:.2%} after step 18" in lines
+    assert f"in Python: attn_cnn_jax.load_run({str(workdir)!r})" in lines
+    assert any(line.endswith(command_line("page", workdir)) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5", [0, 2, 5]), ("8-9,1", [8, 9, 1])]
+)
+def test_seeds_in_words(text, expected):
+    assert seeds(text) == expected
+
+
+@pytest.mark.parametrize("flag", ["--seeds=4-0", "--seeds=x", "--seeds=1,1", "--seeds=-1", "--seeds="])
+def test_seeds_that_make_no_sense(flag, command, capsys):
+    assert command(flag) == 2
+    assert "--seeds" in capsys.readouterr().err
+
+
+def test_two_ways_to_set_the_seed_exclude_each_other(command, capsys):
+    assert command("--seeds=0-1", "--config.seed=3") == 2
+    assert "leave out --config.seed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelling", [str, lambda flag: flag.replace("-", "_").replace("__", "--", 1)])
+def test_flags_of_several_processes_have_both_spellings(spelling, monkeypatch, command):
+    seen = []
+
+    def connect(args):
+        seen.append((args.coordinator_address, args.num_processes, args.process_id))
+        raise UserError("far enough")
+
+    monkeypatch.setattr(train, "connect", connect)
+    flags = ("--coordinator-address", "--num-processes", "--process-id")
+    words = [f"{spelling(flag)}={value}" for flag, value in zip(flags, ("host:1", 2, 1), strict=True)]
+    assert command("--multihost", *words) == 1
+    assert seen == [("host:1", 2, 1)]
+
+
+def leaves(schema, path="config"):
+    for key, field in schema.items():
+        yield from leaves(field, f"{path}.{key}") if isinstance(field, dict) else [(f"{path}.{key}", field)]
+
+
+@pytest.mark.parametrize("base", [attention_config, resnet_config])
+def test_the_help_lists_every_key_with_its_default_and_what_is_allowed(base, capsys):
+    assert main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for key, field in leaves(schema_of(base())):
+        assert f"{key} {field.default!r}"[:40] in text
+        assert field.allowed.split(",")[0] in text

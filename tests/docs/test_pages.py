@@ -1,0 +1,167 @@
+"""What README.md, CONTRIBUTING.md and the pages of docs/ say exists: commands, configurations, keys, modules, files."""
+
+import functools
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from attn_cnn_jax.cli.arguments import Parser, separate
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.cli.main import SUBCOMMANDS
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ORDER = ["Results", "Two commands", "Look at a run", "The theorem in ten lines", "Further", "Cite"]
+MODULES = r"python -m ((?:attn_cnn_jax|benchmarks|robustness)[\w.]*)(.*)"
+
+
+def shell_lines(text):
+    """Command lines of a page: those of its `sh` blocks and those between backticks, without comments and output."""
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [line.strip() for line in lines if line.strip()]
+
+
+def ours(line):
+    """The subcommand and the arguments of a line that calls `attn-cnn` by one of its names; None for other lines."""
+    words = shlex.split(line, comments=True)
+    names = (["attn-cnn"], [".venv/bin/attn-cnn"], ["python", "-m", "attn_cnn_jax"])
+    for name in names:
+        if words[: len(name)] == name and len(words) > len(name) and re.fullmatch(r"[a-z]+", words[len(name)]):
+            return words[len(name)], words[len(name) + 1 :]
+    if words[:2] == ["python", "train.py"]:
+        return "train", words[2:]
+    if words[:2] == ["make", "train"]:
+        variables = dict(word.split("=", 1) for word in words[2:])
+        config = variables.get("CONFIG", "configs/digits.py")
+        return "train", [f"--config={config}", *variables.get("ARGS", "").split()]
+    return None
+
+
+def commands():
+    for page in PAGES:
+        for line in shell_lines(page.read_text()):
+            # `attn-cnn NAME` and `--help` in running text stand for no command line.
+            if "SUBCOMMAND" not in line and "..." not in line and (found := ours(line)):
+                yield pytest.param(line, *found, id=f"{page.name}: {line}")
+
+
+@functools.cache
+def parser(name):
+    module = importlib.import_module(f"attn_cnn_jax.cli.{name if name != 'import' else 'import_'}")
+    result = Parser(prog=name)
+    module.add_arguments(result)
+    return result
+
+
+def check(name, arguments):
+    """Parses a command line as `attn-cnn` does, reading the configuration that it names."""
+    assert name in SUBCOMMANDS
+    overrides, rest = separate(arguments) if parser(name).takes_overrides else ([], arguments)
+    args = parser(name).parse_args(rest)
+    if getattr(args, "config", None):
+        load_config(args.config, overrides)
+
+
+@pytest.mark.parametrize(("line", "name", "arguments"), list(commands()))
+def test_commands_parse(line, name, arguments):
+    if len(line.split()) > 2 or arguments or name == "summary":  # `attn-cnn page` alone names the subcommand
+        check(name, arguments)
+    else:
+        assert name in SUBCOMMANDS
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["attn-cnn figure runs/digits", "attn-cnn heads runs/digits --cvs=x", "attn-cnn train --config=digits --seed=0-4"],
+)
+def test_commands_that_do_not_exist_are_noticed(line):
+    with pytest.raises((AssertionError, SystemExit)):
+        check(*ours(line))
+
+
+def test_there_are_commands_to_check():
+    found = [name for _, name, _ in (parameter.values for parameter in commands())]
+    assert set(SUBCOMMANDS) <= set(found)
+    assert len(found) > 30
+
+
+def test_modules_and_their_options_exist():
+    """Of `python -m benchmarks.NAME --option`, and of other modules that are run."""
+    found = [call for page in PAGES for line in shell_lines(page.read_text()) for call in re.findall(MODULES, line)]
+    assert len(found) > 10
+    for module, arguments in found:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+        if module != "attn_cnn_jax":
+            source = "".join(file.read_text() for file in path.parent.glob("*.py"))
+            for option in re.findall(r"--[\w-]+", arguments.split("#")[0]):
+                assert f'"{option}"' in source, f"{module} {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configuration_keys_exist(page):
+    configs = [load_config(name) for name in ("quadratic", "resnet18")]
+    for key in re.findall(r"\bconfig((?:\.[a-z_]+)+)\b(?!\()", page.read_text()):
+        if key.split(".")[1] in ("py", "json", "base", "checks", "fields"):  # files and modules
+            continue
+        nodes = configs
+        for part in key.split(".")[1:]:
+            nodes = [node[part] for node in nodes if part in node]
+        assert nodes, f"config{key}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    """Relative links; the site's own are also checked by `make docs`."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_files_that_pages_name_exist():
+    for page in PAGES:
+        for path in re.findall(r"`((?:attn_cnn_jax|configs|benchmarks|tests)/[\w./]+)`", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_readme_is_short_and_in_order():
+    text = README.read_text()
+    assert len(text.splitlines()) <= 130
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ORDER
+    before, results = text.split("## Results")
+    assert "![" in before  # what it is, and a picture
+    assert "| config |" in results.split("## ")[0]
+
+
+def test_readme_lists_every_configuration():
+    rows = re.findall(r"^\| `(\w+)` \|", README.read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+
+
+def test_numbers_of_the_results_table_are_those_of_the_experiments_page():
+    def rows(path):
+        found = re.findall(r"^\| `(\w+)` \| [^|]+ \|([^|]+)\|([^|]+)\|([^|]+)\|", path.read_text(), re.MULTILINE)
+        return {name: numbers for name, *numbers in found}
+
+    assert len(rows(README)) == 9
+    assert rows(README).items() <= rows(ROOT / "docs" / "experiments.md").items()
+
+
+def test_code_of_the_theorem_page_runs():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "theorem.md").read_text(), re.DOTALL)[1]
+    values = {}
+    exec(code, values)
+    assert values["small"].attention.num_heads == 9
+    assert values["attention_bound"](values["sharpness_for"](1e-4)) <= 1e-4
+
+
+def test_the_version_is_that_of_the_newest_entry_of_the_changelog():
+    version = re.search(r"^version = (.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
+    assert re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == version
