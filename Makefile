@@ -1,4 +1,11 @@
-# `make train` and `make test` set up everything they need in .venv; PYTHON chooses the interpreter.
+# Everything needed is set up in .venv by the first command that needs it; PYTHON chooses the interpreter.
+#
+#     make train [CONFIG=configs/digits.py] [ARGS=--config.seed=1]
+#     make test                     linters, types, imports, dependencies, the wheel, and all tests
+#     make test EXTRAS=test,torch   also what compares with PyTorch
+#     make quick                    tests of the folders with files changed since origin/main, without slow ones
+#     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
+#     make robustness               attacks on training processes, fuzzing, memory over time: half an hour
 PYTHON ?= python3
 CONFIG ?= configs/digits.py
 ARGS ?=
@@ -7,15 +14,44 @@ EXTRAS ?= test
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test docs clean
+.PHONY: train test lint quick robustness docs clean
 
 train: $(VENV)/installed
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
 
-test: $(VENV)/installed-$(EXTRAS)
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# deptry reads requirement files, not setup.cfg: the package alone against what it needs, all code against all extras.
+lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -c 'from configparser import ConfigParser; setup = ConfigParser(); setup.read("setup.cfg"); \
+		needed = setup["options"]["install_requires"]; extras = setup["options.extras_require"]; \
+		open("$(VENV)/needed.txt", "w").write(needed); \
+		open("$(VENV)/all.txt", "w").write(needed + extras["test"] + extras["torch"] + extras["docs"])'
+	$(BIN)/deptry attn_cnn_jax configs --requirements-files $(VENV)/needed.txt
+	$(BIN)/deptry . --requirements-files $(VENV)/all.txt
+	rm -rf $(VENV)/dist build
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/dist .
+	$(BIN)/check-wheel-contents $(VENV)/dist/*.whl
+
+# attn_cnn_jax/ROOM/... is tested by tests/ROOM, benchmarks/... by benchmarks/tests.
+SINCE := $(firstword $(shell git merge-base HEAD origin/main 2>/dev/null) HEAD)
+CHANGED = { git diff --name-only $(SINCE); git ls-files --others --exclude-standard; }
+FOLDERS = sed -nE 's,^(attn_cnn_jax|tests)/([a-z_]+)/.*,tests/\2,p; s,^(benchmarks)/.*,\1/tests,p'
+WHAT ?= $(shell $(CHANGED) | $(FOLDERS) | sort -u | xargs -I{} find {} -maxdepth 0 2>/dev/null)
+
+quick: $(VENV)/installed-$(EXTRAS)
+	@test -n "$(WHAT)" || { echo "nothing tested has changed since $(SINCE); choose: make quick WHAT=tests/models"; exit 1; }
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(WHAT) $(ARGS)
+
+robustness: $(VENV)/installed-$(EXTRAS)
+	$(BIN)/python -m pytest robustness/tests
+	$(BIN)/python -m robustness.fuzz
+	$(BIN)/python -m robustness.faults
 
 # The site, in docs/_build/html/index.html. The first build trains the run that a notebook opens and executes both notebooks.
 docs:

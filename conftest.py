@@ -1,4 +1,4 @@
-"""Every test runs on eight fake CPU devices, without implicit promotion of types or ranks."""
+"""Every test runs on eight fake CPU devices, without implicit promotion of types or ranks, all annotations checked."""
 
 import os
 import tempfile
@@ -8,13 +8,22 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
 
-from attn_cnn_jax.data import sources
+# Before the package is imported. An int is a float, as in type hints.
+install_import_hook(
+    ["attn_cnn_jax.config", "attn_cnn_jax.data", "attn_cnn_jax.theorem"],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
+)
+
+from attn_cnn_jax.data import sources  # noqa: E402
 
 # Programs that several tests or processes compile are compiled once.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+# Tests compile much and compute little: without most of LLVM's optimisations they take half the time.
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

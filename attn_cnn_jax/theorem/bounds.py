@@ -20,7 +20,9 @@ the maps `W^(h)`, `|error_o| <= mass * sum_h sum_d |W^(h)_do| range_d`.
 import math
 
 import numpy as np
+from jaxtyping import Float
 
+from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
 
 
@@ -53,7 +55,7 @@ def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
     return high
 
 
-def output_bound(kernel: np.ndarray, x: np.ndarray, alpha: float) -> np.ndarray:
+def output_bound(kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float) -> Float[np.ndarray, " o"]:
     """Upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
 
     Args:

@@ -1,26 +1,31 @@
 """Trained convolutions rewritten as attention (Theorem 1), one kernel or every kernel of a network."""
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import grid_positions
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
 from attn_cnn_jax.models.low_rank import truncate
 from attn_cnn_jax.models.variables import join, split
 
+PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1
+Paddings = str | int | Sequence[int | Sequence[int]]  # a word, or zeros: one number, or before and after per axis
+
 
 def conv_to_attention(
-    kernel: jax.Array | np.ndarray,
-    bias: jax.Array | np.ndarray | None = None,
+    kernel: AnyArray,
+    bias: AnyArray | None = None,
     *,
-    stride: int | tuple[int, ...] = 1,
-    dilation: int | tuple[int, ...] = 1,
-    padding: str | int | tuple = "SAME",
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    padding: Paddings = "SAME",
     head_dim: int | None = None,
     sharpness: float = math.inf,
 ) -> ConvolutionalAttention:
@@ -29,8 +34,8 @@ def conv_to_attention(
     Args:
       kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution; float32 or float64.
       bias: `(D_out,)`, or None for zeros.
-      stride, dilation: in pixels; one number, or one an axis.
-      padding: "SAME" or "VALID" as XLA understands them, or zeros: a number, or (before, after) an axis.
+      stride, dilation: in pixels; one number, or one per axis.
+      padding: "SAME" or "VALID" as XLA understands them, or zeros: a number, or (before, after) per axis.
       head_dim: head size `D_h`. Below `min(D_in, D_out)` every head keeps the best approximation of its slice
         by rank `D_h` (generalised Lemma 1); `truncate` gives the error.
       sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly one pixel.
@@ -80,11 +85,12 @@ def conv_to_attention(
         "attention.output.kernel": kernel.reshape(-1, out_features),
         "attention.output.bias": np.zeros(out_features) if bias is None else bias,
     }
-    if layer.attention.value is not None:
+    if head_dim is not None and layer.attention.value is not None:
         low_rank = truncate(kernel, head_dim)
         arrays["attention.value.kernel"] = np.concatenate(low_rank.value, axis=1)
         arrays["attention.output.kernel"] = low_rank.output.reshape(-1, out_features)
-    return join(split(layer)[0], {name: jnp.asarray(array, dtype) for name, array in arrays.items()}, {})
+    parameters = {name: jnp.asarray(array, dtype) for name, array in arrays.items()}
+    return cast(ConvolutionalAttention, join(split(layer)[0], parameters, {}))
 
 
 def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) -> nnx.Module:
@@ -116,22 +122,24 @@ def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> Convolut
     )
 
 
-def _by_axis(name: str, value: int | tuple[int, ...] | None, num_axes: int) -> tuple[int, int]:
+def _by_axis(name: str, value: PerAxis, num_axes: int) -> tuple[int, int]:
     """One positive integer for rows and one for columns; 1-D layers have one row."""
     values = (value,) * num_axes if isinstance(value, int) or value is None else tuple(value)
     values = tuple(1 if item is None else int(item) for item in values)
     if len(values) != num_axes or min(values) < 1:
         raise UserError(f"{name}={value!r}: allowed is an integer from 1, or {num_axes} of them")
-    return (1, *values) if num_axes == 1 else values
+    rows, columns = (1, *values) if num_axes == 1 else values
+    return rows, columns
 
 
-def _padding(padding: str | int | tuple, num_axes: int) -> Padding:
+def _padding(padding: Paddings, num_axes: int) -> Padding:
     """Zeros before and after the rows and the columns, or one of the words "SAME" and "VALID"."""
     if isinstance(padding, str) and padding.upper() in ("SAME", "VALID"):
         return padding.upper()
-    pairs = (padding,) * num_axes if isinstance(padding, int) else padding
-    if not isinstance(pairs, str):
-        pairs = tuple((pair, pair) if isinstance(pair, int) else tuple(pair) for pair in pairs)
+    if not isinstance(padding, str):
+        pairs = (padding,) * num_axes if isinstance(padding, int) else padding
+        pairs = [(pair, pair) if isinstance(pair, int) else tuple(pair) for pair in pairs]
         if len(pairs) == num_axes and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
-            return ((0, 0), *pairs) if num_axes == 1 else pairs
-    raise UserError(f'padding={padding!r}: allowed is "SAME", "VALID", an integer from 0, or (before, after) an axis')
+            rows, columns = [(0, 0), *pairs] if num_axes == 1 else pairs
+            return (rows[0], rows[1]), (columns[0], columns[1])
+    raise UserError(f'padding={padding!r}: allowed is "SAME", "VALID", an integer from 0, or (before, after) per axis')

@@ -1,7 +1,5 @@
 """From attention back to a convolution: the part of each head's attention on a KxK grid of shifts.
 
-Axis letters: `h` head, `i j` query, `k l` key, `r c` row and column of the kernel, `b` picture, `d o` channels.
-
 A convolution has one kernel for all queries; a softmax over a picture's pixels differs from query to query,
 because near the border it has fewer pixels to spread over. So the weights are read off the *interior* queries:
 those whose KxK window lies inside the picture, or, where no window does, the query at the centre. What follows:
@@ -21,9 +19,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
+from attn_cnn_jax.arrays import Activations, AnyArray, Grid, SharedAttention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.layer import SelfAttention
+
+KernelWeights = Float[AnyArray, "h r t"]  # attention by shift: one weight per head and entry of a kernel
 
 
 class Convolution(NamedTuple):
@@ -36,13 +38,13 @@ class Convolution(NamedTuple):
       mass_outside: attention of interior queries outside the kernel, mean over them, `(h,)`.
     """
 
-    kernel: jax.Array
-    bias: jax.Array
-    weights: jax.Array
-    mass_outside: jax.Array
+    kernel: Float[Array, "r t d o"]
+    bias: Float[Array, " o"]
+    weights: KernelWeights
+    mass_outside: Float[Array, " h"]
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """`(b, H, W, D_in) -> (b, H, W, D_out)`."""
+    def __call__(self, x: Activations) -> Float[Array, "b H W o"]:
+        """Output of the convolution: `(b, H, W, D_in) -> (b, H, W, D_out)`."""
         layout = ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(
             x, self.kernel, (1, 1), "SAME", dimension_numbers=layout
@@ -53,8 +55,8 @@ def attention_to_conv(
     layer: SelfAttention,
     kernel_size: int,
     *,
-    grid: tuple[int, int] = (16, 16),
-    attention: jax.Array | None = None,
+    grid: Grid = (16, 16),
+    attention: SharedAttention | None = None,
 ) -> Convolution:
     """The KxK convolution closest to an attention layer at interior queries (Lemma 1 read backwards).
 
@@ -72,22 +74,23 @@ def attention_to_conv(
         if layer.depends_on_content:
             raise UserError("this layer's attention depends on the picture: give its mean over pictures, attention=")
         attention = position_attention(layer, grid)
-    weights = shift_weights(attention, kernel_size)
+    weights, bias = shift_weights(attention, kernel_size), layer.output.bias
+    assert bias is not None  # only value maps have none
     return Convolution(
-        kernel=jnp.einsum("hrc,hdo->rcdo", weights, layer.merged_maps().astype(weights.dtype)),
-        bias=layer.output.bias[...],
+        kernel=jnp.einsum("hrt,hdo->rtdo", weights, layer.merged_maps().astype(weights.dtype)),
+        bias=bias[...],
         weights=weights,
         mass_outside=mass_outside(attention, kernel_size),
     )
 
 
-def position_attention(layer: SelfAttention, grid: tuple[int, int]) -> jax.Array:
+def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
     """Attention of a position-only layer: `(h, i, j, k, l)`."""
-    probabilities = layer.probabilities(jax.ShapeDtypeStruct((1, *grid, 0), jnp.float32))
+    probabilities = layer.probabilities(jnp.zeros((1, *grid, 0), jnp.float32))
     return probabilities.reshape(-1, *grid, *grid)
 
 
-def shift_weights(attention: jax.Array, kernel_size: int) -> jax.Array:
+def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
     """Attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
     A shift that leads out of the picture from the centre is read off the query nearest to it for which it
@@ -103,14 +106,14 @@ def shift_weights(attention: jax.Array, kernel_size: int) -> jax.Array:
     return picked.mean(axis=(-2, -1)) * inside[None]
 
 
-def interior(kernel_size: int, size: int) -> np.ndarray:
+def interior(kernel_size: int, size: int) -> Int[np.ndarray, " n"]:
     """Positions on an axis whose window lies inside the picture, or the centre if there is none."""
     shifts = kernel_axis(kernel_size)
     positions = np.arange(-shifts[0], size - shifts[-1])
     return positions if positions.size else np.array([(size - 1) // 2])
 
 
-def kernel_axis(kernel_size: int) -> np.ndarray:
+def kernel_axis(kernel_size: int) -> Int[np.ndarray, " r"]:
     """Shifts that a kernel reads along one axis, `(K,)`."""
     if kernel_size < 1:
         raise UserError(f"kernel_size={kernel_size}: allowed is an integer from 1")
@@ -126,35 +129,36 @@ def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.nda
     return queries, queries + possible[:, None], (shifts == possible).astype(np.float64)
 
 
-def in_window(kernel_size: int, size: int) -> np.ndarray:
+def in_window(kernel_size: int, size: int) -> Bool[np.ndarray, "i k"]:
     """Whether key `k` lies in the window of query `i`, along one axis: `(i, k)`."""
     shifts = kernel_axis(kernel_size)
     shift = np.arange(size)[None, :] - np.arange(size)[:, None]
     return (shifts[0] <= shift) & (shift <= shifts[-1])
 
 
-def window_mask(kernel_size: int, grid: tuple[int, int]) -> np.ndarray:
+def window_mask(kernel_size: int, grid: Grid) -> Bool[np.ndarray, "i j k l"]:
     """Whether key `(k, l)` lies in the window of query `(i, j)`: `(i, j, k, l)`."""
     rows, columns = (in_window(kernel_size, size) for size in grid)
     return rows[:, None, :, None] & columns[None, :, None, :]
 
 
-def truncated(attention: jax.Array, kernel_size: int) -> jax.Array:
+def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
     """Every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
-    return jnp.where(window_mask(kernel_size, attention.shape[1:3])[None], attention, 0)
+    _, height, width, *_ = attention.shape
+    return jnp.where(window_mask(kernel_size, (height, width))[None], attention, 0)
 
 
-def convolved(weights: jax.Array, grid: tuple[int, int], padding: str = "zeros") -> jax.Array:
+def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Float[Array, "h i j k l"]:
     """A convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
 
     Args:
       padding: "zeros", or "edge", which repeats the outermost pixels beyond the border.
     """
     rows, columns = (jnp.asarray(_taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
-    return jnp.einsum("hrc,rik,cjl->hijkl", weights, rows, columns)
+    return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns)
 
 
-def _taps(kernel_size: int, size: int, padding: str) -> np.ndarray:
+def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]:
     """One where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`."""
     keys = kernel_axis(kernel_size)[:, None] + np.arange(size)[None, :]
     if padding == "edge":
@@ -162,10 +166,11 @@ def _taps(kernel_size: int, size: int, padding: str) -> np.ndarray:
     return keys[:, :, None] == np.arange(size)[None, None, :]
 
 
-def mass_outside(attention: jax.Array, kernel_size: int) -> jax.Array:
+def mass_outside(attention: SharedAttention, kernel_size: int) -> Float[Array, " h"]:
     """Attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
-    rows, columns = (interior(kernel_size, size) for size in attention.shape[1:3])
-    outside = jnp.where(window_mask(kernel_size, attention.shape[1:3])[None], 0, attention)
+    _, height, width, *_ = attention.shape
+    rows, columns = interior(kernel_size, height), interior(kernel_size, width)
+    outside = jnp.where(window_mask(kernel_size, (height, width))[None], 0, attention)
     return outside.sum(axis=(-2, -1))[:, rows][:, :, columns].mean(axis=(-2, -1))
 
 
@@ -181,8 +186,10 @@ class OutputError(NamedTuple):
     interior: float
 
 
-def output_error(expected: jax.Array, actual: jax.Array, bias: jax.Array, kernel_size: int) -> OutputError:
-    """How far a convolution's outputs are from attention's: `(b, H, W, D)` both, bias `(D,)`."""
+def output_error(
+    expected: Activations, actual: Activations, bias: Float[AnyArray, " d"], kernel_size: int
+) -> OutputError:
+    """Relative error of a convolution's output `actual` against attention's `expected`, which share `bias`."""
     rows, columns = (interior(kernel_size, size) for size in expected.shape[1:3])
 
     def relative(choose):

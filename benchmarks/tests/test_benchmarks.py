@@ -1,15 +1,17 @@
 """Each benchmark runs in a setting that takes seconds; what it prints and writes can be read. No time is asserted."""
 
+import contextlib
+import io
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from benchmarks import devices, input, startup
+
 TINY = (
+    "--batch_size=4",
     "--set",
     "model.num_layers=1",
     "model.num_heads=4",
@@ -19,18 +21,19 @@ TINY = (
 )
 
 
-def run(name, folder, *arguments):
-    """What a benchmark prints, by line, and the JSON it writes."""
-    command = [sys.executable, "-m", f"benchmarks.{name}", f"--json={folder / 'found.json'}", *arguments, *TINY]
-    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(folder)}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.splitlines(), json.loads((folder / "found.json").read_text())
+@pytest.fixture
+def run(tmp_path, capsys):
+    """What a benchmark prints, by line, and the JSON it writes: `run(module, *arguments)`."""
+
+    def call(benchmark, *arguments):
+        assert benchmark.main([f"--json={tmp_path / 'found.json'}", *arguments, *TINY]) == 0
+        return capsys.readouterr().out.splitlines(), json.loads((tmp_path / "found.json").read_text())
+
+    return call
 
 
-def test_input_beside_the_step(tmp_path):
-    lines, found = run("input", tmp_path, "--batch_size=4", "--pictures=40", "--input_steps=3", "--repeats=3")
+def test_input_beside_the_step(run):
+    lines, found = run(input, "--pictures=40", "--input_steps=3", "--repeats=3")
     assert found["benchmark"] == "input"
     alone, step = (found["seconds_a_batch"][name] for name in ("input alone", "training step"))
     assert len(alone) == len(step) == 3
@@ -40,16 +43,28 @@ def test_input_beside_the_step(tmp_path):
     assert lines[-1].startswith(f"the input alone is {ratios[1]:.0f} times as fast")
 
 
-def test_startup_compiles_once(tmp_path):
-    lines, found = run("startup", tmp_path, "--batch_size=4", "--repeats=1")
+def test_startup_is_measured_with_an_empty_and_a_filled_cache(run, monkeypatch):
+    caches = []
+
+    def in_this_process(command, env, **options):
+        caches.append(env["JAX_COMPILATION_CACHE_DIR"])
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            startup.child(command[command.index("--child") + 1 :])
+        return SimpleNamespace(stdout=said.getvalue())
+
+    monkeypatch.setattr(startup.subprocess, "run", in_this_process)
+    lines, found = run(startup, "--repeats=1")
     assert [line.split("  ")[0] for line in lines] == ["seconds", "empty cache", "filled cache"]
+    first, empty, filled = caches
+    assert first == filled != empty
     for (process,) in found["seconds"].values():
         stages = [process[stage] for stage in ("import", "network", "step")]
         assert 0 < sum(stages) < process["process"]
 
 
-def test_devices_give_the_same_numbers(tmp_path):
-    lines, found = run("devices", tmp_path, "--batch_size=4", "--repeats=1", "--devices", "1", "4")
+def test_devices_give_the_same_numbers(run, monkeypatch):
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # conftest.py has made the devices
+    lines, found = run(devices, "--repeats=1", "--devices", "1", "4")
     assert [row["fake devices"] for row in found["rows"]] == [1, 4]
     assert all(row["largest difference of a loss"] < 1e-5 for row in found["rows"])
     assert found["rows"][0]["times that of 1"] == 1

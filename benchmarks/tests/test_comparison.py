@@ -53,7 +53,7 @@ def test_training(with_torch, in_this_process, monkeypatch, tmp_path, capsys):
         pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     else:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    encodings, dropout = (["learned_content"], ["paper", "none"]) if with_torch else (["quadratic"], ["outside"])
+    encodings, dropout = (["learned_content"], ["paper"]) if with_torch else (["quadratic"], ["outside"])
     arguments = ["--encodings", *encodings, "--dropout", *dropout, f"--json={tmp_path / 'found.json'}"]
     assert train_step.main([*arguments, *TINY]) == 0
     found, printed = json.loads((tmp_path / "found.json").read_text()), capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_a_contender_without_enough_memory_is_said(in_this_process, monkeypatch,
         return children.OUT_OF_MEMORY if "eager" in arguments else function(*arguments)
 
     monkeypatch.setattr(comparison, "alone", call)
-    assert train_step.main(["--encodings", "quadratic", *TINY]) == 0
+    assert inference.main(["--encodings", "quadratic", *TINY]) == 0
     row = capsys.readouterr().out.splitlines()[2]
     assert row.count(children.OUT_OF_MEMORY) == 2
 

@@ -112,14 +112,10 @@ def test_position_attention_needs_no_picture(name):
     chex.assert_trees_all_close(network(name).attention((4, 6, 3)), attention, rtol=1e-5)
 
 
-class LogitsTest(chex.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_a_picture_has_the_same_logits_alone_and_in_a_batch(self):
-        graph, state = nnx.split(network("learned and content"))
-        logits = self.variant(lambda state, images: nnx.merge(graph, state, copy=True)(images)[0])
-        together = logits(state, PICTURES)
-        alone = jnp.concatenate([logits(state, picture[None]) for picture in PICTURES])
-        chex.assert_trees_all_close(together, alone, atol=1e-5)
+def test_a_picture_has_the_same_logits_alone_and_in_a_batch():
+    model = network("learned and content")
+    alone = jnp.concatenate([apply(model, picture[None]) for picture in PICTURES])
+    chex.assert_trees_all_close(apply(model, PICTURES), alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

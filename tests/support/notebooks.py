@@ -3,16 +3,14 @@
 import os
 from pathlib import Path
 
+import nbclient
 import nbformat
-import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
 def execute(path, folder, **environment):
     """Executes a notebook beside which no user's data or settings are touched; returns it with its outputs."""
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: pip install -e .[test]")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed: pip install -e .[test]")
     notebook = nbformat.read(path, as_version=4)
     environment = (
         os.environ

@@ -1,0 +1,3 @@
+from typing import Any
+
+def DEFINE_config_file(name: str, default: str | None = None, help_string: str = ..., **options: Any) -> Any: ...
