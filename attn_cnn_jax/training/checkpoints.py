@@ -6,6 +6,7 @@ Of several seeds, arrays have one axis more (seeds.py).
 """
 
 import contextlib
+import copy
 import errno
 import functools
 import io
@@ -130,19 +131,22 @@ def save(
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
+    What the caller does afterwards with what it gave does not reach the checkpoint.
+
     Raises:
       NotSaved: if this cannot begin, or the one before could not be completed.
     """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
-    plain = {"config": config.to_dict(), "progress": progress}
+    # Orbax holds on to arrays itself, donated ones too; plain values it takes up only as it writes them.
+    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress})
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     with not_saved(checkpoints):
         checkpoints.save(
             step,
-            metrics=metrics,
+            metrics=copy.deepcopy(metrics),
             args=ocp.args.Composite(
                 **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
                 **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
