@@ -6,12 +6,14 @@ Of several seeds, arrays have one axis more (seeds.py).
 """
 
 import contextlib
+import copy
 import errno
 import functools
 import io
 import json
 import os
 import time
+import traceback
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +28,18 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
+from attn_cnn_jax.errors import UserError, in_words, shortened
 from attn_cnn_jax.models.variables import Arrays
+from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
 
 # Of what the system says, the part that a person can act on.
 REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))
+
+# What the system may say because of what is in a checkpoint, or is not; all else that it says has other reasons.
+OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP}
+OF_THE_SYSTEM = [*map(os.strerror, errno.errorcode.keys() - OF_DAMAGE), "can't start new thread"]
+OF_THE_SYSTEM.sort(key=len, reverse=True)  # "Too many open files in system" before "Too many open files"
+OF_THE_SYSTEM += ["MemoryError", "RESOURCE_EXHAUSTED"]  # in other words: only where there are none of these
 
 
 class TrainState(NamedTuple):
@@ -44,7 +52,11 @@ class TrainState(NamedTuple):
 
 
 class Damaged(UserError):
-    """A checkpoint that cannot be read, or is not what was saved."""
+    """A checkpoint that lacks a file, or is not what was saved."""
+
+
+class Unreadable(UserError):
+    """A checkpoint that the system cannot read at the moment; it may be whole."""
 
 
 def open_checkpoints(
@@ -140,19 +152,22 @@ def save(
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
+    What the caller does afterwards with what it gave does not reach the checkpoint.
+
     Raises:
       NotSaved: if this cannot begin, or the one before could not be completed.
     """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
-    plain = {"config": config.to_dict(), "progress": progress}
+    # Orbax holds on to arrays itself, donated ones too; plain values it takes up only as it writes them.
+    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress})
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     with not_saved(checkpoints):
         checkpoints.save(
             step,
-            metrics=metrics,
+            metrics=copy.deepcopy(metrics),
             args=ocp.args.Composite(
                 **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
                 **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
@@ -164,7 +179,7 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     """The state at a step, placed as `like` is, and the `progress` saved with it.
 
     Raises:
-      Damaged: see `read_arrays`.
+      Damaged, Unreadable: see `read_arrays`.
     """
     restored = read_arrays(checkpoints, step, "network", network(like))
     optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
@@ -173,12 +188,33 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     return state, read_plain(checkpoints, step, "progress")
 
 
+def all_steps(checkpoints: ocp.CheckpointManager) -> list[int]:
+    """The steps of all checkpoints, the newest first, also of those that Orbax leaves out as it cannot see them."""
+    with os.scandir(checkpoints.directory) as entries:
+        steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
+    if not set(steps) <= set(checkpoints.all_steps()):
+        checkpoints.reload()
+    return sorted(steps, reverse=True)
+
+
+def check_shown(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Unreadable if the system lists a file of a checkpoint, and then fails to show it."""
+    folder = Path(checkpoints.directory, str(step))
+    try:
+        for path in (folder, *folder.rglob("*")):
+            os.stat(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unreadable(checkpoints, step, in_words(error)) from None
+
+
 def saved_config(workdir: Path) -> ConfigDict | None:
-    """The configuration inside a run's newest checkpoint that can be read, None where there is none."""
+    """The configuration inside a run's newest intact checkpoint, None where there is none; raises Unreadable."""
     if not (workdir / "checkpoints").is_dir():
         return None
     with open_checkpoints(workdir, read_only=True) as checkpoints:
-        for step in sorted(checkpoints.all_steps(), reverse=True):
+        for step in all_steps(checkpoints):
             with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
                 return with_defaults(ConfigDict(read_plain(checkpoints, step, "config")))
     return None
@@ -193,7 +229,8 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
     """One part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
 
     Raises:
-      Damaged: if it cannot be read, or is not what was saved: not every flipped byte makes reading fail.
+      Damaged: if it lacks a file, or is not what was saved: not every flipped byte makes reading fail.
+      Unreadable: if the system fails.
     """
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
@@ -202,7 +239,7 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
 
 
 def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
-    """One part of a checkpoint that is no array, `config` or `progress`; raises Damaged."""
+    """One part of a checkpoint that is no array, `config` or `progress`; raises as `read_arrays` does."""
     value = _read_json(checkpoints, step, part)
     _compare(checkpoints, step, part, checksum_of_text(value))
     return value
@@ -222,15 +259,33 @@ def _read_json(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict
 
 def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
     # Orbax raises a bare Exception, and its threads print tracebacks of their own, for files that are not whole.
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
-    except Exception as error:
-        ignore_late_answers()
-        with quiet():
-            reason = shortened(error)
-            error.__traceback__ = None
-        raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
+    # It takes for missing what the system fails to show: only what fails twice, with every file shown, is damaged.
+    for _ in range(2):
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
+        except Exception as error:
+            ignore_late_answers()
+            with quiet():
+                reason, of_the_system = shortened(error), said_by_the_system(error)
+                error.__traceback__ = None
+        if of_the_system:
+            raise unreadable(checkpoints, step, f"{of_the_system}, in its {part}")
+        check_shown(checkpoints, step)
+    raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}")
+
+
+def said_by_the_system(error: Exception) -> str | None:
+    """The system's words in an error or its causes, whose types tell nothing; None where it has said nothing."""
+    text = "".join(traceback.format_exception(error, limit=0))
+    return next((words for words in OF_THE_SYSTEM if words in text), None)
+
+
+def unreadable(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Unreadable:
+    return Unreadable(
+        f"the checkpoint of step {step} in {checkpoints.directory} cannot be read: {reason}\n"
+        "it may be whole, and stays where it is: once the system can read it, the same command goes on"
+    )
 
 
 def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damaged:
@@ -244,6 +299,14 @@ def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
     aside.parent.mkdir(exist_ok=True)
     os.rename(folder / str(step), aside)
     checkpoints.reload()
+
+
+def lie_aside(workdir: Path) -> bool:
+    """Whether a run has checkpoints in `damaged/`."""
+    try:
+        return bool(os.listdir(workdir / "damaged"))
+    except FileNotFoundError:
+        return False
 
 
 def checksum(tree: Any) -> int:

@@ -17,7 +17,7 @@ from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models import create_model
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
+from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_plain
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.seeds import pick, seeds_of
 
@@ -102,7 +102,7 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
       seed: which of the run's seeds, `config.seed` to `config.seed + config.train.num_seeds - 1`; None for the first.
 
     Raises:
-      UserError: if there is no such run, step, seed, or intact checkpoint.
+      UserError: if there is no such run, step, seed, or intact checkpoint, or the system cannot read it now.
     """
     workdir = Path(workdir)
     if not (workdir / "config.json").is_file():
@@ -142,12 +142,12 @@ def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
 
 def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str, seed: int) -> int:
     """The number of the checkpoint that `step` names, of a seed counted from 0; UserError where there is none."""
-    known = sorted(checkpoints.all_steps())
+    known = all_steps(checkpoints)
     if not known:
         raise UserError(f"{workdir} has no checkpoint yet")
-    number = {"latest": checkpoints.latest_step(), "best": best_step(checkpoints, seed)}.get(step, step)
+    number = {"latest": known[0], "best": best_step(checkpoints, seed)}.get(step, step)
     if step == "best" and number is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
     if number not in known:
-        raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, known))}")
+        raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     return number

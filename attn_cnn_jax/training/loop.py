@@ -75,7 +75,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
             try:
                 return this.train(stop)
             except (OSError, ckpt.NotSaved) as error:
-                reason = str(error) if isinstance(error, UserError) else f"cannot write to {workdir}: {in_words(error)}"
+                reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
 
 
@@ -147,8 +147,7 @@ class Run:
 
     def restore(self) -> dict[str, list]:
         """Restores the newest intact checkpoint; returns the metrics of the steps since the last record."""
-        steps = sorted(self.checkpoints.all_steps(), reverse=True)
-        for step in steps:
+        for step in ckpt.all_steps(self.checkpoints):
             try:
                 saved = ConfigDict(ckpt.read_plain(self.checkpoints, step, "config"))
                 directory.check_same(f"the checkpoint of step {step} in {self.workdir}", saved, self.config)
@@ -161,10 +160,10 @@ class Run:
                 continue
             say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
             return progress
-        if steps:
+        if ckpt.lie_aside(self.workdir):
             raise UserError(
                 f"no checkpoint in {self.workdir} is intact; they lie in {self.workdir / 'damaged'}\n"
-                "start again in another --workdir"
+                "move what is whole back from damaged/STEP-... to checkpoints/STEP, or choose another --workdir=DIR"
             )
         return {"loss": [], "accuracy": []}
 
