@@ -27,7 +27,7 @@ from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, mea
 from attn_cnn_jax.cli.arguments import add_seed, at_least_one, documented_parser, step
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import Run, load_run
 
 TEST_IMAGES = 1000

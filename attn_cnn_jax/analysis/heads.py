@@ -23,11 +23,11 @@ from scipy.optimize import linear_sum_assignment
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.cli.arguments import add_seed, at_least_one, pixel, step
 from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.pruning import degenerate_heads
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs.directory import write_atomically
 from attn_cnn_jax.runs.load import Run, load_run
 
 UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
