@@ -1,15 +1,12 @@
-"""Orbax checkpoints: asynchronous, atomic, with the configuration inside; and a run read back from them.
+"""Orbax checkpoints: asynchronous, atomic, checksummed, with the configuration inside.
 
-A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (the run's
-configuration), `progress` (the metrics of the steps since the last line of metrics.jsonl) and `checksums`.
-Of several seeds, arrays have one axis more (seeds.py).
+A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (of the run),
+`progress` (the metrics of the steps since the last training record) and `checksums` (CRC-32 of the others).
 """
 
 import contextlib
 import copy
 import errno
-import functools
-import io
 import json
 import os
 import time
@@ -30,7 +27,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError, in_words, shortened
 from attn_cnn_jax.models.variables import Arrays
-from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
+from attn_cnn_jax.runs.quiet import ignore_echoes
 
 # Of what the system says, the part that a person can act on.
 REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))
@@ -43,7 +40,7 @@ OF_THE_SYSTEM += ["MemoryError", "RESOURCE_EXHAUSTED"]  # in other words: only w
 
 
 class TrainState(NamedTuple):
-    """All that changes while a network learns; replicated on every device. Of several seeds: see seeds.py."""
+    """All that changes while a network learns; replicated on every device."""
 
     step: jax.Array  # scalar int32, number of finished steps
     parameters: Arrays
@@ -62,26 +59,22 @@ class Unreadable(UserError):
 def open_checkpoints(
     workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
 ) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory.
+    """Opens the checkpoints of a run directory.
 
     Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, and, where there is
-    a validation split, the one with every seed's best validation accuracy; never chooses on test data.
+    a validation split, the one with the best validation accuracy; never chooses on test data.
     """
-    policies = []
+    policies: list[preservation_policy.PreservationPolicy] = []
     if config is not None:
         policies = [preservation_policy.LatestN(config.checkpoint.keep_last)]
         if config.checkpoint.keep_every_epochs:
             every = config.checkpoint.keep_every_epochs * steps_per_epoch
             policies.append(preservation_policy.EveryNSteps(every))
         if config.dataset.num_validation:
-            policies += [
-                preservation_policy.BestN(
-                    get_metric_fn=functools.partial(validation_accuracy, number=n),
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
-                for n in range(config.train.num_seeds)
-            ]
+            best = preservation_policy.BestN(
+                get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
+            )
+            policies.append(best)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
         best_fn=validation_accuracy if config is not None and config.dataset.num_validation else None,
@@ -99,14 +92,14 @@ class NotSaved(UserError):
 
 @contextlib.contextmanager
 def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
-    """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
-    ignore_late_answers()
+    """Opens the checkpoints of a run in training; at the end all are complete, or NotSaved is raised."""
+    ignore_echoes()
     checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
     try:
         yield checkpoints
         finish(checkpoints)
     finally:
-        with contextlib.suppress(Exception), quiet():  # after an error, closing raises what was already said
+        with contextlib.suppress(Exception):  # after an error, closing raises what was already said
             checkpoints.close()
 
 
@@ -118,6 +111,7 @@ def finish(checkpoints: ocp.CheckpointManager) -> None:
 
 @contextlib.contextmanager
 def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
+    """Raises NotSaved, with a reason that a person can act on, for whatever goes wrong in saving."""
     try:
         yield
     except Exception as error:  # Orbax raises OSError, ValueError, RuntimeError for a full disk or a folder that went
@@ -127,19 +121,16 @@ def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
 
 
 def validation_accuracy(metrics: dict, number: int = 0) -> float:
-    """Of a run's seed, counted from 0; a run of a single seed has one number instead of a list."""
+    """Returns the validation accuracy of a checkpoint; of a run of several seeds (seeds.py), that of seed `number`."""
     accuracy = metrics["validation_accuracy"]
     return accuracy[number] if isinstance(accuracy, list) else accuracy
 
 
 def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
-    """The step with a seed's best validation accuracy among those that have one."""
-    accuracy = {
-        step: validation_accuracy(checkpoints.metrics(step), number)
-        for step in checkpoints.all_steps()
-        if checkpoints.metrics(step)
-    }
-    return max(accuracy, key=accuracy.get, default=None)
+    """Returns the step with the best validation accuracy, of seed `number`; None where no checkpoint has one."""
+    metrics = {step: checkpoints.metrics(step) for step in checkpoints.all_steps()}
+    accuracy = {step: validation_accuracy(found, number) for step, found in metrics.items() if found}
+    return max(accuracy, key=accuracy.__getitem__, default=None)
 
 
 def save(
@@ -176,7 +167,7 @@ def save(
 
 
 def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[TrainState, dict]:
-    """The state at a step, placed as `like` is, and the `progress` saved with it.
+    """Returns the state at a step, placed as `like` is, and the `progress` saved with it.
 
     Raises:
       Damaged, Unreadable: see `read_arrays`.
@@ -189,7 +180,7 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
 
 
 def all_steps(checkpoints: ocp.CheckpointManager) -> list[int]:
-    """The steps of all checkpoints, the newest first, also of those that Orbax leaves out as it cannot see them."""
+    """Returns the steps of all checkpoints, newest first, with those that Orbax leaves out as it cannot see them."""
     with os.scandir(checkpoints.directory) as entries:
         steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
     if not set(steps) <= set(checkpoints.all_steps()):
@@ -198,7 +189,7 @@ def all_steps(checkpoints: ocp.CheckpointManager) -> list[int]:
 
 
 def check_shown(checkpoints: ocp.CheckpointManager, step: int) -> None:
-    """Unreadable if the system lists a file of a checkpoint, and then fails to show it."""
+    """Raises Unreadable if the system lists a file of a checkpoint, and then fails to show it."""
     folder = Path(checkpoints.directory, str(step))
     try:
         for path in (folder, *folder.rglob("*")):
@@ -210,7 +201,7 @@ def check_shown(checkpoints: ocp.CheckpointManager, step: int) -> None:
 
 
 def saved_config(workdir: Path) -> ConfigDict | None:
-    """The configuration inside a run's newest intact checkpoint, None where there is none; raises Unreadable."""
+    """Returns the configuration inside the newest intact checkpoint, None where there is none; raises Unreadable."""
     if not (workdir / "checkpoints").is_dir():
         return None
     with open_checkpoints(workdir, read_only=True) as checkpoints:
@@ -221,12 +212,12 @@ def saved_config(workdir: Path) -> ConfigDict | None:
 
 
 def network(state: TrainState) -> dict[str, dict]:
-    """The part of a state that makes predictions, as checkpoints keep it."""
+    """Returns the part of a state that makes predictions, as checkpoints keep it."""
     return {"parameters": state.parameters, "statistics": state.statistics}
 
 
 def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: Any) -> Any:
-    """One part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
+    """Returns one part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
 
     Raises:
       Damaged: if it lacks a file, or is not what was saved: not every flipped byte makes reading fail.
@@ -239,7 +230,7 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
 
 
 def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
-    """One part of a checkpoint that is no array, `config` or `progress`; raises as `read_arrays` does."""
+    """Returns one part of a checkpoint that is no array, `config` or `progress`; raises as `read_arrays` does."""
     value = _read_json(checkpoints, step, part)
     _compare(checkpoints, step, part, checksum_of_text(value))
     return value
@@ -262,13 +253,10 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
     # It takes for missing what the system fails to show: only what fails twice, with every file shown, is damaged.
     for _ in range(2):
         try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
+            return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
         except Exception as error:
-            ignore_late_answers()
-            with quiet():
-                reason, of_the_system = shortened(error), said_by_the_system(error)
-                error.__traceback__ = None
+            ignore_echoes()
+            reason, of_the_system = shortened(error), said_by_the_system(error)
         if of_the_system:
             raise unreadable(checkpoints, step, f"{of_the_system}, in its {part}")
         check_shown(checkpoints, step)
@@ -276,12 +264,13 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
 
 
 def said_by_the_system(error: Exception) -> str | None:
-    """The system's words in an error or its causes, whose types tell nothing; None where it has said nothing."""
+    """Returns the words of the operating system in an error or its causes, whose types tell nothing; else None."""
     text = "".join(traceback.format_exception(error, limit=0))
     return next((words for words in OF_THE_SYSTEM if words in text), None)
 
 
 def unreadable(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Unreadable:
+    """Returns the error that says so of a checkpoint."""
     return Unreadable(
         f"the checkpoint of step {step} in {checkpoints.directory} cannot be read: {reason}\n"
         "it may be whole, and stays where it is: once the system can read it, the same command goes on"
@@ -289,6 +278,7 @@ def unreadable(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Un
 
 
 def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damaged:
+    """Returns the error that says so of a checkpoint."""
     return Damaged(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
 
 
@@ -310,13 +300,13 @@ def lie_aside(workdir: Path) -> bool:
 
 
 def checksum(tree: Any) -> int:
-    """CRC-32 of all arrays of a tree, in the order of its leaves."""
+    """Returns the CRC-32 of all arrays of a tree, in the order of its leaves."""
     crc = 0
     for leaf in jax.tree.leaves(tree):
-        crc = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8), crc)
+        crc = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)).view(np.uint8).data, crc)
     return crc
 
 
 def checksum_of_text(value: dict) -> int:
-    """CRC-32 of plain values, by what they look like in JSON."""
+    """Returns the CRC-32 of plain values, by what they look like in JSON."""
     return zlib.crc32(json.dumps(value, sort_keys=True).encode())

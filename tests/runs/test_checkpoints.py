@@ -10,7 +10,7 @@ import pytest
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.step import data_mesh, place, replicated
+from attn_cnn_jax.training.mesh import data_mesh, place, replicated
 
 
 @pytest.fixture
