@@ -54,15 +54,10 @@ def main(argv: list[str]) -> int:
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal
-    num_seeds = values.config.train.num_seeds
     if "test" in records:  # else a finished run has lost its metrics.jsonl
-        final = f"{records['test']['accuracy']:.2%}"
-        if num_seeds > 1:
-            final += f" +- {records['test']['accuracy_std']:.2%} (mean and standard deviation of {num_seeds} seeds)"
-        say(f"final test accuracy {final} after step {records['test']['step']}")
-    seed = f", seed={values.config.seed}" if num_seeds > 1 else ""
+        say(f"final test accuracy {records['test']['accuracy']:.2%} after step {records['test']['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}")
-    say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r}{seed})")
+    say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r})")
     return 0
 
 

@@ -4,6 +4,10 @@ import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+# Keys of version 0.1.0, where one program trained several networks, and what does it now.
+SEVERAL_SEEDS = "train one run directory per seed with attn-cnn train --seeds=0-4"
+OBSOLETE = {f"config.train.{key}": SEVERAL_SEEDS for key in ("num_seeds", "same_data_order", "seeds_at_once")}
+
 
 class Field(NamedTuple):
     """One configuration value: where it starts, and what it may be, as a test and in words."""
@@ -63,7 +67,9 @@ def pairs(default: tuple, allowed: str) -> Field:
 
 
 def unknown_key(path: str, known: Any) -> str:
-    """The line that refuses an unknown key, with what was probably meant."""
+    """Returns the line that refuses an unknown key, with what was probably meant or what has replaced it."""
+    if path in OBSOLETE:
+        return f"{path} is no longer a configuration key: {OBSOLETE[path]}"
     parent, _, key = path.rpartition(".")
     close = difflib.get_close_matches(key, list(known), n=1)
     meant = f"did you mean {parent}.{close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"

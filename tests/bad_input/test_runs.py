@@ -12,6 +12,7 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, heads, summary
 from attn_cnn_jax.cli import figures
 from attn_cnn_jax.cli import page as viewer
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs import checkpoints, directory
 
 COMMANDS = {
@@ -163,7 +164,7 @@ def test_checkpoints_of_another_run_are_not_set_aside_as_damaged(copy, content_r
     config = directory.read_config(copy)
     shutil.copytree(content_run / "checkpoints/20", copy / "checkpoints/21")
     config.train.batch_size = 80
-    directory.write_atomically(copy / "config.json", directory.to_json(config))
+    write_atomically(copy / "config.json", directory.to_json(config))
     refused(lambda: run(config, copy), "the checkpoint of step 21 in")
     assert not (copy / "damaged").exists()
 

@@ -155,7 +155,7 @@ def test_a_batch_must_split_over_the_devices_and_fit_the_data(config, tmp_path):
     with pytest.raises(UserError, match=r"config.train.batch_size=100: allowed is a multiple of 8"):
         run(config, tmp_path / "a")
     config.train.batch_size = 1600
-    with pytest.raises(UserError, match=r"together at most 1442"):
+    with pytest.raises(UserError, match=r"together they must not exceed 1,442"):
         run(config, tmp_path / "b")
     assert not list(tmp_path.iterdir())
 
