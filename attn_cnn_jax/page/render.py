@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.files import write_atomically
 
 SCRIPTS = ("numbers.js", "drawing.js", "view.js", "address.js", "show.js", "page.js")
 

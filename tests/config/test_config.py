@@ -102,7 +102,6 @@ MAY_BE_ZERO = {
     "optimizer.warmup_fraction",
     "optimizer.covariance_penalty",
     "train.figures_every_epochs",
-    "train.seeds_at_once",
     "checkpoint.keep_every_epochs",
 }
 NUMBERS = [case for case in FIELDS if type(case.values[2].default) in (int, float)]

@@ -12,19 +12,10 @@ from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.models.variables import join
+from attn_cnn_jax.training.evaluate import create_evaluate
+from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.step import (
-    Pictures,
-    create_evaluate,
-    create_train_steps,
-    data_mesh,
-    epoch_order,
-    initial_state,
-    losses,
-    most_steps,
-    place,
-    step_keys,
-)
+from attn_cnn_jax.training.step import create_train_steps, epoch_order, initial_state, losses, most_steps, step_keys
 
 SPEC = SPECS["cifar10"]
 
@@ -61,7 +52,7 @@ def prepare(config, num_devices, count=40):
 def twenty_steps(config, num_devices):
     state, data, train_steps, *_ = prepare(config, num_devices, count=5 * config.train.batch_size)
     found = []
-    at_once = min(5, most_steps(config))
+    at_once = min(5, most_steps(config, data_mesh(jax.devices()[:num_devices])))
     for _ in range(20 // at_once):
         state, results = train_steps(state, data, jnp.int32(at_once))
         found += list(np.asarray(results["loss"][:at_once]))
