@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import heads
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.cli import train as command
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
@@ -97,8 +97,8 @@ def test_a_run_predicts_what_it_did(old, name):
 def train(monkeypatch, data_dir):
     """Runs train.py in this process."""
     monkeypatch.setattr(command, "use_compilation_cache", lambda: None)
-    return lambda workdir, *more: command.main(
-        ["train.py", *SMALL, f"--workdir={workdir}", f"--config.dataset.data_dir={data_dir}", *more]
+    return lambda workdir, *more: main(
+        ["train", *SMALL, f"--workdir={workdir}", f"--config.dataset.data_dir={data_dir}", *more]
     )
 
 
@@ -169,10 +169,10 @@ def test_a_mean_record_is_mean_and_standard_deviation_of_a_sample():
 def test_commands_look_at_one_seed(two_seeds, capsys):
     tables = []
     for seed in (FIRST, SECOND):
-        assert heads.main([str(two_seeds), f"--seed={seed}"]) == 0
+        assert main(["heads", str(two_seeds), f"--seed={seed}"]) == 0
         tables.append(capsys.readouterr().out)
     assert tables[0] != tables[1]
-    assert heads.main([str(two_seeds), "--seed=0"]) == 1
+    assert main(["heads", str(two_seeds), "--seed=0"]) == 1
     assert "has seeds 3 to 4" in capsys.readouterr().err
 
 

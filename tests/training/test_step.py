@@ -100,7 +100,7 @@ def test_a_step_is_gather_augment_loss_and_update():
         x = normalise(images, SPEC.mean, SPEC.std)
 
         def mean_loss(parameters, x=x, indices=indices, key=dropout_key):
-            return losses(join(skeleton, parameters, {})(x, key=key), data.labels[indices])[0].mean()
+            return losses(join(skeleton, parameters, {})(x, key=key)[0], data.labels[indices])[0].mean()
 
         loss, gradients = jax.value_and_grad(mean_loss)(parameters)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, parameters)
