@@ -37,7 +37,7 @@ def conv_to_attention(
       stride, dilation: in pixels; one number, or one per axis.
       padding: "SAME" or "VALID" as XLA understands them, or zeros: a number, or (before, after) per axis.
       head_dim: head size `D_h`. Below `min(D_in, D_out)` every head keeps the best approximation of its slice
-        by rank `D_h` (generalised Lemma 1); `truncate` gives the error.
+        by rank `D_h` (a consequence of Lemma 1); `truncate` gives the error.
       sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly one pixel.
         Finite: see `attn_cnn_jax.theorem.bounds` for the error, and for the alpha that a tolerance needs.
 
