@@ -51,7 +51,11 @@ ATTENTION = {
         9,
         lambda value: (
             integer(9, 1, 10_000).allows(value)
-            or (isinstance(value, tuple | list) and value and all(integer(9, 1, 10_000).allows(n) for n in value))
+            or (
+                isinstance(value, tuple | list)
+                and len(value) > 0
+                and all(integer(9, 1, 10_000).allows(n) for n in value)
+            )
         ),
         "an integer from 1 to 10000, or one for every layer",
         any_type=True,
@@ -117,7 +121,7 @@ REST = {
         "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
         "figures": Field(
             ("centres", "maps"),
-            lambda value: isinstance(value, tuple | list) and value and set(value) <= set(FIGURES),
+            lambda value: isinstance(value, tuple | list) and len(value) > 0 and set(value) <= set(FIGURES),
             f"some of {', '.join(FIGURES)}",
         ),
     },

@@ -27,7 +27,8 @@ def validate(config: ConfigDict) -> None:
     _check_start(config)
     if config.train.figures_every_epochs and not config.train.tensorboard:
         _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
-    if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
+    enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if config.model.dtype == "float64" and not enabled:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if config.model.name == "attention":
         _check_attention(config.model)

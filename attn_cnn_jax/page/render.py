@@ -44,4 +44,4 @@ def write(path: Path, html: str) -> None:
 
 
 def _read(name: str) -> str:
-    return resources.files(__package__).joinpath("web", name).read_text(encoding="utf-8")
+    return resources.files("attn_cnn_jax.page").joinpath("web", name).read_text(encoding="utf-8")

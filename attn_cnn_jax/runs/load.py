@@ -17,7 +17,9 @@ from attn_cnn_jax.config import create_model, validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_plain
 from attn_cnn_jax.runs.directory import read_config
@@ -29,7 +31,7 @@ class Run(NamedTuple):
 
     config: ConfigDict
     step: int
-    model: nnx.Module  # in evaluation mode: called without a key
+    model: AttentionClassifier | ResNet  # in evaluation mode: called without a key
     seed: int | None = None  # which seed of a run of several (seeds.py); else None
 
     def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
@@ -62,11 +64,10 @@ class Run(NamedTuple):
         Raises:
           UserError: for a network without attention, or images that are missing or of another shape or type.
         """
-        if self.config.model.name != "attention":
+        if not isinstance(self.model, AttentionClassifier):
             raise UserError(f"a {self.config.model.name} has no attention to show")
-        network: Any = self.model
-        if not network.depends_on_content:
-            return [np.asarray(layer) for layer in network.attention(self.config.model.image_shape)]
+        if not self.model.depends_on_content:
+            return [np.asarray(layer) for layer in self.model.attention(self.config.model.image_shape)]
         if images is None:
             raise UserError("this network's attention depends on content: give images, uint8 (B, H, W, C)")
 
@@ -141,6 +142,7 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
         )
         network = pick(read_arrays(checkpoints, number, "network", like), seeds, seed)
     model = join(skeleton, network["parameters"], network["statistics"])
+    assert isinstance(model, AttentionClassifier | ResNet)
     return Run(config, number, model, seed if several else None)
 
 

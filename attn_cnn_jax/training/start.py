@@ -64,6 +64,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     parameters, statistics = split(first.model)[1:]
     if config.model.name == "resnet":
         return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics)
+    assert isinstance(first.model, AttentionClassifier)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
     if config.start.prune:
@@ -114,7 +115,7 @@ def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nn
     return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
 
 
-def choose(config: ConfigDict, model: nnx.Module, counts: tuple[int, ...]) -> Heads:
+def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Heads:
     """Returns the heads to prune or reset: those that `config.start.heads` names, or else the degenerate ones."""
     if not (config.start.prune or config.start.reset):
         return {}

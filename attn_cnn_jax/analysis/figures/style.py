@@ -79,7 +79,7 @@ def create_figure(width: float, height: float) -> Figure:
 
 def styled():
     """A context with this project's sizes and fonts, whatever the user's matplotlibrc says."""
-    return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)
+    return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)  # pyright: ignore[reportArgumentType]
 
 
 def mark_query(
@@ -94,6 +94,7 @@ def pixels(figure: Figure) -> np.ndarray:
     """A figure as colours: `(height, width, 3)` uint8."""
     with styled():
         figure.canvas.draw()
+    assert isinstance(figure.canvas, FigureCanvasAgg)
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
 
