@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.training.step import data_mesh
+from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks.children import forget_peak, peak_bytes
 from benchmarks.measure import seconds, turns
 from benchmarks.training import inference, random_pictures, training

@@ -14,7 +14,7 @@ import sys
 import jax
 import numpy as np
 
-from attn_cnn_jax.training.step import data_mesh
+from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks.measure import median_ratio, table, turns, write_json
 from benchmarks.training import add_common, configuration, random_pictures, training
 

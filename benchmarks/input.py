@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import SPECS
-from attn_cnn_jax.training.step import Pictures, data_mesh, epoch_order, step_keys
+from attn_cnn_jax.training.mesh import Pictures, data_mesh
+from attn_cnn_jax.training.step import epoch_order, step_keys
 from benchmarks.measure import median_ratio, table, turns, write_json
 from benchmarks.training import add_common, configuration, random_pictures, training
 

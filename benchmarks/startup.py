@@ -74,7 +74,7 @@ def child(arguments: list[str]) -> None:
     clock.append(time.perf_counter())
     import jax
 
-    from attn_cnn_jax.training.step import data_mesh
+    from attn_cnn_jax.training.mesh import data_mesh
     from benchmarks.training import configuration, random_pictures, training
 
     config, mesh = configuration(parse(arguments)), data_mesh(jax.devices()[:1])

@@ -17,8 +17,9 @@ from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.training.mesh import Pictures, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.step import Pictures, create_train_steps, initial_state, most_steps, place
+from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 
 
 def add_common(parser: argparse.ArgumentParser, batch_size: int) -> None:
@@ -65,7 +66,7 @@ def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[in
 
     def train(count: int) -> np.ndarray:
         held["state"] = held["state"]._replace(step=place(np.int32(0), mesh))
-        losses, at_once = [], min(count, most_steps(config))
+        losses, at_once = [], min(count, most_steps(config, mesh))
         for _ in range(count // at_once):
             held["state"], results = train_steps(held["state"], pictures, jnp.int32(at_once))
             losses.append(np.asarray(jax.device_get(results["loss"]))[:at_once])

@@ -1,4 +1,4 @@
-"""Table 1 "SA, learned + content" and figures 6 and 8 to 10: learned 2-D relative encoding with content.
+"""Table 1 "SA, learned + content" and figures 6 to 10: learned 2-D relative encoding with content.
 
 87.1% in the paper; 29,601,882 parameters, 300 epochs. CIFAR-100: add `--config.dataset.name=cifar100`.
 

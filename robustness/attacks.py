@@ -11,7 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from flax import nnx
+
+from attn_cnn_jax.config import create_model
+from attn_cnn_jax.runs.checkpoints import Damaged, open_checkpoints, read_plain, restore
+from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.training.distributed.lost_peer import END_OF_ALL, HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT
+from attn_cnn_jax.training.optimizer import create_optimizer
+from attn_cnn_jax.training.step import initial_state
 from robustness import memory
 from robustness.small_runs import (
     Trainer,
@@ -171,6 +178,52 @@ def deleted(bench: Bench, folder: Path, generator: random.Random) -> str:
     fail(process, str(folder / "run"), "the same command goes on from the last checkpoint there")
     goes_on(bench, folder / "run")
     return ""
+
+
+# For a child's sitecustomize: what network file systems take their time for.
+SLOW = """
+import os, time
+def slow(call):
+    def after_a_while(*arguments, **keywords):
+        time.sleep({seconds})
+        return call(*arguments, **keywords)
+    return after_a_while
+for name in ("mkdir", "rename", "replace", "rmdir"):
+    setattr(os, name, slow(getattr(os, name)))
+"""
+
+
+def slow_files(checkpoints: int, seconds: float = 0.05):
+    """An attack on so many checkpoints of a run, all kept, with delayed file operations."""
+
+    def attack(bench: Bench, folder: Path, generator: random.Random) -> str:
+        (folder / "slow").mkdir()
+        (folder / "slow/sitecustomize.py").write_text(SLOW.format(seconds=seconds))
+        keep = f"--config.checkpoint.keep_last={checkpoints}"
+        finish(bench.trainer(folder / "run", epochs(checkpoints), keep, pythonpath=folder / "slow"))
+        steps = finished_steps(folder / "run")
+        assert len(steps) == checkpoints, f"{len(steps)} checkpoints are left"
+        found = damaged_checkpoints(folder / "run")
+        assert not found, f"{len(found)} of {checkpoints} are damaged, first: {found[0]}"
+        return ""
+
+    return attack
+
+
+def damaged_checkpoints(workdir: Path) -> list[Damaged]:
+    """What every part of every checkpoint, read whole, has against it."""
+    config = read_config(workdir)
+    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    like = initial_state(model, create_optimizer(config.optimizer, lambda step: 0.0))[1]
+    found = []
+    with open_checkpoints(workdir, read_only=True) as checkpoints:
+        for step in checkpoints.all_steps():
+            try:
+                read_plain(checkpoints, step, "config")
+                restore(checkpoints, step, like)
+            except Damaged as error:
+                found.append(error)
+    return found
 
 
 def two_at_once(bench: Bench, folder: Path, generator: random.Random) -> str:

@@ -1,6 +1,6 @@
 """Attacks real training processes, and checks that nothing is lost.
 
-    python -m robustness.faults [--kills 50] [--damages 20] [--only NAME ...] [--json FILE]
+    python -m robustness.faults [--kills 50] [--damages 20] [--checkpoints 200] [--only NAME ...] [--json FILE]
 
 After every attack the message has to be clear, without traceback; no finished checkpoint may be lost; the same
 command has to go on from the newest intact checkpoint, and say which it skips; and metrics (but for timings) and
@@ -43,6 +43,7 @@ def all_attacks(options: argparse.Namespace) -> dict[str, Attack]:
         "truncated": Attack(attacks.damaged(attacks.truncated), options.damages),
         "byte flipped": Attack(attacks.damaged(attacks.flipped), options.damages),
         "read-only": Attack(attacks.read_only, 2),
+        "slow files": Attack(attacks.slow_files(options.checkpoints), 1, options.checkpoints),
         "deleted": Attack(attacks.deleted, 3),
         "two at once": Attack(attacks.two_at_once, 1),
         "clock set back": Attack(attacks.clock_set_back, 1),
@@ -56,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="rounded up to tens")
     parser.add_argument("--damages", type=int, default=20, help="files to truncate, and to flip a byte of")
+    parser.add_argument("--checkpoints", type=int, default=200, help="to save with delayed file operations")
     parser.add_argument("--seed", type=int, default=0, help="of what is random in the attacks")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="attacks to try; all by default")
     parser.add_argument("--json", metavar="FILE", help="also write the table there")

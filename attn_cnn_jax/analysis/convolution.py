@@ -18,6 +18,7 @@ from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.runs.load import Run
 
 TEST_IMAGES = 1000
@@ -46,7 +47,7 @@ def measure_run(
     Raises:
       UserError: for a network without attention, or data that is not there.
     """
-    if run.config.model.name != "attention":
+    if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
     if test_images is None:
         test_images = min(TEST_IMAGES, sources.SPECS[run.config.dataset.name].test_examples)

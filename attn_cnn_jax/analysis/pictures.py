@@ -56,7 +56,7 @@ def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None
         means = [layer.sum(axis=0, dtype=np.float64) for layer in layers]
         sums = means if sums is None else [a + b for a, b in zip(sums, means, strict=True)]
         total += count
-    return [layer / total for layer in sums]
+    return [layer / total for layer in sums or ()]
 
 
 def grid(run: Run) -> tuple[int, int]:

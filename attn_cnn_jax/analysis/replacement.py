@@ -41,7 +41,7 @@ class GivenAttention(nnx.Module):
       attention: what each query takes of each key, `(h, i, j, k, l)`.
     """
 
-    def __init__(self, layer: SelfAttention, attention: Float[Array, "h i j k l"]):
+    def __init__(self, layer: SelfAttention, attention: SharedAttention):
         self.layer = layer
         self.attention = Given(attention)
 
@@ -86,14 +86,15 @@ def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> Share
     """One of `SUBSTITUTES` for a layer's attention."""
     if kind == "truncated":
         return truncated(attention, kernel_size)
-    return convolved(shift_weights(attention, kernel_size), attention.shape[1:3], kind)
+    return convolved(shift_weights(attention, kernel_size), (attention.shape[1], attention.shape[2]), kind)
 
 
 def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttention]) -> AttentionClassifier:
     """A copy of a network whose first layers attend as given, one array per layer."""
     model = nnx.clone(model)
     for block, given in zip(model.blocks, attention, strict=False):
-        block.attention = GivenAttention(block.attention, given)
+        # A block calls it as it calls self-attention.
+        block.attention = GivenAttention(block.attention, given)  # pyright: ignore[reportAttributeAccessIssue]
     return model
 
 
@@ -153,7 +154,8 @@ def measure(
     inputs = layer_inputs(model, images[:error_images])
     for block, x, layer in zip(model.blocks, inputs, attention, strict=True):
         convolution = GivenAttention(block.attention, substitute(layer, kernel_size, "zeros"))
-        bias = block.attention.output.bias[...]
-        errors.append(output_error(block.attention(x), convolution(x), bias, kernel_size))
+        bias = block.attention.output.bias
+        assert bias is not None
+        errors.append(output_error(block.attention(x), convolution(x), bias[...], kernel_size))
     inside = [1 - np.asarray(mass_outside(jnp.asarray(layer), kernel_size)) for layer in attention]
     return Result(kernel_size, accuracies, errors, inside)

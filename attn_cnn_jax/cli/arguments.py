@@ -1,9 +1,13 @@
 """The parser of all subcommands, types of arguments that several share, and configuration overrides."""
 
 import argparse
+import importlib
 import re
+import sys
 from pathlib import Path
 from typing import NoReturn
+
+from attn_cnn_jax.errors import UserError, shortened
 
 OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
 
@@ -15,6 +19,13 @@ class Parser(argparse.ArgumentParser):
         # A line such as --config.seed=1 must not be taken for an abbreviation of another flag.
         super().__init__(**kwargs, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
         self.takes_overrides = False
+        self.add_argument(
+            "--load",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="first import this Python file, such as one that registers an encoding of your own",
+        )
 
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong with the flags and exits with status 2."""
@@ -43,6 +54,22 @@ def separate(words: list[str]) -> tuple[list[str], list[str]]:
             rest.append(word)
         value_is_missing = OVERRIDE.fullmatch(word) is not None and "=" not in word
     return overrides, rest
+
+
+def import_file(name: str) -> None:
+    """Imports a Python file under its stem, as a file beside it would; UserError if that fails."""
+    path = Path(name)
+    if not path.is_file():
+        raise UserError(f"--load={name}: there is no such file")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        importlib.import_module(path.stem)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's own file raises
+        raise UserError(f"--load={name} cannot be imported: {type(error).__name__}: {shortened(error)}") from error
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from attn_cnn_jax.analysis.convolution import IN_WORDS, TEST_IMAGES, draw, measu
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
 from attn_cnn_jax.cli.arguments import add_run, at_least_one
-from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import Run, load_run
 
 EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"

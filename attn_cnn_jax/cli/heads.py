@@ -16,7 +16,7 @@ from tabulate import tabulate
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
 from attn_cnn_jax.cli.arguments import add_run, at_least_one, pixel
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"

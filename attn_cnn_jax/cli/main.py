@@ -9,7 +9,7 @@ import re
 import sys
 from inspect import cleandoc
 
-from attn_cnn_jax.cli.arguments import Parser, separate
+from attn_cnn_jax.cli.arguments import Parser, import_file, separate
 from attn_cnn_jax.errors import command_line, says_errors
 
 SUBCOMMANDS = {
@@ -69,6 +69,8 @@ def start(name: str, arguments: list[str], program: str | None = None) -> int:
     try:
         overrides, arguments = separate(arguments) if parser.takes_overrides else ([], arguments)
         args = parser.parse_args(arguments)
+        for file in args.load:
+            import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
         return module.run(args)
     except SystemExit as stop:  # argparse has printed help, or what is wrong with the flags

@@ -111,7 +111,7 @@ def draw_figures(*arguments):
 
 def use_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR names another."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         cache = os.environ.get("XDG_CACHE_HOME", "")
         if not os.path.isabs(cache):  # the XDG specification ignores an empty or a relative path
             cache = os.path.expanduser("~/.cache")

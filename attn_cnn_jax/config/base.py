@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.fields import (
+    OBSOLETE,
     RENAMED,
     Field,
     boolean,
@@ -50,7 +51,11 @@ ATTENTION = {
         9,
         lambda value: (
             integer(9, 1, 10_000).allows(value)
-            or (isinstance(value, tuple | list) and value and all(integer(9, 1, 10_000).allows(n) for n in value))
+            or (
+                isinstance(value, tuple | list)
+                and len(value) > 0
+                and all(integer(9, 1, 10_000).allows(n) for n in value)
+            )
         ),
         "an integer from 1 to 10000, or one for every layer",
         any_type=True,
@@ -107,9 +112,6 @@ REST = {
         "decay": number(0.1, 0, 1, open_low=True, open_high=False),  # factor at each boundary
     },
     "train": {
-        "num_seeds": integer(1, 1, 10_000),  # networks trained at once: seed, seed + 1, ...
-        "same_data_order": boolean(False),  # the first seed's for all of them; else each as in a run of its own
-        "seeds_at_once": integer(0, 0, 10_000),  # under one vmap; 0: all on an accelerator, one on a CPU
         "batch_size": integer(100, 1),
         "num_epochs": integer(300, 1),
         "eval_batch_size": integer(500, 1),
@@ -119,7 +121,7 @@ REST = {
         "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
         "figures": Field(
             ("centres", "maps"),
-            lambda value: isinstance(value, tuple | list) and value and set(value) <= set(FIGURES),
+            lambda value: isinstance(value, tuple | list) and len(value) > 0 and set(value) <= set(FIGURES),
             f"some of {', '.join(FIGURES)}",
         ),
     },
@@ -176,17 +178,21 @@ def network_kind(config: ConfigDict) -> Any:
 
 
 def with_defaults(config: ConfigDict) -> ConfigDict:
-    """A copy as this version writes it: renamed keys under their new names, missing keys at their defaults."""
+    """Returns a copy of a saved configuration with the keys of today.
 
-    def fill(values: dict, schema: dict) -> dict:
-        missing = {key: defaults({key: field})[key] for key, field in schema.items() if key not in values}
+    Renamed keys are under their new names, and keys that earlier versions lack at their defaults. Keys that only
+    earlier versions had (fields.OBSOLETE) are left out, see runs/seeds.py for what one of them still means.
+    """
+
+    def fill(values: dict, schema: dict, path: str) -> dict:
+        here = {RENAMED.get(f"{path}.{key}", key): value for key, value in values.items()}
+        missing = {key: defaults({key: field})[key] for key, field in schema.items() if key not in here}
         return missing | {
-            key: fill(value, schema[key]) if isinstance(value, dict) and isinstance(schema.get(key), dict) else value
-            for key, value in values.items()
+            key: fill(value, schema[key], f"{path}.{key}")
+            if isinstance(value, dict) and isinstance(schema.get(key), dict)
+            else value
+            for key, value in here.items()
+            if f"{path}.{key}" not in OBSOLETE
         }
 
-    values = config.to_dict()
-    model = values.get("model")
-    if isinstance(model, dict):
-        values["model"] = {RENAMED.get(f"model.{key}", key): value for key, value in model.items()}
-    return ConfigDict(fill(values, schema_of(config)))
+    return ConfigDict(fill(config.to_dict(), schema_of(config), "config"))

@@ -25,10 +25,10 @@ def validate(config: ConfigDict) -> None:
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
     _check_start(config)
-    _check_seeds(config)
     if config.train.figures_every_epochs and not config.train.tensorboard:
         _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
-    if config.model.dtype == "float64" and not jax.config.jax_enable_x64:
+    enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if config.model.dtype == "float64" and not enabled:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if config.model.name == "attention":
         _check_attention(config.model)
@@ -84,25 +84,6 @@ def _check_start(config: ConfigDict) -> None:
     penalty = config.optimizer.covariance_penalty
     if penalty and not getattr(encoding, "penalised", False):
         _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
-
-
-LARGEST_SEED = 2**31 - 1
-
-
-def _check_seeds(config: ConfigDict) -> None:
-    train = config.train
-    if config.seed + train.num_seeds - 1 > LARGEST_SEED:
-        _refuse("train.num_seeds", train.num_seeds, f"at most {LARGEST_SEED} for the last seed, from {config.seed} on")
-    if train.num_seeds == 1:
-        return
-    if config.dataset.num_validation and not train.same_data_order:
-        # Whose validation split? Each seed's own would be a training set of its own.
-        raise UserError(
-            f"config.dataset.num_validation={config.dataset.num_validation}: allowed is 0 for several seeds\n"
-            "set config.train.same_data_order=True to hold out and order the pictures as the first seed does"
-        )
-    if (config.start.prune or config.start.reset) and not config.start.heads:
-        _refuse("start.heads", (), "pairs (layer, head) for several seeds: each would have degenerate heads of its own")
 
 
 def _check_attention(model: ConfigDict) -> None:

@@ -65,14 +65,19 @@ def pairs(default: tuple, allowed: str) -> Field:
     return Field(default, allows, allowed)
 
 
-# Keys of version 0.1.0, by path below the configuration, and what they are called now.
-RENAMED = {"model.kernel": "implementation"}
+# Keys of version 0.1.0 that are called something else now.
+RENAMED = {"config.model.kernel": "implementation"}
+# Keys of version 0.1.0, where one program trained several networks, and what does it now.
+SEVERAL_SEEDS = "train one run directory per seed with attn-cnn train --seeds=0-4"
+OBSOLETE = {f"config.train.{key}": SEVERAL_SEEDS for key in ("num_seeds", "same_data_order", "seeds_at_once")}
 
 
 def unknown_key(path: str, known: Any) -> str:
     """The line that refuses an unknown key, with what was probably meant."""
     parent, _, key = path.rpartition(".")
-    if new := RENAMED.get(path.removeprefix("config.")):
+    if path in OBSOLETE:
+        return f"{path} is no longer a configuration key: {OBSOLETE[path]}"
+    if new := RENAMED.get(path):
         return f"{path} is now {parent}.{new}"
     close = difflib.get_close_matches(key, list(known), n=1)
     meant = f"did you mean {parent}.{close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -43,20 +44,21 @@ def attention(shapes: Shapes) -> ConfigDict:
     require(shapes, "features_upscale.weight", "encoder.layer.0.intermediate.dense.weight", "classifier.weight")
     hidden_size, features = matrix(shapes, "features_upscale.weight")
     channels, downsample = pixels(features)
-    values = {
+    num_layers = 1 + max(layers)
+    values: dict[str, Any] = {
         "num_classes": matrix(shapes, "classifier.weight")[0],
         "hidden_size": hidden_size,
         "intermediate_size": matrix(shapes, "encoder.layer.0.intermediate.dense.weight")[0],
-        "num_layers": 1 + max(layers),
+        "num_layers": num_layers,
         "downsample": downsample,
     }
     first = {name.removeprefix(f"{here}."): shape for name, shape in shapes.items() if name.startswith(f"{here}.")}
     name = next((name for name, kind in REGISTRY.items() if kind.in_release(first)), None)
     if name is None:
-        needed = [" and ".join(kind.release.values()) for kind in REGISTRY.values() if kind.release]
+        known = sorted(name for name, kind in REGISTRY.items() if kind.release)
         raise UserError(
-            f"not a network of the authors' release: {here} has not all arrays of an encoding\n"
-            f"allowed are {', or '.join(dict.fromkeys(needed))}"
+            f"not a network of the authors' release: {here} lacks arrays of an encoding\n"
+            f"allowed are the encodings {', '.join(known)}"
         )
     encoding = REGISTRY[name]
     values |= {"encoding": name, "content": encoding.release_content and "query.weight" in first}
@@ -65,7 +67,7 @@ def attention(shapes: Shapes) -> ConfigDict:
     rows, columns = encoding.grid_in_release(first) or (0, 0)
     height, width = rows * downsample, columns * downsample
     heads_of = next(array for ours, array in encoding.release.items() if encoding.head_axis.get(ours) == 0)
-    counts = [f"encoder.layer.{n}.attention.self.{heads_of}" for n in range(values["num_layers"])]
+    counts = [f"encoder.layer.{n}.attention.self.{heads_of}" for n in range(num_layers)]
     require(shapes, *counts)
     heads = tuple(matrix(shapes, name)[0] for name in counts)
     if 0 in heads:
@@ -77,7 +79,7 @@ def attention(shapes: Shapes) -> ConfigDict:
 def resnet(shapes: Shapes) -> ConfigDict:
     """Configuration of a ResNet; the picture size is 0, any will do."""
     stages = [len({name.split(".")[1] for name in shapes if name.startswith(f"layer{n}.")}) for n in range(1, 5)]
-    depths = {blocks: depth for depth, blocks in BLOCKS.items()}
+    depths: dict[tuple[int, ...], int] = {blocks: depth for depth, blocks in BLOCKS.items()}
     if tuple(stages) not in depths or any(name.endswith(".conv3.weight") for name in shapes):
         known = ", ".join(f"{depth} ({'-'.join(map(str, blocks))})" for blocks, depth in sorted(depths.items()))
         raise UserError(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.encodings import REGISTRY, Content
 
 ATTENTION = {
@@ -51,7 +52,7 @@ LEAVES = {
 }
 
 
-def to_pytorch(arrays: Mapping[str, np.ndarray], *, blocks_a_stage: tuple[int, ...] | None = None) -> dict:
+def to_pytorch(arrays: Mapping[str, AnyArray], *, blocks_a_stage: tuple[int, ...] | None = None) -> dict:
     """Renames and transposes arrays (parameters, statistics or gradients) as the release has them.
 
     Args:

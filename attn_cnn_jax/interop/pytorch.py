@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.files import replacing, write_atomically
 from attn_cnn_jax.interop.architecture import listed
 from attn_cnn_jax.interop.convert import Checkpoint, check_release_has, state_dict, to_run
 from attn_cnn_jax.runs import checkpoints, directory
@@ -57,7 +58,7 @@ def import_checkpoint(path: str | Path, out: str | Path) -> str:
             if checkpoint.test_accuracy is not None and checkpoint.epoch is not None:
                 record = {"step": step, "epoch": checkpoint.epoch + 1.0, "split": "test"}
                 record["accuracy"] = checkpoint.test_accuracy
-                directory.write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
+                write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
             with checkpoints.open_checkpoints(run, config) as manager:
                 checkpoints.save(manager, step, state, config, {"loss": [], "accuracy": []})
             os.rename(run, out)
@@ -89,12 +90,10 @@ def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest"
         "test_accuracy": tested and tested["accuracy"],
         "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in arrays.items()),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(content, temporary)
-        os.replace(temporary, path)
+        with replacing(path) as file:
+            torch.save(content, file)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error}; choose another --out=FILE") from error
 
 

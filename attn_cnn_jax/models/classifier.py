@@ -15,7 +15,7 @@ from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
+from attn_cnn_jax.models.layers import Linear, at_least_float32, dropout, linear
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 
@@ -56,7 +56,7 @@ class Block(nnx.Module):
             )
 
         self.attention = attention
-        self.dense: nnx.Module | None = linear(hidden_size, hidden_size, dtype=dtype, rngs=rngs)
+        self.dense: Linear | None = linear(hidden_size, hidden_size, dtype=dtype, rngs=rngs)
         self.attention_norm = layer_norm()
         self.intermediate = linear(hidden_size, intermediate_size, dtype=dtype, rngs=rngs)
         self.output = linear(intermediate_size, hidden_size, dtype=dtype, rngs=rngs)

@@ -16,7 +16,8 @@ from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import Quadratic
 
-Padding = str | tuple[tuple[int, int], ...]
+Pads = tuple[tuple[int, int], tuple[int, int]]  # pixels before and after, rows first
+Padding = str | Pads
 
 
 class ConvolutionalAttention(nnx.Module):
@@ -71,30 +72,35 @@ class ConvolutionalAttention(nnx.Module):
             return self(x[:, None])[:, 0]
         attention = self.attention
         output = attention.output
-        pads = self.pads(x.shape[1:3])
+        pads = self.pads((x.shape[1], x.shape[2]))
         x = jnp.pad(x.astype(output.dtype), ((0, 0), *pads, (0, 0)))
-        rows, columns = self.queries(x.shape[1:3])
+        rows, columns = self.queries((x.shape[1], x.shape[2]))
         maps = attention.maps()
+        position = attention.position
+        assert isinstance(position, Quadratic)
         if self.exact:
-            starts = jnp.round(attention.position.centre[...]).astype(jnp.int32)
+            starts = jnp.round(position.centre[...]).astype(jnp.int32)
             result = sum_over_heads(lambda start, values: shifted(values, start, rows, columns), starts, x, maps)
         else:
-            scores = attention.position.axis_scores(*x.shape[1:3])
+            scores = position.axis_scores(*x.shape[1:3])
             of_queries = (scores[0][:, rows], scores[1][:, columns])
             result = factorised(*map(softmax, of_queries), x, maps)
         return result + attention.bias
 
-    def pads(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    def pads(self, size: tuple[int, int]) -> Pads:
         """Zeros before and after the rows and the columns of a picture of this size, in pixels."""
         if self.padding == "VALID":
             return (0, 0), (0, 0)
         if self.padding == "SAME":
-            return tuple(jax.lax.padtype_to_pads(size, self.window(), self.stride, "SAME"))
+            rows, columns = jax.lax.padtype_to_pads(size, self.window(), self.stride, "SAME")
+            return rows, columns
+        assert not isinstance(self.padding, str)
         return self.padding
 
     def window(self) -> tuple[int, int]:
         """Rows and columns from the first to the last pixel that the kernel reads."""
-        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True))
+        rows, columns = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True))
+        return rows, columns
 
     def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
         """Rows and columns of the padded picture whose output is kept; UserError where there are none."""
@@ -108,7 +114,7 @@ class ConvolutionalAttention(nnx.Module):
                     f"a padded picture of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
                     f"{self.window()[0]}x{self.window()[1]} needs a larger one, or more padding"
                 )
-        return tuple(queries)
+        return queries[0], queries[1]
 
 
 def shifted(

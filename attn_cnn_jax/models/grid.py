@@ -34,6 +34,7 @@ def start_on_grid(layer: SelfAttention, locality: float, kernel: Float[AnyArray,
         value, maps, _ = truncate(maps, head_size)
         layer.value.kernel[...] = jnp.asarray(np.concatenate(value, axis=1), layer.value.kernel.dtype)
     layer.output.kernel[...] = jnp.asarray(maps.reshape(-1, maps.shape[-1]), layer.output.kernel.dtype)
+    assert layer.output.bias is not None
     layer.output.bias[...] = jnp.zeros_like(layer.output.bias[...])
 
 

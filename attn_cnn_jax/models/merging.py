@@ -1,5 +1,7 @@
 """Networks with fewer linear maps, for inference."""
 
+from typing import TypeVar
+
 from flax import nnx
 
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -7,8 +9,10 @@ from attn_cnn_jax.models.classifier import AttentionClassifier, Block
 
 PAPER_PIXELS = 256  # 16x16
 
+Model = TypeVar("Model", bound=nnx.Module)
 
-def merged(model: nnx.Module, pixels: int = PAPER_PIXELS) -> nnx.Module:
+
+def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
     """A copy in which linear maps that follow one another are one; its logits are the same to rounding.
 
     In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. To be
@@ -34,6 +38,8 @@ def merge_dense(block: Block) -> None:
     output, dense = block.attention.output, block.dense
     if dense is None:
         return
+    assert output.bias is not None
+    assert dense.bias is not None
     bias = output.bias[...] @ dense.kernel[...] + dense.bias[...]
     kernel = output.kernel[...] @ dense.kernel[...]
     output.kernel[...], output.bias[...] = kernel, bias
@@ -45,6 +51,7 @@ def merging_pays(layer: SelfAttention, pixels: int) -> bool:
 
     Compared are a head's multiply-adds for one pixel: `pixels` times the channels that are averaged, and the maps.
     """
+    assert layer.value is not None
     value, output = layer.value.kernel, layer.output.kernel
     hidden, head, out = value.shape[0], value.shape[1] // layer.num_heads, output.shape[1]
     return hidden * (pixels + out) < head * (hidden + pixels + out)

@@ -4,6 +4,7 @@ Which heads are degenerate an encoding says itself (`Encoding.degenerate_heads`)
 (variables.py) and on what its layers and encodings say of them. Heads are counted from 0.
 """
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 
@@ -58,12 +59,12 @@ def prune(model: AttentionClassifier, heads: Heads) -> Arrays:
 def reset(model: AttentionClassifier, fresh: Arrays, heads: Heads) -> Arrays:
     """The parameters with some heads as in `fresh`, the parameters of a network of the same shape just created."""
 
-    def replaced(layer, array, axis, name):
+    def replaced(name, layer, array, axis):
         chosen = head_mask(array, axis, model.blocks[layer].attention.num_heads, heads.get(layer, ()))
         return jnp.where(chosen, fresh[name], array)
 
     return {
-        name: changed(model, name, array, lambda *a, name=name: replaced(*a, name))
+        name: changed(model, name, array, functools.partial(replaced, name))
         for name, array in parameters_of(model).items()
     }
 

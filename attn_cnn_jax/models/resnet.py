@@ -59,7 +59,7 @@ class LayerMaker(NamedTuple):
             out_features,
             (kernel_size, kernel_size),
             stride=(stride, stride),
-            padding=((kernel_size // 2, kernel_size // 2),) * 2,
+            padding=((kernel_size // 2, kernel_size // 2), (kernel_size // 2, kernel_size // 2)),
             sharpness=self.sharpness,
             dtype=self.dtype,
             rngs=self.rngs,
@@ -103,6 +103,7 @@ class ResidualBlock(nnx.Module):
         y = jax.nn.relu(self.norm1(self.conv1(x), use_running_average=not train))
         y = self.norm2(self.conv2(y), use_running_average=not train)
         if self.shortcut is not None:
+            assert self.shortcut_norm is not None
             x = self.shortcut_norm(self.shortcut(x), use_running_average=not train)
         return jax.nn.relu(y + x)
 

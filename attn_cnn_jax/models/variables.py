@@ -12,8 +12,8 @@ class Skeleton(NamedTuple):
     """A network without its arrays: hashable, so that it can be a static argument of a jitted function."""
 
     graph: nnx.GraphDef
-    parameters: jax.tree_util.PyTreeDef
-    statistics: jax.tree_util.PyTreeDef
+    parameters: jax.tree_util.PyTreeDef  # pyright: ignore[reportInvalidTypeForm]
+    statistics: jax.tree_util.PyTreeDef  # pyright: ignore[reportInvalidTypeForm]
 
 
 def split(model: nnx.Module) -> tuple[Skeleton, Arrays, Arrays]:
@@ -44,7 +44,7 @@ def _flatten(state: nnx.State) -> Arrays:
     return dict(zip(names(jax.tree.structure(state)), jax.tree.leaves(state), strict=True))
 
 
-def names(tree: jax.tree_util.PyTreeDef) -> list[str]:
+def names(tree: jax.tree_util.PyTreeDef) -> list[str]:  # pyright: ignore[reportInvalidTypeForm]
     """Dotted names of the arrays in one of a skeleton's trees, in order."""
     paths, _ = jax.tree.flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
     return [".".join(str(entry.key) for entry in path if hasattr(entry, "key")) for path, _ in paths]

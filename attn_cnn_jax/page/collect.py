@@ -1,6 +1,6 @@
 """What the page knows of a run, as a dictionary that is ready for JSON."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.arrays import AnyArray, Grid
 from attn_cnn_jax.config.network import encoding_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -119,7 +119,7 @@ def picture_entries(run: Run, pictures: list[Picture], class_names: tuple[str, .
         }
 
 
-def content_data(run: Run, layers: list[dict[str, np.ndarray]]) -> dict:
+def content_data(run: Run, layers: Sequence[Mapping[str, AnyArray]]) -> dict:
     """Quantised content scores of a picture.
 
     Args:

@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.files import write_atomically
 
 SCRIPTS = ("numbers.js", "drawing.js", "view.js", "address.js", "show.js", "page.js")
 
@@ -44,4 +44,4 @@ def write(path: Path, html: str) -> None:
 
 
 def _read(name: str) -> str:
-    return resources.files(__package__).joinpath("web", name).read_text(encoding="utf-8")
+    return resources.files("attn_cnn_jax.page").joinpath("web", name).read_text(encoding="utf-8")

@@ -1,17 +1,16 @@
-"""Orbax checkpoints: asynchronous, atomic, with the configuration inside; and a run read back from them.
+"""Orbax checkpoints: asynchronous, atomic, checksummed, with the configuration inside.
 
-A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (the run's
-configuration), `progress` (the metrics of the steps since the last line of metrics.jsonl) and `checksums`.
-Of several seeds, arrays have one axis more (seeds.py).
+A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (of the run),
+`progress` (the metrics of the steps since the last training record) and `checksums` (CRC-32 of the others).
 """
 
 import contextlib
+import copy
 import errno
-import functools
-import io
 import json
 import os
 import time
+import traceback
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,16 +25,22 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.errors import UserError, in_words, shortened
 from attn_cnn_jax.models.variables import Arrays
-from attn_cnn_jax.runs.quiet import ignore_late_answers, quiet
+from attn_cnn_jax.runs.quiet import ignore_echoes
 
 # Of what the system says, the part that a person can act on.
 REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))
 
+# What the system may say because of what is in a checkpoint, or is not; all else that it says has other reasons.
+OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP}
+OF_THE_SYSTEM = [*map(os.strerror, errno.errorcode.keys() - OF_DAMAGE), "can't start new thread"]
+OF_THE_SYSTEM.sort(key=len, reverse=True)  # "Too many open files in system" before "Too many open files"
+OF_THE_SYSTEM += ["MemoryError", "RESOURCE_EXHAUSTED"]  # in other words: only where there are none of these
+
 
 class TrainState(NamedTuple):
-    """All that changes while a network learns; replicated on every device. Of several seeds: see seeds.py."""
+    """All that changes while a network learns; replicated on every device."""
 
     step: jax.Array  # scalar int32, number of finished steps
     parameters: Arrays
@@ -44,32 +49,32 @@ class TrainState(NamedTuple):
 
 
 class Damaged(UserError):
-    """A checkpoint that cannot be read, or is not what was saved."""
+    """A checkpoint that lacks a file, or is not what was saved."""
+
+
+class Unreadable(UserError):
+    """A checkpoint that the system cannot read at the moment; it may be whole."""
 
 
 def open_checkpoints(
     workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
 ) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory.
+    """Opens the checkpoints of a run directory.
 
     Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, and, where there is
-    a validation split, the one with every seed's best validation accuracy; never chooses on test data.
+    a validation split, the one with the best validation accuracy; never chooses on test data.
     """
-    policies = []
+    policies: list[preservation_policy.PreservationPolicy] = []
     if config is not None:
         policies = [preservation_policy.LatestN(config.checkpoint.keep_last)]
         if config.checkpoint.keep_every_epochs:
             every = config.checkpoint.keep_every_epochs * steps_per_epoch
             policies.append(preservation_policy.EveryNSteps(every))
         if config.dataset.num_validation:
-            policies += [
-                preservation_policy.BestN(
-                    get_metric_fn=functools.partial(validation_accuracy, number=n),
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
-                for n in range(config.train.num_seeds)
-            ]
+            best = preservation_policy.BestN(
+                get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
+            )
+            policies.append(best)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
         best_fn=validation_accuracy if config is not None and config.dataset.num_validation else None,
@@ -87,14 +92,14 @@ class NotSaved(UserError):
 
 @contextlib.contextmanager
 def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
-    """The checkpoints of a run in training; what was being saved is complete at the end, or NotSaved is raised."""
-    ignore_late_answers()
+    """Opens the checkpoints of a run in training; at the end all are complete, or NotSaved is raised."""
+    ignore_echoes()
     checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
     try:
         yield checkpoints
         finish(checkpoints)
     finally:
-        with contextlib.suppress(Exception), quiet():  # after an error, closing raises what was already said
+        with contextlib.suppress(Exception):  # after an error, closing raises what was already said
             checkpoints.close()
 
 
@@ -106,6 +111,7 @@ def finish(checkpoints: ocp.CheckpointManager) -> None:
 
 @contextlib.contextmanager
 def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
+    """Raises NotSaved, with a reason that a person can act on, for whatever goes wrong in saving."""
     try:
         yield
     except Exception as error:  # Orbax raises OSError, ValueError, RuntimeError for a full disk or a folder that went
@@ -115,19 +121,16 @@ def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
 
 
 def validation_accuracy(metrics: dict, number: int = 0) -> float:
-    """Of a run's seed, counted from 0; a run of a single seed has one number instead of a list."""
+    """Returns the validation accuracy of a checkpoint; of a run of several seeds (seeds.py), that of seed `number`."""
     accuracy = metrics["validation_accuracy"]
     return accuracy[number] if isinstance(accuracy, list) else accuracy
 
 
 def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
-    """The step with a seed's best validation accuracy among those that have one."""
-    accuracy = {
-        step: validation_accuracy(checkpoints.metrics(step), number)
-        for step in checkpoints.all_steps()
-        if checkpoints.metrics(step)
-    }
-    return max(accuracy, key=accuracy.get, default=None)
+    """Returns the step with the best validation accuracy, of seed `number`; None where no checkpoint has one."""
+    metrics = {step: checkpoints.metrics(step) for step in checkpoints.all_steps()}
+    accuracy = {step: validation_accuracy(found, number) for step, found in metrics.items() if found}
+    return max(accuracy, key=accuracy.__getitem__, default=None)
 
 
 def save(
@@ -140,19 +143,22 @@ def save(
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
+    What the caller does afterwards with what it gave does not reach the checkpoint.
+
     Raises:
       NotSaved: if this cannot begin, or the one before could not be completed.
     """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
-    plain = {"config": config.to_dict(), "progress": progress}
+    # Orbax holds on to arrays itself, donated ones too; plain values it takes up only as it writes them.
+    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress})
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     with not_saved(checkpoints):
         checkpoints.save(
             step,
-            metrics=metrics,
+            metrics=copy.deepcopy(metrics),
             args=ocp.args.Composite(
                 **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
                 **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
@@ -161,10 +167,10 @@ def save(
 
 
 def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[TrainState, dict]:
-    """The state at a step, placed as `like` is, and the `progress` saved with it.
+    """Returns the state at a step, placed as `like` is, and the `progress` saved with it.
 
     Raises:
-      Damaged: see `read_arrays`.
+      Damaged, Unreadable: see `read_arrays`.
     """
     restored = read_arrays(checkpoints, step, "network", network(like))
     optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
@@ -173,27 +179,49 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     return state, read_plain(checkpoints, step, "progress")
 
 
+def all_steps(checkpoints: ocp.CheckpointManager) -> list[int]:
+    """Returns the steps of all checkpoints, newest first, with those that Orbax leaves out as it cannot see them."""
+    with os.scandir(checkpoints.directory) as entries:
+        steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
+    if not set(steps) <= set(checkpoints.all_steps()):
+        checkpoints.reload()
+    return sorted(steps, reverse=True)
+
+
+def check_shown(checkpoints: ocp.CheckpointManager, step: int) -> None:
+    """Raises Unreadable if the system lists a file of a checkpoint, and then fails to show it."""
+    folder = Path(checkpoints.directory, str(step))
+    try:
+        for path in (folder, *folder.rglob("*")):
+            os.stat(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unreadable(checkpoints, step, in_words(error)) from None
+
+
 def saved_config(workdir: Path) -> ConfigDict | None:
-    """The configuration inside a run's newest checkpoint that can be read, None where there is none."""
+    """Returns the configuration inside the newest intact checkpoint, None where there is none; raises Unreadable."""
     if not (workdir / "checkpoints").is_dir():
         return None
     with open_checkpoints(workdir, read_only=True) as checkpoints:
-        for step in sorted(checkpoints.all_steps(), reverse=True):
+        for step in all_steps(checkpoints):
             with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
                 return with_defaults(ConfigDict(read_plain(checkpoints, step, "config")))
     return None
 
 
 def network(state: TrainState) -> dict[str, dict]:
-    """The part of a state that makes predictions, as checkpoints keep it."""
+    """Returns the part of a state that makes predictions, as checkpoints keep it."""
     return {"parameters": state.parameters, "statistics": state.statistics}
 
 
 def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: Any) -> Any:
-    """One part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
+    """Returns one part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
 
     Raises:
-      Damaged: if it cannot be read, or is not what was saved: not every flipped byte makes reading fail.
+      Damaged: if it lacks a file, or is not what was saved: not every flipped byte makes reading fail.
+      Unreadable: if the system fails.
     """
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
@@ -202,7 +230,7 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
 
 
 def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
-    """One part of a checkpoint that is no array, `config` or `progress`; raises Damaged."""
+    """Returns one part of a checkpoint that is no array, `config` or `progress`; raises as `read_arrays` does."""
     value = _read_json(checkpoints, step, part)
     _compare(checkpoints, step, part, checksum_of_text(value))
     return value
@@ -222,18 +250,35 @@ def _read_json(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict
 
 def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
     # Orbax raises a bare Exception, and its threads print tracebacks of their own, for files that are not whole.
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
+    # It takes for missing what the system fails to show: only what fails twice, with every file shown, is damaged.
+    for _ in range(2):
+        try:
             return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
-    except Exception as error:
-        ignore_late_answers()
-        with quiet():
-            reason = shortened(error)
-            error.__traceback__ = None
-        raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}") from None
+        except Exception as error:
+            ignore_echoes()
+            reason, of_the_system = shortened(error), said_by_the_system(error)
+        if of_the_system:
+            raise unreadable(checkpoints, step, f"{of_the_system}, in its {part}")
+        check_shown(checkpoints, step)
+    raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}")
+
+
+def said_by_the_system(error: Exception) -> str | None:
+    """Returns the words of the operating system in an error or its causes, whose types tell nothing; else None."""
+    text = "".join(traceback.format_exception(error, limit=0))
+    return next((words for words in OF_THE_SYSTEM if words in text), None)
+
+
+def unreadable(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Unreadable:
+    """Returns the error that says so of a checkpoint."""
+    return Unreadable(
+        f"the checkpoint of step {step} in {checkpoints.directory} cannot be read: {reason}\n"
+        "it may be whole, and stays where it is: once the system can read it, the same command goes on"
+    )
 
 
 def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damaged:
+    """Returns the error that says so of a checkpoint."""
     return Damaged(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
 
 
@@ -246,14 +291,22 @@ def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
     checkpoints.reload()
 
 
+def lie_aside(workdir: Path) -> bool:
+    """Whether a run has checkpoints in `damaged/`."""
+    try:
+        return bool(os.listdir(workdir / "damaged"))
+    except FileNotFoundError:
+        return False
+
+
 def checksum(tree: Any) -> int:
-    """CRC-32 of all arrays of a tree, in the order of its leaves."""
+    """Returns the CRC-32 of all arrays of a tree, in the order of its leaves."""
     crc = 0
     for leaf in jax.tree.leaves(tree):
-        crc = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8), crc)
+        crc = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)).view(np.uint8).data, crc)
     return crc
 
 
 def checksum_of_text(value: dict) -> int:
-    """CRC-32 of plain values, by what they look like in JSON."""
+    """Returns the CRC-32 of plain values, by what they look like in JSON."""
     return zlib.crc32(json.dumps(value, sort_keys=True).encode())

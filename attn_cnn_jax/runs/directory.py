@@ -1,56 +1,46 @@
-"""A run directory's small files: written whole or not at all, and used by one run at a time."""
+"""A run directory: held by one training at a time, with the configuration of its run in `config.json`."""
 
 import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.seeds import seeds_of
 
 # Where the data lies is no part of an experiment: a run may move to another machine.
 MAY_CHANGE = ("dataset.data_dir",)
 MOST_SHOWN = 5  # keys that differ, in a message
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file's content; a kill leaves the old or the new content, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:  # a full disk
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Creates the run directory and holds it; UserError if another process does. Without a run it goes again."""
+    """Creates the run directory and holds it for the block; removes it if no run began.
+
+    Raises:
+      UserError: if the directory cannot be written to, or another process holds it.
+    """
+    lock = filelock.FileLock(workdir / ".lock", blocking=False)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        file = open(workdir / ".lock", "w")  # noqa: SIM115
+        lock.acquire()
+    except filelock.Timeout:
+        raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
     except OSError as error:
         raise UserError(
-            f"cannot write to the run directory {workdir}: {error.strerror}; choose --workdir=DIR"
+            f"cannot write to the run directory {workdir}: {error.strerror or error}; choose --workdir=DIR"
         ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
-        try:
-            yield
-        finally:
-            if not (workdir / "config.json").exists():
-                discard(workdir)
+    try:
+        yield
+    finally:
+        if not (workdir / "config.json").exists():
+            discard(workdir)
+        lock.release()
 
 
 def discard(workdir: Path) -> None:
@@ -61,10 +51,12 @@ def discard(workdir: Path) -> None:
 
 
 def to_json(config: ConfigDict) -> str:
+    """Returns a configuration as the text of `config.json`."""
     return json.dumps(config.to_dict(), indent=2, sort_keys=True)
 
 
 def from_json(text: str) -> ConfigDict:
+    """Returns the configuration that `to_json` wrote; tuples come back as lists. ValueError if it is none."""
     values = json.loads(text)
     if not isinstance(values, dict):
         raise ValueError("it holds no JSON object")
@@ -72,19 +64,22 @@ def from_json(text: str) -> ConfigDict:
 
 
 def read_config(workdir: Path) -> ConfigDict | None:
-    """The configuration of the run in a directory, None where there is none."""
+    """Returns the configuration of the run in a directory as it was saved, None where there is none.
+
+    Raises:
+      UserError: if `config.json` is damaged.
+    """
+    path = workdir / "config.json"
     try:
-        return from_json((workdir / "config.json").read_text())
+        return from_json(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{workdir / 'config.json'} is damaged ({error}): restore it, or choose --workdir=DIR"
-        ) from error
+        raise UserError(f"{path} is damaged ({error}): restore it, or choose --workdir=DIR") from error
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:
-    """Writes `config.json`, or checks that it is the same run's; UserError with the keys that differ."""
+    """Writes `config.json` unless it is there; UserError, see `check_same`, if it is another run's."""
     before = read_config(workdir)
     check_same(workdir, before, config)
     if before is None:
@@ -92,9 +87,23 @@ def claim(workdir: Path, config: ConfigDict) -> None:
 
 
 def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict) -> None:
-    """UserError, with the keys that differ, if what lies in a place has a configuration, and another one."""
+    """Checks that the run in a place, where there is one, has this configuration.
+
+    Args:
+      place: what to call it in a message.
+      before: the configuration found there, as it was saved; None where there is none.
+      config: of the run that would train there.
+
+    Raises:
+      UserError: with the keys that differ; or for a run of several seeds, which can only be read.
+    """
     if before is None:
         return
+    if len(seeds := seeds_of(before)) > 1:
+        raise UserError(
+            f"{place} holds a run of {len(seeds)} seeds, which version 0.1.0 trained together: it can be read, but not "
+            f"continued\ntrain one run directory per seed: attn-cnn train --seeds={seeds[0]}-{seeds[-1]}"
+        )
     old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
     if differing:
@@ -107,7 +116,7 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict:
-    """`{"train.batch_size": 100, ...}`."""
+    """Returns a configuration on one level: `{"train.batch_size": 100, ...}`."""
     flat = {}
     for key, value in config.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else {f"{prefix}{key}": value}

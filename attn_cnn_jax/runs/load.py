@@ -1,59 +1,70 @@
-"""A run read back: its configuration, its network, its predictions and what its heads attend to."""
+"""Reads a run back: its configuration, its network, its predictions and what its heads attend to."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.arrays import Activations, Images
 from attn_cnn_jax.config import create_model, validate, with_defaults
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs.checkpoints import best_step, open_checkpoints, read_arrays, read_plain
+from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_plain
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.seeds import pick, seeds_of
 
 
 class Run(NamedTuple):
-    """What `load_run` returns."""
+    """A run as `load_run` returns it: its configuration, and its network at one step."""
 
     config: ConfigDict
     step: int
-    model: nnx.Module  # in evaluation mode: called without a key
-    seed: int | None = None  # of a run of several seeds, which; else None
+    model: AttentionClassifier | ResNet  # in evaluation mode: called without a key
+    seed: int | None = None  # which seed of a run of several (seeds.py); else None
 
-    def predict(self, images: np.ndarray, batch_size: int = 100) -> np.ndarray:
-        """Class probabilities of pictures as the data set has them.
+    def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
+        """Returns the class probabilities of pictures as the data set has them.
 
         Args:
-          images: `(B, H, W, C)` uint8.
-          batch_size: pictures computed at once.
+          images: `(b, H, W, C)` uint8.
+          batch_size: pictures per call of the network.
 
         Returns:
-          `(B, classes)` float32.
+          `(b, classes)` float32.
+
+        Raises:
+          UserError: for images of another shape or type.
         """
         once = self._replace(model=merged(self.model))  # not again in every batch
         return once._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
 
-    def attention(self, images: np.ndarray | None = None, batch_size: int = 100) -> list[np.ndarray]:
-        """What every head of every layer attends to.
+    def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
+        """Returns the attention probabilities of every head of every layer.
 
         Args:
-          images: `(B, H, W, C)` uint8; needed where attention depends on content, else not read.
-          batch_size: pictures computed at once.
+          images: `(b, H, W, C)` uint8; needed where attention depends on content, else not read.
+          batch_size: pictures per call of the network.
 
         Returns:
-          One array a layer, float32: `(h, i, j, k, l)` where the network's attention does not depend on
-          content, else `(B, h, i, j, k, l)`; query pixel `(i, j)`, key pixel `(k, l)`, sums to one over keys.
+          One array per layer, float32: `(h, i, j, k, l)` where attention does not depend on content, else
+          `(b, h, i, j, k, l)`; query pixel `(i, j)`, key pixel `(k, l)`; sums to one over key pixels.
+
+        Raises:
+          UserError: for a network without attention, or images that are missing or of another shape or type.
         """
-        if self.config.model.name != "attention":
+        if not isinstance(self.model, AttentionClassifier):
             raise UserError(f"a {self.config.model.name} has no attention to show")
         if not self.model.depends_on_content:
             return [np.asarray(layer) for layer in self.model.attention(self.config.model.image_shape)]
@@ -65,8 +76,8 @@ class Run(NamedTuple):
 
         return self._in_batches(attention, images, batch_size)
 
-    def normalised(self, images: np.ndarray) -> jax.Array:
-        """Pictures as the network takes them: `(B, H, W, C)` uint8 to floating point."""
+    def normalised(self, images: Images) -> Activations:
+        """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so."""
         expected = tuple(self.config.model.image_shape)
         allowed = (
             f"allowed is (B, H, W, {expected[2]}) uint8, "
@@ -85,8 +96,8 @@ class Run(NamedTuple):
         spec = SPECS[self.config.dataset.name]
         return normalise(jnp.asarray(images), spec.mean, spec.std, jnp.dtype(self.config.model.dtype))
 
-    def _in_batches(self, function, images, batch_size):
-        """Applies a jitted `function(model, x)` batch by batch and joins what it returns."""
+    def _in_batches(self, function: Callable[[nnx.Module, jax.Array], Any], images: Images, batch_size: int) -> Any:
+        """Applies a jitted `function(model, x)` batch by batch; returns its results joined, as NumPy arrays."""
         if not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
         skeleton, *arrays = split(self.model)
@@ -97,29 +108,30 @@ class Run(NamedTuple):
 
 
 def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
-    """Restores a run that `train.py` left, finished or not, on any number of devices, without its data.
+    """Restores a run that training left, finished or not, on any number of devices, without its data.
 
     Args:
       workdir: the run directory.
-      step: "latest", "best" (by validation accuracy; only with a validation split), or a step's number.
-      seed: which of the run's seeds, `config.seed` to `config.seed + config.train.num_seeds - 1`; None for the first.
+      step: "latest", "best" (by validation accuracy; only with a validation split), or the number of a step.
+      seed: the seed of the run, or one seed of a run of several (seeds.py); None for the first.
 
     Raises:
-      UserError: if there is no such run, step, seed, or intact checkpoint.
+      UserError: if there is no such run, step, seed, or intact checkpoint, or the system cannot read it now.
     """
     workdir = Path(workdir)
-    if not (workdir / "config.json").is_file():
+    saved = read_config(workdir) if workdir.is_dir() else None
+    if saved is None:
         raise UserError(f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir")
     if not (workdir / "checkpoints").is_dir():
         raise UserError(f"{workdir} has no checkpoint yet")
-    known = known_config(workdir, read_config(workdir))
-    seeds = seeds_of(known)
-    seed = known.seed if seed is None else seed
+    known_config(workdir, saved)
+    seeds = seeds_of(saved)
+    seed = seeds[0] if seed is None else seed
     if seed not in seeds:
         allowed = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
         raise UserError(f"seed={seed!r}: {workdir} has {allowed}")
     with open_checkpoints(workdir, read_only=True) as checkpoints:
-        number = find_step(checkpoints, workdir, step, seed - known.seed)
+        number = find_step(checkpoints, workdir, step, seeds.index(seed))
         config = known_config(workdir, ConfigDict(read_plain(checkpoints, number, "config")))
         skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -128,13 +140,14 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
             lambda x: jax.ShapeDtypeStruct(several + x.shape, x.dtype, sharding=here),
             {"parameters": parameters, "statistics": statistics},
         )
-        network = pick(config, read_arrays(checkpoints, number, "network", like), seed)
+        network = pick(read_arrays(checkpoints, number, "network", like), seeds, seed)
     model = join(skeleton, network["parameters"], network["statistics"])
+    assert isinstance(model, AttentionClassifier | ResNet)
     return Run(config, number, model, seed if several else None)
 
 
 def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
-    """A run's configuration with today's defaults for what it lacks; UserError if it has what is not known here."""
+    """Returns a saved configuration with the keys of today; UserError if it has what is not known here."""
     config = with_defaults(config)
     try:
         validate(config)
@@ -143,14 +156,21 @@ def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
     return config
 
 
-def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str, seed: int) -> int:
-    """The number of the checkpoint that `step` names, of a seed counted from 0; UserError where there is none."""
-    known = sorted(checkpoints.all_steps())
+def find_step(checkpoints: ocp.CheckpointManager, workdir: Path, step: int | str, number: int) -> int:
+    """Returns the step of the checkpoint that `step` names, UserError where there is none.
+
+    Args:
+      checkpoints: of the run.
+      workdir: the run directory, for messages.
+      step: as in `load_run`.
+      number: of the seed, from 0, whose validation accuracy is the best.
+    """
+    known = all_steps(checkpoints)
     if not known:
         raise UserError(f"{workdir} has no checkpoint yet")
-    number = {"latest": checkpoints.latest_step(), "best": best_step(checkpoints, seed)}.get(step, step)
-    if step == "best" and number is None:
+    found = known[0] if step == "latest" else best_step(checkpoints, number) if step == "best" else step
+    if step == "best" and found is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
-    if number not in known:
-        raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, known))}")
-    return number
+    if found not in known:
+        raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
+    return found

@@ -1,38 +1,40 @@
-"""metrics.jsonl: reading, cutting back to a checkpoint, appending.
+"""metrics.jsonl: reads it, cuts it back to a checkpoint, appends to it.
 
-A record of metrics.jsonl has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` and `accuracy`; of
-`train` also `learning_rate` and `images_per_second`. A run of several seeds writes one a seed, with its number in
-`seed`; `images_per_second` then counts all seeds. Means over seeds are not stored but computed, by `last_records`.
+A record of metrics.jsonl has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per picture) and
+`accuracy` (0 to 1); of `train` also `learning_rate` and `images_per_second`. Runs of several seeds, which version
+0.1.0 wrote, have one record per seed, with its number in `seed`: see seeds.py.
 
-A line of metrics.jsonl reaches the file in one write, and a resumed run first cuts the file back to its
-checkpoint's step: no half lines, no step twice, none left out.
+A line of metrics.jsonl reaches the file in one write, and a resumed run first cuts the file back to the step of its
+checkpoint: no half lines, no step twice, none left out.
 """
 
 import itertools
 import json
 import os
 from pathlib import Path
+from types import UnionType
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import write_atomically
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.seeds import mean_record
 
 NUMBER = int | float
+Types = dict[str, type | UnionType]
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """The records of a metrics.jsonl, of imported weights without `loss`; see `read_records`."""
+    """Returns the records of a metrics.jsonl, see `read_records`; those of imported weights have no `loss`."""
     fields = {"step": int, "epoch": NUMBER, "split": str, "accuracy": NUMBER}
     return read_records(path, fields, {"loss": NUMBER})
 
 
-def read_records(path: Path | str, fields: dict[str, type], optional: dict[str, type] | None = None) -> list[dict]:
-    """The records of a file of JSON lines; a last line that was cut off by a crash is left out.
+def read_records(path: Path | str, fields: Types, optional: Types | None = None) -> list[dict]:
+    """Returns the records of a file of JSON lines; a last line that a crash cut off is left out.
 
     Args:
-      path: of the file; where there is none, there are no records.
-      fields: what every record must have, and of which type.
-      optional: of which type other fields are where a record has them.
+      path: the file; where there is none, there are no records.
+      fields: the fields that every record must have, and their types.
+      optional: fields that a record may have, and their types.
 
     Raises:
       UserError: for a line that is no such record.
@@ -45,8 +47,8 @@ def read_records(path: Path | str, fields: dict[str, type], optional: dict[str, 
     return [parse(path, n, line, *kinds) for n, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
 
-def parse(path: Path | str, n: int, line: bytes, fields: dict[str, type], optional: dict[str, type]) -> dict:
-    """A line as a record; UserError, naming the line, if it is none."""
+def parse(path: Path | str, n: int, line: bytes, fields: Types, optional: Types) -> dict:
+    """Returns a line as a record; UserError, naming line `n`, if it is none."""
     try:
         record = json.loads(line)
         needed = fields | {key: kind for key, kind in optional.items() if key in record}
@@ -58,12 +60,12 @@ def parse(path: Path | str, n: int, line: bytes, fields: dict[str, type], option
 
 
 def last_records(workdir: Path) -> dict[str, dict]:
-    """The last record of every split, by the split's name; of several seeds the mean (seeds.mean_record)."""
+    """Returns the last record of every split, by the name of the split."""
     return {record["split"]: record for record in mean_records(read_metrics(workdir / "metrics.jsonl"))}
 
 
 def mean_records(records: list[dict]) -> list[dict]:
-    """The records of every moment as one, `seeds.mean_record`: those of a single seed as they are."""
+    """Returns one record per split and step: as it is, or the mean over seeds (`seeds.mean_record`)."""
     by_moment = itertools.groupby(records, lambda record: (record["split"], record["step"]))
     return [mean_record(list(group)) for _, group in by_moment]
 
@@ -75,7 +77,7 @@ def cut_back(path: Path, after_step: int) -> None:
 
 
 def append(path: Path, *records: dict) -> None:
-    """Adds records in a single write."""
+    """Adds records, one per line, in a single write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()

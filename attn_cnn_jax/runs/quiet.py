@@ -1,15 +1,15 @@
-"""Keeps Orbax and TensorStore from printing tracebacks of what they also raise, and is said in a line or two."""
+"""Keeps Orbax and TensorStore from printing tracebacks of errors that they also raise.
 
-import contextlib
-import gc
-import io
+Their threads report what fails where nobody can catch it: a damaged checkpoint, or a full disk, which is said in two
+lines, would be followed by hundreds.
+"""
+
 import logging
 import sys
-from collections.abc import Iterator
 
 
 def worth_saying(record: logging.LogRecord) -> bool:
-    """Whether a record of the log may be shown: reading a run is no reason for a warning either."""
+    """Whether a record of the log may be shown: no error that is raised as well, and no warning when a run is read."""
     text = record.getMessage()
     raised = "orbax" in record.pathname and record.exc_info
     return not (raised or "directory is read only" in text or "exception was never retrieved" in text)
@@ -19,26 +19,18 @@ for name in ("absl", "asyncio"):
     logging.getLogger(name).addFilter(worth_saying)
 
 
-def ignore_late_answers() -> None:
-    """From now on, nothing is printed of reads and writes that end after one beside them has failed.
+def ignore_echoes() -> None:
+    """From now on, prints nothing of reads and writes that end after one beside them has failed.
 
-    TensorStore goes on with them, and finds the event loop closed that waited for them; at what time, nobody knows.
+    They find closed the event loop that waited for them, or are dropped unfinished, at a time that nobody knows.
     """
     before = sys.unraisablehook
 
-    def all_but_late_answers(unraisable):
-        if str(unraisable.exc_value) != "Event loop is closed":
+    def all_but_echoes(unraisable):
+        coroutine = getattr(unraisable.object, "cr_code", None)
+        of_orbax = coroutine is not None and "orbax" in coroutine.co_filename
+        if not of_orbax and str(unraisable.exc_value) != "Event loop is closed":
             before(unraisable)
 
-    if getattr(before, "__name__", None) != all_but_late_answers.__name__:
-        sys.unraisablehook = all_but_late_answers
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Drops what is written to standard error, also about what becomes garbage here."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        try:
-            yield
-        finally:
-            gc.collect()
+    if getattr(before, "__name__", None) != all_but_echoes.__name__:
+        sys.unraisablehook = all_but_echoes

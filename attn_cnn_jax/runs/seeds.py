@@ -1,54 +1,40 @@
-"""Several networks that learn in one program: a run's seeds are `config.seed`, `config.seed + 1`, ...
+"""Reads runs of several seeds, as version 0.1.0 could train them in one program. Today a run has one seed.
 
-Each learns as in a run of its own: same numbers, to rounding. What a run keeps of several seeds has one axis
-more, the first, in arrays, and one field more, `seed`, in records; what it keeps of a single seed has neither.
+Such a run has the seeds `config.seed`, `config.seed + 1`, ...: its arrays have one axis more, the first, over them;
+its records one field more, `seed`; and the validation accuracy of a checkpoint is a list.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.errors import UserError
 
-def seeds_of(config: ConfigDict) -> range:
-    """The seeds of a run."""
-    return range(config.seed, config.seed + config.train.num_seeds)
-
-
-def stack(trees: Sequence[Any]) -> Any:
-    """One tree a seed as one tree of all."""
-    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *trees) if len(trees) > 1 else trees[0]
+MOST_SEEDS = 10_000  # that version 0.1.0 allowed
 
 
-def pick(config: ConfigDict, tree: Any, seed: int) -> Any:
-    """A seed's part of a tree of all."""
-    return tree if config.train.num_seeds == 1 else jax.tree.map(lambda array: array[seed - config.seed], tree)
+def seeds_of(saved: ConfigDict) -> range:
+    """Returns the seeds of a run, from its configuration as it was saved; UserError if it makes no sense."""
+    train = saved.get("train")
+    first, count = saved.get("seed", 0), train.get("num_seeds", 1) if isinstance(train, ConfigDict) else 1
+    if not isinstance(first, int) or not isinstance(count, int) or not 1 <= count <= MOST_SEEDS:
+        raise UserError(f"config.train.num_seeds={count!r} from config.seed={first!r}: allowed is 1 to {MOST_SEEDS:,}")
+    return range(first, first + count)
 
 
-def per_seed(config: ConfigDict, where: dict, numbers: dict[str, Any]) -> list[dict]:
-    """Records of one moment, one a seed.
-
-    Args:
-      where: what begins each record, such as `step`.
-      numbers: by name, one number for all seeds or `(seeds,)`.
-    """
-    if config.train.num_seeds == 1:
-        return [where | {name: float(number) for name, number in numbers.items()}]
-    columns = {name: np.broadcast_to(number, config.train.num_seeds) for name, number in numbers.items()}
-    return [
-        where | {"seed": seed} | {name: float(column[n]) for name, column in columns.items()}
-        for n, seed in enumerate(seeds_of(config))
-    ]
+def pick(tree: Any, seeds: range, seed: int) -> Any:
+    """Returns the part of a seed from a tree of arrays over all `seeds`."""
+    return tree if len(seeds) == 1 else jax.tree.map(lambda array: array[seeds.index(seed)], tree)
 
 
 def mean_record(records: Sequence[dict]) -> dict:
-    """Records of one moment as one: of several seeds their mean, and `seeds`, `loss_std` and `accuracy_std`.
+    """Returns the records of one moment as one: the record itself, or the mean over seeds.
 
-    The standard deviation is that of a sample (over n - 1).
+    A mean has in addition the number of `seeds`, and `loss_std` and `accuracy_std`, the standard deviation of a
+    sample (over n - 1).
     """
     first, *others = records
     if not others:
@@ -58,29 +44,3 @@ def mean_record(records: Sequence[dict]) -> dict:
     std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in ("loss", "accuracy")}
     where = {name: first[name] for name in ("step", "epoch", "split")}
     return where | {"seeds": len(records)} | mean | std
-
-
-def over_seeds(config: ConfigDict, function: Callable, *, looped: bool = True) -> Callable:
-    """A function of one seed as a function of all seeds of a run.
-
-    Args:
-      looped: whether seeds may be computed in a loop of the program; else its text is repeated for each.
-      function: `function(seed, state, *more)`; `seed` is a number, or a traced integer.
-
-    Returns:
-      `f(state, *more)`: states and results stacked, `more` the same for all seeds.
-    """
-    if config.train.num_seeds == 1:
-        return functools.partial(function, config.seed)
-    # A CPU is busy with one network, whose arrays its caches may hold (digits, 2 cores: 5 seeds took 4.8 times as
-    # long as one in turn, 5.6 times under one vmap); an accelerator is not.
-    at_once = config.train.seeds_at_once or (1 if jax.default_backend() == "cpu" else config.train.num_seeds)
-    batch_size = at_once if at_once > 1 else None  # not a vmap over a single one
-    seeds = np.array(seeds_of(config), np.int32)
-
-    def of_all(state, *more):
-        if not looped:
-            return stack([function(seed, pick(config, state, seed), *more) for seed in seeds_of(config)])
-        return jax.lax.map(lambda one: function(*one, *more), (seeds, state), batch_size=batch_size)
-
-    return of_all

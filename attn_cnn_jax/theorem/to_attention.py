@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +15,7 @@ from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
 from attn_cnn_jax.models.low_rank import truncate
 from attn_cnn_jax.models.variables import join, split
 
+Model = TypeVar("Model", bound=nnx.Module)
 PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1
 Paddings = str | int | Sequence[int | Sequence[int]]  # a word, or zeros: one number, or before and after per axis
 
@@ -37,7 +38,7 @@ def conv_to_attention(
       stride, dilation: in pixels; one number, or one per axis.
       padding: "SAME" or "VALID" as XLA understands them, or zeros: a number, or (before, after) per axis.
       head_dim: head size `D_h`. Below `min(D_in, D_out)` every head keeps the best approximation of its slice
-        by rank `D_h` (generalised Lemma 1); `truncate` gives the error.
+        by rank `D_h` (a consequence of Lemma 1); `truncate` gives the error.
       sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly one pixel.
         Finite: see `attn_cnn_jax.theorem.bounds` for the error, and for the alpha that a tolerance needs.
 
@@ -93,7 +94,7 @@ def conv_to_attention(
     return cast(ConvolutionalAttention, join(split(layer)[0], parameters, {}))
 
 
-def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) -> nnx.Module:
+def convolutions_to_attention(model: Model, sharpness: float = math.inf) -> Model:
     """A copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
 
     Args:

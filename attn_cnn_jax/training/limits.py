@@ -1,4 +1,4 @@
-"""What data, devices and memory do not allow, said before any work."""
+"""Checks, before any work, that data, devices and memory allow a run."""
 
 import os
 
@@ -26,28 +26,25 @@ def check_counts(config: ConfigDict, num_pictures: int) -> None:
     batch_size, num_validation = config.train.batch_size, config.dataset.num_validation
     if num_validation + batch_size > num_pictures:
         raise UserError(
-            f"config.train.batch_size={batch_size} and config.dataset.num_validation={num_validation}: "
-            f"allowed is together at most {num_pictures}, the training pictures of {config.dataset.name}"
+            f"config.train.batch_size={batch_size} and config.dataset.num_validation={num_validation}: together they "
+            f"must not exceed {num_pictures:,}, the training pictures of {config.dataset.name}"
         )
 
 
 def check_memory(config: ConfigDict) -> None:
-    """UserError if not even the parameters of all seeds, with gradient and momentum, fit into a device's memory."""
+    """UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
     network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
     parameters = jax.tree.leaves(nnx.state(network, nnx.Param))
-    num_seeds = config.train.num_seeds
-    needed = COPIES * num_seeds * sum(array.size * array.dtype.itemsize for array in parameters)
+    needed = COPIES * sum(array.size * array.dtype.itemsize for array in parameters)
     if needed > (there := device_memory()):
-        several = f" in each of {num_seeds} networks" if num_seeds > 1 else ""
         raise UserError(
-            f"the network of config.model has {sum(array.size for array in parameters):,} parameters{several}, "
-            f"{needed / 1e9:,.0f} GB with gradient and momentum: there are {there / 1e9:,.0f} GB\n"
-            f"lower {'config.train.num_seeds, ' if several else ''}"
-            "num_layers, num_heads, hidden_size or intermediate_size"
+            f"the network of config.model has {sum(array.size for array in parameters):,} parameters: training needs "
+            f"{needed / 1e9:,.0f} GB with gradient and momentum; the device has {there / 1e9:,.0f} GB\n"
+            "lower num_layers, num_heads, hidden_size or intermediate_size"
         )
 
 
 def device_memory() -> int:
-    """Bytes of a device, or of the machine where the device is its processor."""
+    """Returns the bytes of memory of a device, or of the machine where the device is its processor."""
     statistics = jax.local_devices()[0].memory_stats() or {}
     return statistics.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,44 +1,48 @@
-"""A whole run: data, network and checkpoints put together; goes on where it stopped."""
+"""Trains a run to its end: from the newest checkpoint on, for each dispatch: step, record, evaluate, save."""
 
+import contextlib
+import functools
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError, in_words
-from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
+from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.metrics import last_records
-from attn_cnn_jax.runs.positions import create_recorder
-from attn_cnn_jax.runs.seeds import mean_record, per_seed, pick, seeds_of, stack
 from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
 from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
-from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.reporter import MetricsWriter, Progress
-from attn_cnn_jax.training.start import begin, fixed_entries
-from attn_cnn_jax.training.step import (
-    Pictures,
-    create_evaluate,
-    create_train_steps,
-    data_mesh,
-    initial_state,
-    most_steps,
-    place,
-)
+from attn_cnn_jax.training.mesh import data_mesh, place
+from attn_cnn_jax.training.plan import Plan, compiled, create_plan
+from attn_cnn_jax.training.reporter import DrawFigures, SilentReporter, create_reporter
+from attn_cnn_jax.training.step import most_steps
 
-SECONDS_A_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
+SECONDS_PER_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
 
 
-DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
+class Window(NamedTuple):
+    """The steps since the last training record."""
+
+    metrics: dict[str, list[float]]  # `loss` and `accuracy` of each; a checkpoint holds them as its `progress`
+    seconds: float = 0.0  # that this process took for:
+    timed_steps: int = 0
+
+    def extended(self, results: dict[str, np.ndarray], count: int, seconds: float) -> "Window":
+        """Returns the window with `count` more steps, `results` as `train_steps` gives them."""
+        metrics = {name: values + results[name][:count].tolist() for name, values in self.metrics.items()}
+        return Window(metrics, self.seconds + seconds, self.timed_steps + count)
+
+
+EMPTY = Window({"loss": [], "accuracy": []})
 
 
 def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | None = None) -> dict[str, dict]:
@@ -48,230 +52,176 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
       config: what a file in configs/ returns.
       workdir: run directory; created if need be.
       draw_figures: given configuration, step, network and run directory, draws what TensorBoard shows every
-        `config.train.figures_every_epochs` epochs, `(height, width, 3)` uint8 by name. A function rather
-        than an import: what looks at networks builds on training, not the other way round.
+        `config.train.figures_every_epochs` epochs, `(height, width, 3)` uint8 by name. An argument, for analysis
+        builds on training and not the other way round.
 
     Returns:
-      The last record of metrics of every split, by the split's name, see metrics.last_records.
+      The last record of metrics of every split, by the name of the split.
 
     Raises:
-      UserError: for a configuration, data or a run directory that can't be trained with.
+      UserError: for a configuration, data or a run directory that cannot be trained with.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
-    config, workdir = complete(config), Path(workdir)
-    mesh = data_mesh()
+    config, workdir, mesh = complete(config), Path(workdir), data_mesh()
     check_devices(config, mesh.size)
     check_memory(config)
     dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
     check_counts(config, len(dataset.train.labels))
-    with directory.locked(workdir) if is_main() else nullcontext():
-        if is_main():
-            directory.check_same(workdir, directory.read_config(workdir), config)
-        begun = [begin(config, workdir, seed) for seed in seeds_of(config)]
-        this = Run(begun[0][0], [model for _, model in begun], workdir, mesh, dataset, draw_figures)
-        if is_main():
-            directory.claim(workdir, config)  # only now: what cannot begin leaves no run directory behind
+    with held(workdir, config) as claim:
+        plan, state = create_plan(config, workdir, mesh, dataset)
+        claim()  # only now: what cannot begin leaves no run directory behind
         with stop_requests() as stop:
             try:
-                return this.train(stop)
+                train(plan, state, stop, draw_figures)
             except (OSError, ckpt.NotSaved) as error:
-                reason = str(error) if isinstance(error, UserError) else f"cannot write to {workdir}: {in_words(error)}"
+                reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
+        return last_records(workdir)
 
 
-def implementations_in_words(config: ConfigDict, model: nnx.Module) -> str:
-    """Which attention implementations run, for the log; "" for a network that has none to choose."""
-    if config.model.name != "attention":
-        return ""
-    batch, image_shape = config.train.batch_size, config.model.image_shape
-    training, evaluation = (
-        "/".join(sorted(set(model.implementations(batch, image_shape, training=t)))) for t in (True, False)
-    )
-    return f"; attention implementation: {training}" + (
-        f", {evaluation} in evaluation" if evaluation != training else ""
-    )
+@contextlib.contextmanager
+def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[], None]]:
+    """Holds the run directory, on process 0; gives a function that writes the configuration there."""
+    if not is_main():
+        yield lambda: None
+        return
+    with directory.locked(workdir):
+        directory.check_same(workdir, directory.read_config(workdir), config)
+        yield functools.partial(directory.claim, workdir, config)
 
 
-class Run:
-    """One process's part in a run; `train` is its only use."""
-
-    def __init__(
-        self,
-        config: ConfigDict,
-        models: list[nnx.Module],  # one a seed
-        workdir: Path,
-        mesh,
-        dataset: sources.Dataset,
-        draw_figures: DrawFigures | None,
-    ):
-        self.config, self.workdir, self.draw_figures = config, workdir, draw_figures
-        self.implementations = implementations_in_words(config, models[0])
-        train, splits = dataset.train, {"test": dataset.test}
-        if config.dataset.num_validation:
-            train, validation = sources.split_validation(train, config.dataset.num_validation, config.seed)
-            splits = {"validation": validation} | splits
-        self.train_set = place(Pictures(*train), mesh)
-        self.eval_sets = {name: place(Pictures(*pictures), mesh) for name, pictures in splits.items()}
-
-        self.pictures_a_step = config.train.batch_size * config.train.num_seeds
-        self.steps_per_epoch = train.labels.shape[0] // config.train.batch_size
-        self.total_steps = config.train.num_epochs * self.steps_per_epoch
-        self.schedule = learning_rate(config.optimizer, config.train.num_epochs, self.steps_per_epoch)
-        fixed = fixed_entries(config, models[0])
-        optimizer = create_optimizer(config.optimizer, self.schedule, fixed)
-        skeletons, states = zip(*(initial_state(model, optimizer) for model in models), strict=True)
-        self.skeleton, self.state = skeletons[0], place(stack(states), mesh)
-        self.train_steps = create_train_steps(config, mesh, self.skeleton, optimizer, dataset.spec)
-        self.evaluate = create_evaluate(config, mesh, self.skeleton, dataset.spec)
-
-    def train(self, stop: dict) -> dict[str, dict]:
-        """Trains to the end; see `run`."""
-        with ckpt.saving(self.workdir, self.config, self.steps_per_epoch) as self.checkpoints:
-            self.window = self.restore()
-            step = int(np.max(self.state.step))
-            if step >= self.total_steps:
-                say(f"{self.workdir} is already trained to the end (step {step}).")
-                return last_records(self.workdir)
-            self.writer = (
-                MetricsWriter(self.workdir, after_step=step, tensorboard=self.config.train.tensorboard)
-                if is_main()
-                else None
-            )
-            self.record_positions = (
-                create_recorder(self.config, self.skeleton, self.workdir, step) if is_main() else None
-            )
-            self.progress = Progress(step, self.total_steps, self.pictures_a_step) if is_main() else None
-            try:
-                self.loop(step, stop)
-            finally:
-                if is_main():
-                    self.progress.close()
-                    self.writer.close()
-        return last_records(self.workdir)
-
-    def restore(self) -> dict[str, list]:
-        """Restores the newest intact checkpoint; returns the metrics of the steps since the last record."""
-        steps = sorted(self.checkpoints.all_steps(), reverse=True)
-        for step in steps:
-            try:
-                saved = ConfigDict(ckpt.read_plain(self.checkpoints, step, "config"))
-                directory.check_same(f"the checkpoint of step {step} in {self.workdir}", saved, self.config)
-                self.state, progress = ckpt.restore(self.checkpoints, step, self.state)
-            except ckpt.Damaged as error:
-                if jax.process_count() > 1:
-                    raise
-                say(f"skipping: {error}")
-                ckpt.set_aside(self.checkpoints, step)
-                continue
-            say(f"going on after step {step} of {self.total_steps} in {self.workdir}")
-            return progress
-        if steps:
-            raise UserError(
-                f"no checkpoint in {self.workdir} is intact; they lie in {self.workdir / 'damaged'}\n"
-                "start again in another --workdir"
-            )
-        return {"loss": [], "accuracy": []}
-
-    def loop(self, step: int, stop: dict) -> None:
-        started = time.monotonic()
-        train_steps = self.train_steps.lower(self.state, self.train_set, jnp.int32(1)).compile()
-        say(
-            f"step compiled in {time.monotonic() - started:.1f} s; "
-            f"{self.total_steps - step} steps to go{self.implementations}"
-        )
-        seconds, timed_steps, seconds_a_step = 0.0, 0, None
-        if step == 0 and is_main():
-            self.record_positions(0, 0.0, self.state.parameters)
-        if step == 0 and self.config.start.run:
-            self.save(0)  # from here on the run it started from is not needed
-        while step < self.total_steps:
-            count, stop_signal = agree(self.steps_ahead(step, seconds_a_step), stop["signal"])
-            if stop_signal:
-                self.save(step)
-                ckpt.finish(self.checkpoints)
-                raise Interrupted(
-                    f"stopped after step {step} of {self.total_steps}, saved in {self.workdir}; "
-                    "the same command goes on from there",
-                    stop_signal,
-                )
-            started = time.monotonic()
-            self.state, results = train_steps(self.state, self.train_set, jnp.int32(count))
-            results = jax.device_get(results)
-            elapsed = time.monotonic() - started
-            seconds_a_step = elapsed / count
-            seconds, timed_steps = seconds + elapsed, timed_steps + count
-            self.check_finite(step, count, results)
-            for name, values in self.window.items():
-                values.extend(results[name][..., :count].T.tolist())
-            step += count
-            if is_main():
-                self.progress.advance(count)
-            if step % self.config.train.log_every_steps == 0 or step == self.total_steps:
-                self.report_training(step, timed_steps * self.pictures_a_step / seconds)
-                seconds, timed_steps = 0.0, 0
-            if step % self.steps_per_epoch == 0:
-                self.end_epoch(step)
-
-    def steps_ahead(self, step: int, seconds_a_step: float | None) -> int:
-        """How many steps the next dispatch does: up to the next record or the end of the epoch, not long."""
-        to_record = self.config.train.log_every_steps - step % self.config.train.log_every_steps
-        to_epoch = self.steps_per_epoch - step % self.steps_per_epoch
-        worth = 1 if seconds_a_step is None else int(SECONDS_A_DISPATCH / seconds_a_step)
-        return max(1, min(to_record, to_epoch, worth, most_steps(self.config)))
-
-    def check_finite(self, step: int, count: int, results: dict) -> None:
-        """UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
-        if np.all(results["finite"]):
+def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: DrawFigures | None = None) -> None:
+    """Trains to the end, from the newest intact checkpoint or else from `state`; see `run`."""
+    config, total_steps = plan.config, plan.total_steps
+    with ckpt.saving(plan.workdir, config, plan.steps_per_epoch) as checkpoints:
+        state, window = restore(plan, checkpoints, state)
+        step = int(state.step)
+        if step >= total_steps:
+            say(f"{plan.workdir} is already trained to the end (step {step}).")
             return
-        number = np.flatnonzero(~np.atleast_1d(results["finite"]))[0]
-        losses = np.atleast_2d(results["loss"])[number, :count]
-        bad = np.flatnonzero(~np.isfinite(losses))
-        at = step + int(bad[0]) if bad.size else step + count - 1
-        what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
-        seed = f" of seed {self.config.seed + number}" if self.config.train.num_seeds > 1 else ""
-        ckpt.finish(self.checkpoints)
-        saved = self.checkpoints.latest_step()
-        good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
-        raise UserError(
-            f"{what} in step {at + 1}{seed}, at learning rate {float(self.schedule(at)):.4g}; {good} ({self.workdir})\n"
-            "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
+        reporter = create_reporter(
+            config, plan.workdir, plan.skeleton, after_step=step, total_steps=total_steps, draw_figures=draw_figures
         )
+        save = functools.partial(save_checkpoint, plan, checkpoints)
+        # What moves between host and device has to say so: a stray copy would make every dispatch wait.
+        with contextlib.closing(reporter), jax.transfer_guard("disallow"):
+            train_steps, seconds_per_step = compiled(plan, state), SECONDS_PER_DISPATCH
+            if step == 0:
+                reporter.positions(0, 0.0, state.parameters)
+                if config.start.run:  # from here on the run it started from is not needed
+                    save(0, state, window)
+            while step < total_steps:
+                count, stop_signal = agree(steps_ahead(plan, step, seconds_per_step), stop["signal"])
+                if stop_signal:
+                    save(step, state, window)
+                    ckpt.finish(checkpoints)
+                    raise Interrupted(
+                        f"stopped after step {step} of {total_steps}, saved in {plan.workdir}; "
+                        "the same command goes on from there",
+                        stop_signal,
+                    )
 
-    def report_training(self, step: int, images_per_second: float) -> None:
-        numbers = {name: np.mean(values, axis=0) for name, values in self.window.items()}
-        numbers |= {"learning_rate": self.schedule(step - 1), "images_per_second": round(images_per_second, 1)}
-        self.window = {name: [] for name in self.window}
-        self.write({"step": step, "epoch": step / self.steps_per_epoch, "split": "train"}, numbers)
+                started = time.monotonic()
+                state, results = train_steps(state, plan.train_set, place(np.int32(count), plan.mesh))
+                results = jax.device_get(results)
+                seconds = time.monotonic() - started
+                check_finite(plan, checkpoints, step, count, results)
+                step, seconds_per_step = step + count, seconds / count
+                window = window.extended(results, count, seconds)
+                reporter.advance(count)
 
-    def write(self, where: dict, numbers: dict) -> None:
-        if is_main():
-            records = per_seed(self.config, where, numbers)
-            self.writer.write(*records)
-            self.progress.report(mean_record(records))
+                if step % config.train.log_every_steps == 0 or step == total_steps:
+                    record_training(plan, reporter, step, window)
+                    window = EMPTY
+                epoch, steps_into_epoch = divmod(step, plan.steps_per_epoch)
+                if steps_into_epoch:
+                    continue
+                reporter.positions(step, float(epoch), state.parameters)
+                accuracy = {}
+                if plan.due(epoch, config.train.eval_every_epochs):
+                    accuracy = record_evaluation(plan, reporter, step, state)
+                if plan.due(epoch, config.train.figures_every_epochs):
+                    reporter.figures(step, state.parameters, state.statistics)
+                if plan.due(epoch, config.checkpoint.every_epochs):
+                    save(step, state, window, accuracy.get("validation"))
 
-    def end_epoch(self, step: int) -> None:
-        """Evaluates and saves where the configuration says so, always after the last epoch."""
-        epoch, last = step // self.steps_per_epoch, step == self.total_steps
-        if is_main():
-            self.record_positions(step, float(epoch), self.state.parameters)
-        accuracies = {}
-        if last or epoch % self.config.train.eval_every_epochs == 0:
-            for name, pictures in self.eval_sets.items():
-                results = jax.device_get(self.evaluate(self.state, pictures))
-                self.write({"step": step, "epoch": float(epoch), "split": name}, results)
-                accuracies[name] = results["accuracy"].tolist()
-        if self.draws(epoch, last):
-            arrays = pick(self.config, (self.state.parameters, self.state.statistics), self.config.seed)
-            model = join(self.skeleton, *jax.device_get(arrays))
-            self.writer.write_pictures(step, self.draw_figures(self.config, step, model, self.workdir))
-        if last or epoch % self.config.checkpoint.every_epochs == 0:
-            self.save(step, accuracies.get("validation"))
 
-    def draws(self, epoch: int, last: bool) -> bool:
-        """Whether this process draws figures, of the first seed, after this epoch."""
-        every = self.config.train.figures_every_epochs
-        return bool(self.draw_figures and every and is_main() and (last or epoch % every == 0))
+def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -> tuple[TrainState, Window]:
+    """Returns the state of the newest intact checkpoint and its window; without a checkpoint, the state given."""
+    for step in ckpt.all_steps(checkpoints):
+        try:
+            saved = ConfigDict(ckpt.read_plain(checkpoints, step, "config"))
+            directory.check_same(f"the checkpoint of step {step} in {plan.workdir}", saved, plan.config)
+            state, metrics = ckpt.restore(checkpoints, step, state)
+        except ckpt.Damaged as error:
+            if jax.process_count() > 1:
+                raise
+            say(f"skipping: {error}")
+            ckpt.set_aside(checkpoints, step)
+            continue
+        say(f"going on after step {step} of {plan.total_steps} in {plan.workdir}")
+        return state, Window(metrics)
+    if ckpt.lie_aside(plan.workdir):
+        raise UserError(
+            f"no checkpoint in {plan.workdir} is intact; they lie in {plan.workdir / 'damaged'}\n"
+            "move what is whole back from damaged/STEP-... to checkpoints/STEP, or choose another --workdir=DIR"
+        )
+    return state, EMPTY
 
-    def save(self, step: int, validation_accuracy: float | list[float] | None = None) -> None:
-        metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
-        ckpt.save(self.checkpoints, step, self.state, self.config, self.window, metrics)
+
+def save_checkpoint(
+    plan: Plan,
+    checkpoints: ocp.CheckpointManager,
+    step: int,
+    state: TrainState,
+    window: Window,
+    validation_accuracy: float | None = None,
+) -> None:
+    """Starts to save a checkpoint in the background, see runs/checkpoints.py."""
+    metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
+    with jax.transfer_guard("allow"):  # Orbax copies as it likes
+        ckpt.save(checkpoints, step, state, plan.config, window.metrics, metrics)
+
+
+def steps_ahead(plan: Plan, step: int, seconds_per_step: float) -> int:
+    """Returns how many steps the next dispatch does: up to the next record or the end of the epoch, not long."""
+    to_record = plan.config.train.log_every_steps - step % plan.config.train.log_every_steps
+    to_epoch = plan.steps_per_epoch - step % plan.steps_per_epoch
+    worth = int(SECONDS_PER_DISPATCH / seconds_per_step)
+    return max(1, min(to_record, to_epoch, worth, most_steps(plan.config, plan.mesh)))
+
+
+def record_training(plan: Plan, reporter: SilentReporter, step: int, window: Window) -> None:
+    """Records the means of a window that ends with `step`."""
+    record = {"step": step, "epoch": step / plan.steps_per_epoch, "split": "train"}
+    record |= {name: float(np.mean(values)) for name, values in window.metrics.items()}
+    record["learning_rate"] = plan.learning_rate(step - 1)
+    record["images_per_second"] = round(window.timed_steps * plan.config.train.batch_size / window.seconds, 1)
+    reporter.record(record)
+
+
+def record_evaluation(plan: Plan, reporter: SilentReporter, step: int, state: TrainState) -> dict[str, float]:
+    """Records loss and accuracy of every evaluation set; returns the accuracies, by split."""
+    accuracy = {}
+    for split, pictures in plan.eval_sets.items():
+        numbers = jax.tree.map(float, jax.device_get(plan.evaluate(state, pictures)))
+        reporter.record({"step": step, "epoch": step / plan.steps_per_epoch, "split": split} | numbers)
+        accuracy[split] = numbers["accuracy"]
+    return accuracy
+
+
+def check_finite(plan: Plan, checkpoints: ocp.CheckpointManager, step: int, count: int, results: dict) -> None:
+    """UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
+    if results["finite"]:
+        return
+    losses = results["loss"][:count]
+    bad = np.flatnonzero(~np.isfinite(losses))
+    at = step + int(bad[0]) if bad.size else step + count - 1
+    what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
+    ckpt.finish(checkpoints)
+    saved = checkpoints.latest_step()
+    good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
+    raise UserError(
+        f"{what} in step {at + 1}, at learning rate {plan.learning_rate(at):.4g}; {good} ({plan.workdir})\n"
+        "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
+    )

@@ -1,53 +1,121 @@
-"""What a run says and writes while it trains: metrics.jsonl, TensorBoard, progress on the terminal."""
+"""What a run writes and prints while it trains: metrics.jsonl, positions.jsonl, TensorBoard, the terminal.
+
+Process 0 has a `Reporter`, the others a `SilentReporter`: the loop calls both in the same way.
+"""
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join
 from attn_cnn_jax.runs.metrics import append, cut_back
+from attn_cnn_jax.runs.positions import create_recorder
+from attn_cnn_jax.training.distributed.agreement import is_main
+
+# Given configuration, step, network and run directory: pictures `(height, width, 3)` uint8 by name.
+DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
 
 
-class MetricsWriter:
-    """Appends records to `metrics.jsonl` and, if asked, to TensorBoard event files in the same folder."""
+class SilentReporter:
+    """Reports nothing: for the processes that do not write."""
 
-    def __init__(self, workdir: Path, *, after_step: int, tensorboard: bool):
-        """Opens the files of a run that goes on after `after_step` (0: a new run)."""
-        self._path = workdir / "metrics.jsonl"
-        cut_back(self._path, after_step)
+    def record(self, record: dict) -> None:
+        """Reports metrics: `step`, `epoch`, `split` and numbers, as in runs/metrics.py."""
+
+    def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
+        """Reports where every head looks, as in runs/positions.py."""
+
+    def figures(self, step: int, parameters: Arrays, statistics: Arrays) -> None:
+        """Reports figures of the network with these parameters."""
+
+    def advance(self, steps: int) -> None:
+        """Reports that so many more steps are done."""
+
+    def close(self) -> None:
+        """Ends the report; what was reported is written."""
+
+
+class Reporter(SilentReporter):
+    """Writes into the run directory, and prints how training stands."""
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: Path,
+        skeleton: Skeleton,
+        *,
+        after_step: int,
+        total_steps: int,
+        draw_figures: DrawFigures | None = None,
+    ):
+        """Opens the files of a run that goes on after `after_step` (0: a new run).
+
+        Args:
+          config: of the run; read are `model`, `train.batch_size` and `train.tensorboard`.
+          workdir: the run directory.
+          skeleton: of the network, see models/variables.py.
+          after_step: the number of finished steps; later records are removed, for the run writes them again.
+          total_steps: length of the run.
+          draw_figures: draws what `figures` shows in TensorBoard; None for none.
+        """
+        self._config, self._workdir, self._skeleton = config, workdir, skeleton
+        self._draw_figures = draw_figures
+        self._metrics = workdir / "metrics.jsonl"
+        cut_back(self._metrics, after_step)
+        self._record_positions = create_recorder(config, skeleton, workdir, after_step)
         self._board = None
-        if tensorboard:
+        if config.train.tensorboard:
             from tensorboardX import SummaryWriter
 
             self._board = SummaryWriter(str(workdir), purge_step=after_step + 1)
+        self._terminal = Terminal(after_step, total_steps, config.train.batch_size)
 
-    def write(self, *records: dict) -> None:
-        """Writes the records of one moment: `step`, `epoch`, `split`, of several seeds `seed`, and numbers."""
-        append(self._path, *records)
+    def record(self, record: dict) -> None:
+        append(self._metrics, record)
         if self._board is not None:
-            for record in records:
-                seed = f"/seed_{record['seed']}" if "seed" in record else ""
-                for name, value in record.items():
-                    if name not in ("step", "epoch", "split", "seed"):
-                        self._board.add_scalar(f"{record['split']}/{name}{seed}", value, record["step"])
+            for name, value in record.items():
+                if name not in ("step", "epoch", "split"):
+                    self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
+        self._terminal.say(record)
 
-    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
-        """Shows `(height, width, 3)` uint8 pictures in TensorBoard, by name."""
-        if self._board is not None:
-            for name, picture in pictures.items():
-                self._board.add_image(f"figures/{name}", picture, step, dataformats="HWC")
+    def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
+        self._record_positions(step, epoch, parameters)
+
+    def figures(self, step: int, parameters: Arrays, statistics: Arrays) -> None:
+        if self._board is None or self._draw_figures is None:
+            return
+        model = join(self._skeleton, *jax.device_get((parameters, statistics)))
+        with jax.transfer_guard("allow"):  # drawing computes on small arrays as it goes
+            pictures = self._draw_figures(self._config, step, model, self._workdir)
+        for name, picture in pictures.items():
+            self._board.add_image(f"figures/{name}", picture, step, dataformats="HWC")
+
+    def advance(self, steps: int) -> None:
+        self._terminal.advance(steps)
 
     def close(self) -> None:
+        self._terminal.close()
         if self._board is not None:
             self._board.close()
 
 
-class Progress:
-    """A bar with rate and time left on a terminal; elsewhere one plain line a report."""
+def create_reporter(*arguments, **options) -> SilentReporter:
+    """Returns this process's reporter; see `Reporter` for the arguments."""
+    return Reporter(*arguments, **options) if is_main() else SilentReporter()
+
+
+class Terminal:
+    """A bar with rate and time left on a terminal; elsewhere one plain line per record."""
 
     def __init__(self, step: int, total_steps: int, batch_size: int):
+        """Starts the clock of a run with `step` of `total_steps` done, of `batch_size` pictures each."""
         self._first, self._total, self._batch_size = step, total_steps, batch_size
         self._started = time.monotonic()
         self._bar = None
@@ -62,12 +130,13 @@ class Progress:
             )
 
     def advance(self, steps: int) -> None:
+        """Moves the bar by so many steps."""
         if self._bar is not None:
             self._bar.update(steps * self._batch_size)
 
-    def report(self, record: dict) -> None:
-        """Says how training stands after a record of metrics, or after the mean of several seeds'."""
-        text = f"{record['split']} {in_words(record)}"
+    def say(self, record: dict) -> None:
+        """Says how training stands after a record of metrics."""
+        text = f"{record['split']} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
         if self._bar is not None:
             if record["split"] == "train":
                 self._bar.set_description_str(f"epoch {record['epoch']:.1f} {text}")
@@ -84,20 +153,13 @@ class Progress:
         )
 
     def close(self) -> None:
+        """Leaves the bar as it stands."""
         if self._bar is not None:
             self._bar.close()
 
 
-def in_words(record: dict) -> str:
-    """`loss 0.1234 accuracy 97.50%`; of several seeds the mean, `+-` and the standard deviation."""
-    loss, accuracy = f"loss {record['loss']:.4f}", f"accuracy {record['accuracy']:.2%}"
-    if "seeds" in record:
-        loss, accuracy = f"{loss} +- {record['loss_std']:.4f}", f"{accuracy} +- {record['accuracy_std']:.2%}"
-    return f"{loss} {accuracy}"
-
-
 def clock(seconds: float) -> str:
-    """`95 -> "1:35"`, `4000 -> "1:06:40"`."""
+    """Returns a duration as text: `95 -> "1:35"`, `4000 -> "1:06:40"`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,10 +1,10 @@
-"""Starting from a finished run: without some of its heads, with these heads reset, or, a ResNet, as attention.
+"""Begins a run: a new network, or a finished run pruned, with heads reset, or, a ResNet, as attention.
 
-All as `config.start` says; a ResNet's convolutions become attention where `config.model.layers` does (Theorem 1).
-Or, without a run, every layer from one kernel.
+`config.start` says which; a ResNet's convolutions become attention where `config.model.layers` says so (Theorem 1).
+Or, without a run, every layer begins as one kernel.
 
-What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is
-written before the first step: a run needs the one it started from only once.
+What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is written
+before the first step: a run needs the one it started from only once.
 """
 
 import math
@@ -15,15 +15,17 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import create_model, with_defaults
+from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import grid, heads_by_layer
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import Arrays, join, split
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.seeds import seeds_of
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
@@ -31,13 +33,12 @@ INITIAL = ("init", "init_values", "locality", "sharpness")
 MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "implementation", "dtype", *INITIAL)
 
 
-def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[ConfigDict, nnx.Module]:
-    """The network that training begins with, and the configuration that describes it.
+def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
+    """Returns the network that training begins with, and the configuration that describes it.
 
     Args:
       config: complete and valid.
-      workdir: the run directory; where it has a checkpoint, only the network's shape matters.
-      seed: which of the run's; None for the first. From a run of several seeds it goes on as the same seed.
+      workdir: the run directory; where it has a checkpoint, only the shape of the network matters.
 
     Returns:
       The configuration, with `model.num_heads` and `start.heads` as pruning or resetting left them, and the
@@ -46,7 +47,7 @@ def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[C
     Raises:
       UserError: if the first run is not there, is of another kind, or would lose all heads of a layer.
     """
-    seed = config.seed if seed is None else seed
+    seed = config.seed
     if not config.start.run and not config.start.kernel:
         return config, create_model(config.model, rngs=nnx.Rngs(seed))
     saved = saved_config(workdir)
@@ -54,8 +55,8 @@ def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[C
         saved.dataset.data_dir = config.dataset.data_dir
         return saved, create_model(saved.model, rngs=nnx.Rngs(seed))
     if config.start.kernel:
-        return config, create_from_kernel(config, seed)
-    first = load_run(config.start.run, seed=seed if has_several_seeds(config.start.run) else None)
+        return config, create_from_kernel(config)
+    first = load_run(config.start.run, seed=seed if has_several_seeds(Path(config.start.run)) else None)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
         first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
@@ -63,6 +64,7 @@ def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[C
     parameters, statistics = split(first.model)[1:]
     if config.model.name == "resnet":
         return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics)
+    assert isinstance(first.model, AttentionClassifier)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
     if config.start.prune:
@@ -78,22 +80,23 @@ def begin(config: ConfigDict, workdir: Path, seed: int | None = None) -> tuple[C
     return config, with_arrays(fresh, parameters, statistics)
 
 
-def has_several_seeds(run: str) -> bool:
-    there = read_config(Path(run))
-    return there is not None and with_defaults(there).train.num_seeds > 1
+def has_several_seeds(workdir: Path) -> bool:
+    """Whether a run is one of several seeds, of which each goes on as the same seed (runs/seeds.py)."""
+    saved = read_config(workdir)
+    return saved is not None and len(seeds_of(saved)) > 1
 
 
-def create_from_kernel(config: ConfigDict, seed: int) -> nnx.Module:
-    """A new network whose layers all begin as the convolution in the file `config.start.kernel`."""
+def create_from_kernel(config: ConfigDict) -> nnx.Module:
+    """Returns a new network whose layers all begin as the convolution in the file `config.start.kernel`."""
     path = config.start.kernel
     try:
         with Path(path).open("rb") as file:
             kernel = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
-    except Exception as error:  # of Python's parser, through which NumPy reads what type and shape the file says
+    except Exception as error:  # of the Python parser through which NumPy reads type and shape
         raise UserError(f"config.start.kernel={path!r} is no array of numbers as numpy.save writes it") from error
-    model = create_model(config.model, rngs=nnx.Rngs(seed))
+    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
     for block in model.blocks:
         size = math.isqrt(block.attention.num_heads)
         shape = (size, size, config.model.hidden_size, config.model.hidden_size)
@@ -107,13 +110,13 @@ def create_from_kernel(config: ConfigDict, seed: int) -> nnx.Module:
 
 
 def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
-    """A network of this structure and with its types of parameters, but with the values of another."""
+    """Returns a network with the structure and types of `model` and the values of these arrays."""
     skeleton, own, _ = split(model)
     return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
 
 
-def choose(config: ConfigDict, model: nnx.Module, counts: tuple[int, ...]) -> Heads:
-    """The heads to prune or reset: those that `config.start.heads` names, or else the degenerate ones."""
+def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Heads:
+    """Returns the heads to prune or reset: those that `config.start.heads` names, or else the degenerate ones."""
     if not (config.start.prune or config.start.reset):
         return {}
     if not config.start.heads:
@@ -130,12 +133,12 @@ def choose(config: ConfigDict, model: nnx.Module, counts: tuple[int, ...]) -> He
 
 
 def named(heads: Heads) -> tuple[tuple[int, int], ...]:
-    """Heads as `config.start.heads` has them: (layer, head) counted from 1, as in tables and figures."""
+    """Returns heads as `config.start.heads` has them: (layer, head) counted from 1, as in tables and figures."""
     return tuple((layer + 1, head + 1) for layer in sorted(heads) for head in sorted(heads[layer]))
 
 
 def resolved(config: ConfigDict, counts: tuple[int, ...], chosen: Heads) -> ConfigDict:
-    """The configuration with the numbers of heads that are left, and which were removed or reset."""
+    """Returns the configuration with the numbers of heads that are left, and which were removed or reset."""
     values = config.to_dict()
     values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
     values["model"] |= {"init": "paper", "init_values": "random"}  # heads that are left need not fill a grid
@@ -144,7 +147,7 @@ def resolved(config: ConfigDict, counts: tuple[int, ...], chosen: Heads) -> Conf
 
 
 def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
-    """UserError, naming what differs, unless the first run's parameters fit this network."""
+    """UserError, naming what differs, unless the parameters of the first run fit this network."""
     there, here = first.model.to_dict(), config.model.to_dict()
     comparable = lambda value: list(value) if isinstance(value, tuple) else value  # noqa: E731
     differing = [
@@ -152,7 +155,7 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
         for key in sorted(there | here)
         if key not in MAY_DIFFER and comparable(there.get(key)) != comparable(here.get(key))
     ]
-    # One number for all layers is a choice; one a layer can only come from pruning, and is taken over.
+    # One number for all layers is a choice; one per layer can only come from pruning, and is taken over.
     heads = there.get("num_heads"), here.get("num_heads")
     if all(isinstance(number, int) for number in heads) and heads[0] != heads[1]:
         differing.append(f"config.model.num_heads ({heads[0]} there, {heads[1]} here)")
@@ -174,12 +177,15 @@ def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
 
 
 def fixed_entries(config: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray]:
-    """Which entries of the parameters training leaves alone, see pruning.fixed: those of surviving heads."""
+    """Returns which entries of the parameters training leaves alone, by name: those of surviving heads.
+
+    Boolean arrays that broadcast to the parameters, see pruning.fixed.
+    """
     free: dict[int, set[int]] = {}
     if config.start.reset:
         for layer, head in config.start.heads:
             free.setdefault(layer - 1, set()).add(head - 1)
-    if config.model.name != "attention":
+    if not isinstance(model, AttentionClassifier):
         return {}
     return fixed(
         model,

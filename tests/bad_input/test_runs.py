@@ -10,6 +10,7 @@ from PIL import Image
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs import checkpoints, directory
 
 COMMANDS = {
@@ -166,7 +167,7 @@ def test_checkpoints_of_another_run_are_not_set_aside_as_damaged(copy, content_r
     config = directory.read_config(copy)
     shutil.copytree(content_run / "checkpoints/20", copy / "checkpoints/21")
     config.train.batch_size = 80
-    directory.write_atomically(copy / "config.json", directory.to_json(config))
+    write_atomically(copy / "config.json", directory.to_json(config))
     refused(lambda: run(config, copy), "the checkpoint of step 21 in")
     assert not (copy / "damaged").exists()
 

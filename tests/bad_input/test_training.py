@@ -122,12 +122,15 @@ COMBINATIONS = [
     ("model.init=grid --config.model.encoding=learned", "which has no centres"),
     ("model.init_values=identity", "'random' unless"),
     ("model.share_tables=True", "has no tables"),
-    ("model.implementation=factorised --config.model.encoding=relative", "only quadratic and learned"),
+    ("model.implementation=factorised --config.model.encoding=relative", "only learned and quadratic"),
     ("model.encoding=absolute_sinusoidal --config.model.hidden_size=6", "a multiple of 4"),
     ("model.dtype=float64", "float32 or bfloat16"),
     ("model.num_classes=11", "allowed is 10 for digits"),
     ("model.image_shape=(9,9,1)", "allowed is (8, 8, 1) for digits"),
-    ("model.hidden_size=100000 --config.model.intermediate_size=100000", "GB with gradient and momentum: there are"),
+    (
+        "model.hidden_size=100000 --config.model.intermediate_size=100000",
+        "GB with gradient and momentum",
+    ),
     ("start.prune=True", "False without a run to start from"),
     ("start.reset=True", "False without a run to start from"),
     ("start.heads=((1,1),)", "() without config.start.prune"),
@@ -136,8 +139,8 @@ COMBINATIONS = [
     ("optimizer.boundaries=(5,3)", "a tuple of increasing epochs"),
     ("train.figures_every_epochs=1 --config.train.tensorboard=False", "0 without config.train.tensorboard"),
     ("train.batch_size=7", "a multiple of 8, the number of devices"),
-    ("train.batch_size=8000", "together at most 1442"),
-    ("dataset.num_validation=1442", "together at most 1442"),
+    ("train.batch_size=8000", "together they must not exceed 1,442"),
+    ("dataset.num_validation=1442", "together they must not exceed 1,442"),
 ]
 
 

@@ -102,7 +102,6 @@ MAY_BE_ZERO = {
     "optimizer.warmup_fraction",
     "optimizer.covariance_penalty",
     "train.figures_every_epochs",
-    "train.seeds_at_once",
     "checkpoint.keep_every_epochs",
 }
 NUMBERS = [case for case in FIELDS if type(case.values[2].default) in (int, float)]
@@ -203,14 +202,20 @@ IMPOSSIBLE = [
     ),
     (
         FACTORISED | {"content": True},
-        "implementation='factorised': allowed is 'auto', 'dense' or 'blocked': only quadratic",
+        "implementation='factorised': allowed is 'auto', 'dense' or 'blocked': only learned and quadratic",
     ),
     (
         FACTORISED | {"encoding": "quadratic_generalized"},
         "implementation='factorised': allowed is 'auto', 'dense' or 'bl",
     ),
-    (FACTORS | {"content": True}, "attention_dropout_on='factors': allowed is 'probabilities': only quadratic"),
-    (FACTORS | {"encoding": "relative"}, "attention_dropout_on='factors': allowed is 'probabilities': only quadratic"),
+    (
+        FACTORS | {"content": True},
+        "attention_dropout_on='factors': allowed is 'probabilities': only learned and quadratic",
+    ),
+    (
+        FACTORS | {"encoding": "relative"},
+        "attention_dropout_on='factors': allowed is 'probabilities': only learned and quadratic",
+    ),
     ({"dtype": "float64"}, "dtype='float64': allowed is float32 or bfloat16"),
 ]
 POSSIBLE = [
@@ -288,7 +293,7 @@ def test_complete_refuses_what_contradicts_the_data_set(key, value, message):
         ([DIGITS, "--config.model.num_heads=many"], 1, "config.model.num_heads='many': allowed is an integer from 1"),
         ([DIGITS, "--config.model.num_layers=2.5"], 1, "config.model.num_layers='2.5': allowed is an integer from 1"),
         ([DIGITS, "--config.augment.flip=perhaps"], 1, "config.augment.flip='perhaps': allowed is True or False"),
-        ([DIGITS, "--config.model.dropout=nan"], 1, "config.model.dropout=nan: allowed is a number from 0 and below 1"),
+        ([DIGITS, "--config.model.dropout=nan"], 1, "config.model.dropout=nan: allowed is a number from 0 to 0.9999"),
         ([DIGITS, "--config.train.batch_size=0"], 1, "config.train.batch_size=0: allowed is an integer from 1"),
         ([DIGITS, "--config.model.downsample=3"], 1, "config.model.downsample=3: allowed is a divisor"),
         ([DIGITS, "--config.model.num_classes=11"], 1, "config.model.num_classes=11: allowed is 10 for digits"),

@@ -28,7 +28,7 @@ def test_every_config_file_builds_and_says_how_to_run_it(path):
     completed = complete(config)
     network = nnx.eval_shape(lambda: create_model(completed.model, rngs=nnx.Rngs(0)))
     picture = jax.ShapeDtypeStruct((1, *completed.model.image_shape), "float32")
-    assert nnx.eval_shape(lambda network, x: network(x), network, picture).shape == (1, completed.model.num_classes)
+    assert nnx.eval_shape(lambda network, x: network(x)[0], network, picture).shape == (1, completed.model.num_classes)
     assert f"python train.py --config=configs/{path.name}" in module.__doc__
 
 

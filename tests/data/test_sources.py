@@ -8,7 +8,7 @@ import pytest
 
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.preparation import cache
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
 
 
@@ -35,7 +35,7 @@ def assert_damaged(root):
         sources.load("cifar10", root, download=False)
     first, second = str(caught.value).splitlines()
     assert f"{root}/cifar10/3.0.2 is damaged" in first
-    assert f"`attn-cnn prepare cifar10 --replace --data-dir {root}`" in second
+    assert f"`{command_line('prepare', 'cifar10', '--replace', '--data-dir', root)}`" in second
 
 
 def test_a_missing_shard(root):

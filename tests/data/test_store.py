@@ -14,7 +14,7 @@ import pytest
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import SPECS, builder_class
 from attn_cnn_jax.data.preparation import archives, store
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
 from tests.support.cifar_archives import prepare, random_pictures
 
@@ -112,7 +112,7 @@ def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offlin
     assert f"cifar10 is not in {tmp_path}/d e/cifar10/{VERSION}" in missing
     assert "cifar-10-binary.tar.gz: ProxyError" in missing
     assert "network" in ways
-    assert f"`attn-cnn prepare cifar10 --archive PATH --data-dir '{tmp_path}/d e'`" in ways
+    assert f"`{command_line('prepare', 'cifar10', '--archive', 'PATH', '--data-dir', tmp_path / 'd e')}`" in ways
     assert "--config=configs/digits.py" in ways
     assert not list(tmp_path.iterdir())
 

@@ -51,6 +51,10 @@ def commands():
                 yield pytest.param(line, *found, id=f"{page.name}: {line}")
 
 
+# Files that pages write for the reader; test_extending.py runs them.
+OWN_FILES = {name for page in PAGES for name in re.findall(r"^# (\w+\.py)$", page.read_text(), re.MULTILINE)}
+
+
 @functools.cache
 def parser(name):
     module = importlib.import_module(f"attn_cnn_jax.cli.{name if name != 'import' else 'import_'}")
@@ -64,7 +68,7 @@ def check(name, arguments):
     assert name in SUBCOMMANDS
     overrides, rest = separate(arguments) if parser(name).takes_overrides else ([], arguments)
     args = parser(name).parse_args(rest)
-    if getattr(args, "config", None):
+    if getattr(args, "config", None) and args.config not in OWN_FILES:
         load_config(args.config, overrides)
 
 

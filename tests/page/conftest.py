@@ -3,11 +3,14 @@
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, validate
+from attn_cnn_jax.models.attention.shifts import relative_positions
+from attn_cnn_jax.models.encodings import REGISTRY, Encoding, register
 from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, write
@@ -21,17 +24,50 @@ NETWORKS = {
     "learned_content": {"encoding": "learned", "content": True},
     "relative": {"encoding": "relative"},
     "absolute_learned": {"encoding": "absolute_learned"},
+    "quadratic_content": {"encoding": "quadratic", "content": True},
+    "gated": {"encoding": "learned", "content": True, "gate": True},
+    "euclidean": {"encoding": "euclidean"},
 }
+
+
+class Euclidean(Encoding):
+    """An encoding of one's own whose score is no row plus column score: minus the distance, times the head's number."""
+
+    head_axis = {"slope": 0}
+
+    def __init__(self, num_heads):
+        self.slope = nnx.Param(0.5 * jnp.arange(1, num_heads + 1, dtype=jnp.float32))
+
+    @classmethod
+    def create(cls, sizes, *, rngs, tables=None, **options):
+        return cls(sizes.num_heads)
+
+    def position_terms(self, height, width, query_rows):
+        row = relative_positions(query_rows, height)[:, None, :, None]
+        column = relative_positions(jnp.arange(width), width)[None, :, None, :]
+        distance = jnp.sqrt((row**2 + column**2).astype(jnp.float32))
+        return {"position": -self.slope[...][:, None, None, None, None] * distance[None]}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def euclidean():
+    """Registers the encoding for the tests of this folder."""
+    register("euclidean")(Euclidean)
+    yield
+    REGISTRY.pop("euclidean")
+
+
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">.png'
 
 
 @pytest.fixture(scope="session")
-def runs():
+def runs(euclidean):
     """Untrained runs by name."""
     return {name: create_run(**model) for name, model in NETWORKS.items()}
 
 
 def create_run(**model):
+    gate = model.get("gate", False)
     config = attention_config(
         **{
             "image_shape": (GRID[0] * 2, GRID[1] * 2, 3),
@@ -43,7 +79,11 @@ def create_run(**model):
         }
     )
     validate(config)
-    return Run(config, 40, create_model(config.model, rngs=nnx.Rngs(3)))
+    network = create_model(config.model, rngs=nnx.Rngs(3))
+    if gate:
+        for block in network.blocks:
+            block.attention.gate[...] = jnp.array([-0.5, 1.5])
+    return Run(config, 40, network)
 
 
 @pytest.fixture(scope="session")

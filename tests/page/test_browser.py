@@ -13,7 +13,17 @@ from selenium.webdriver import ActionChains, Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 QUERIES = [(0, 0), (2, 3), (4, 6), (1, 5)]
-NETWORKS = ["quadratic", "quadratic_generalized", "learned", "learned_content", "relative", "absolute_learned"]
+NETWORKS = [
+    "quadratic",
+    "quadratic_generalized",
+    "learned",
+    "learned_content",
+    "relative",
+    "absolute_learned",
+    "quadratic_content",
+    "gated",
+    "euclidean",
+]
 ROWS, COLUMNS = 5, 7
 
 

@@ -20,7 +20,17 @@ from attn_cnn_jax.runs.load import Run
 
 HEIGHT, WIDTH = 5, 7
 PIXELS = HEIGHT * WIDTH
-NETWORKS = ["quadratic", "quadratic_generalized", "learned", "learned_content", "relative", "absolute_learned"]
+NETWORKS = [
+    "quadratic",
+    "quadratic_generalized",
+    "learned",
+    "learned_content",
+    "relative",
+    "absolute_learned",
+    "quadratic_content",
+    "gated",
+    "euclidean",
+]
 
 
 def embedded(path):
@@ -40,7 +50,9 @@ def position_scores(position, head):
     scores = np.zeros((HEIGHT, WIDTH, HEIGHT, WIDTH))
     for i, j, k, column in np.ndindex(scores.shape):
         shift = np.array([k - i, column - j])
-        if position["kind"] == "axes":
+        if position["kind"] == "shifts":
+            scores[i, j, k, column] = position["table"][head][shift[0] + HEIGHT - 1][shift[1] + WIDTH - 1]
+        elif position["kind"] == "axes":
             row_score = position["row"][head][shift[0] + HEIGHT - 1]
             scores[i, j, k, column] = row_score + position["column"][head][shift[1] + WIDTH - 1]
         else:
@@ -78,10 +90,14 @@ def test_embedded_data_gives_the_models_attention(pages, attention, name):
         for layer, expected in enumerate(attention(name, picture)):
             assert data["layers"][layer]["heads"] == len(expected)
             for head, of_head in enumerate(expected):
-                scores = content[layer][head] if content else 0.0
+                scores = [content[layer][head]] if content else []
                 if position := data["layers"][layer]["position"]:
-                    scores = scores + position_scores(position, head)
-                np.testing.assert_allclose(softmax(scores), of_head.reshape(PIXELS, PIXELS), atol=1e-4)
+                    scores.insert(0, position_scores(position, head))
+                if gate := data["layers"][layer]["gate"]:
+                    found = gate[head] * softmax(scores[0]) + (1 - gate[head]) * softmax(scores[1])
+                else:
+                    found = softmax(sum(scores))
+                np.testing.assert_allclose(found, of_head.reshape(PIXELS, PIXELS), atol=1e-4)
 
 
 def test_a_page_is_one_file_without_addresses(pages):

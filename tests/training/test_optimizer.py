@@ -79,9 +79,12 @@ def test_weight_decay_joins_the_gradient_before_momentum_and_spares_centres_and_
 
 def test_every_other_parameter_is_decayed():
     parameters = {
-        name: jnp.zeros(1) for name in ("a.centre", "a.spread", "a.bias", "a.scale", "a.tables.row", "kernel")
+        f"blocks.11.attention.{name}": jnp.zeros(1)
+        for name in ("position.centre", "position.spread", "gate", "position.tables.row", "output.bias", "centre")
     }
-    assert [name for name, value in decayed(parameters).items() if not value] == ["a.centre", "a.spread"]
+    parameters |= {"blocks.0.dense.kernel": jnp.zeros(1), "embedding.kernel": jnp.zeros(1)}
+    spared = [name.removeprefix("blocks.11.attention.") for name, value in decayed(parameters).items() if not value]
+    assert spared == ["position.centre", "position.spread", "gate"]
 
 
 def test_adam_moves_by_the_learning_rate_first():

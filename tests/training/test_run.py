@@ -1,11 +1,17 @@
 """A whole small run in this process, on eight fake devices, and what load_run makes of it."""
 
+import builtins
+import errno
+import io
+import os
 import re
+import resource
 import shutil
 
 import jax
 import numpy as np
 import pytest
+import tensorstore
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config
@@ -149,7 +155,7 @@ def test_a_batch_must_split_over_the_devices_and_fit_the_data(config, tmp_path):
     with pytest.raises(UserError, match=r"config.train.batch_size=100: allowed is a multiple of 8"):
         run(config, tmp_path / "a")
     config.train.batch_size = 1600
-    with pytest.raises(UserError, match=r"together at most 1442"):
+    with pytest.raises(UserError, match=r"together they must not exceed 1,442"):
         run(config, tmp_path / "b")
     assert not list(tmp_path.iterdir())
 
@@ -220,10 +226,114 @@ def test_a_flipped_byte_anywhere_is_noticed_or_harmless(trained, tmp_path):
 
 
 @orphans
-def test_no_intact_checkpoint_is_an_error_not_a_new_start(trained, config, tmp_path):
+def test_without_an_intact_checkpoint_no_try_starts_anew(trained, config, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(trained, workdir)
     for checkpoint in (workdir / "checkpoints").iterdir():
         damage(checkpoint, "truncated")
-    with pytest.raises(UserError, match=r"no checkpoint in .* is intact"):
-        run(config, workdir)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"no checkpoint in .* is intact.*/damaged\n.* another --workdir"):
+            run(config, workdir)
+        assert (workdir / "metrics.jsonl").read_text() == (trained / "metrics.jsonl").read_text()
+    assert len(list((workdir / "damaged").iterdir())) == 2
+
+
+@pytest.fixture
+def fail_to_open(monkeypatch):
+    """`fail_to_open(ending, number)`: the next file whose path ends so is not opened, for this reason."""
+
+    def fail(ending, number, module, open_file):
+        def fail_once(path, *arguments, **keywords):
+            if str(path).endswith(ending):
+                monkeypatch.setattr(module, "open", open_file)
+                raise OSError(number, os.strerror(number), str(path))
+            return open_file(path, *arguments, **keywords)
+
+        monkeypatch.setattr(module, "open", fail_once)
+
+    return lambda ending, number: [fail(ending, number, module, module.open) for module in (builtins, io)]
+
+
+def files_of(workdir):
+    return {path: path.lstat().st_mtime_ns for path in workdir.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def assert_stops(call, workdir, reason):
+    """The call is refused because the system fails, in two lines; nothing in the run directory changes."""
+    before = files_of(workdir)
+    with pytest.raises(UserError) as error:
+        call()
+    first, second = str(error.value).splitlines()
+    assert first.startswith(f"the checkpoint of step {3 * STEPS_PER_EPOCH} in {workdir}")
+    assert f"cannot be read: {reason}" in first
+    assert "stays where it is" in second
+    assert "the same command goes on" in second
+    assert files_of(workdir) == before
+
+
+NUMBERS = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES)
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("file", ["config/metadata", "checksums/metadata", "network/_METADATA"])
+def test_what_the_system_cannot_read_is_not_damaged(trained, fail_to_open, file, number):
+    fail_to_open(f"{3 * STEPS_PER_EPOCH}/{file}", number)
+    assert_stops(lambda: load_run(trained), trained, os.strerror(number))
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
+def test_a_run_stops_at_a_checkpoint_that_the_system_cannot_read(trained, config, fail_to_open, number, capsys):
+    fail_to_open(f"{3 * STEPS_PER_EPOCH}/progress/metadata", number)
+    assert_stops(lambda: run(config, trained), trained, os.strerror(number))
+    run(config, trained)
+    assert f"going on after step {3 * STEPS_PER_EPOCH} " in capsys.readouterr().out
+
+
+@pytest.fixture
+def tensorstore_opens_nothing(monkeypatch):
+    """The process has as many files open as it may, but only while TensorStore reads."""
+    open_array = tensorstore.open
+
+    def fail(*arguments, **keywords):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            future = open_array(*arguments, **keywords)
+            future.exception()  # waits until it is there
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return future
+
+    monkeypatch.setattr(tensorstore, "open", fail)
+
+
+@orphans
+def test_what_tensorstore_cannot_read_is_not_damaged(trained, config, tensorstore_opens_nothing):
+    assert_stops(lambda: load_run(trained), trained, os.strerror(errno.EMFILE))
+    assert_stops(lambda: run(config, trained), trained, os.strerror(errno.EMFILE))
+
+
+@pytest.fixture
+def fail_to_show(monkeypatch):
+    """`fail_to_show(ending, times)`: the system fails so often to say what lies at a path that ends so."""
+    real, left = os.stat, {}
+
+    def fail(path, *arguments, **keywords):
+        for ending in left:
+            if str(path).endswith(ending) and left[ending]:
+                left[ending] -= 1
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "stat", fail)
+    return lambda ending, times: left.update({ending: times})
+
+
+@pytest.mark.parametrize("part", ["", "/config", "/network"])
+def test_what_the_system_does_not_show_is_not_missing(trained, fail_to_show, part):
+    """`exists()` and `is_dir()` are False where the system cannot say."""
+    fail_to_show(f"checkpoints/{3 * STEPS_PER_EPOCH}{part}", 1)
+    assert load_run(trained).step == 3 * STEPS_PER_EPOCH
+    fail_to_show(f"checkpoints/{3 * STEPS_PER_EPOCH}{part}", 1000)
+    with pytest.raises(UserError, match=rf"the checkpoint of step {3 * STEPS_PER_EPOCH} in .*: Stale file handle"):
+        load_run(trained)

@@ -160,7 +160,7 @@ def test_what_cannot_be_started_from_is_refused(first, data_dir, tmp_path, chang
         ({"start__run": "x", "start__heads": ((1, 1),)}, "start.heads"),
         ({"start__run": "x", "start__prune": True, "start__heads": ((0, 1),)}, "counted from 1"),
         ({"start__run": "x", "start__prune": True, "start__heads": (1, 2)}, "counted from 1"),
-        ({"start__run": "x", "start__prune": True, "model__encoding": "learned"}, "has no spread"),
+        ({"start__run": "x", "start__prune": True, "model__content": True}, "with content, a head without a position"),
         ({"start__freeze_positions": True, "model__encoding": "relative"}, "start.freeze_positions"),
         ({"optimizer__covariance_penalty": 1.0, "model__encoding": "quadratic"}, "covariance_penalty=1.0"),
         ({"train__figures_every_epochs": 1, "train__tensorboard": False}, "figures_every_epochs=1"),

@@ -1,3 +1,6 @@
 from typing import Any
 
+from . import ConfigDict
+
 def DEFINE_config_file(name: str, default: str | None = None, help_string: str = ..., **options: Any) -> Any: ...
+def DEFINE_config_dict(name: str, config: ConfigDict, help_string: str = ..., **options: Any) -> Any: ...

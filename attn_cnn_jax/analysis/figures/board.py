@@ -4,18 +4,18 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import centres, maps, style
+from attn_cnn_jax.models import AttentionClassifier, ResNet
 from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.runs.positions import read_positions
 
 PICTURES = 16  # to average the attention of content models over: training waits
 
 
-def draw(config: ConfigDict, step: int, model: nnx.Module, workdir: Path) -> dict[str, np.ndarray]:
+def draw(config: ConfigDict, step: int, model: AttentionClassifier | ResNet, workdir: Path) -> dict[str, np.ndarray]:
     """The figures that `config.train.figures` names, of a network at a step.
 
     Returns:

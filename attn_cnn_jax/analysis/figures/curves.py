@@ -1,6 +1,7 @@
 """Accuracy and loss over epochs, several runs in one plot (Fig. 2)."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 
-LINES = {"test": "-", "validation": ":", "train": "--"}
+LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "train": "--"}
 
 
 def draw(workdirs: list[Path]) -> Figure:

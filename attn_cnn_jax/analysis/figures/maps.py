@@ -53,7 +53,7 @@ def draw_picture(
         width = 7.0
         height = max(1.8, size(layers, width * 0.78) + 0.25)
         figure = style.create_figure(width, height)
-        left, right = figure.subfigures(1, 2, width_ratios=(0.22, 0.78))
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(0.22, 0.78))[0]
         axes = left.subplots()
         axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
         centre = [downsample * position + (downsample - 1) / 2 for position in query]

@@ -4,11 +4,9 @@ Figures are `matplotlib.figure.Figure` objects without pyplot, so that nothing i
 """
 
 import contextlib
-import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,6 +17,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import replacing
 
 COLUMN = 3.4  # inches: one of two columns of a paper
 PAGE = 5.5  # inches: its whole width
@@ -80,7 +79,7 @@ def create_figure(width: float, height: float) -> Figure:
 
 def styled():
     """A context with this project's sizes and fonts, whatever the user's matplotlibrc says."""
-    return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)
+    return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)  # pyright: ignore[reportArgumentType]
 
 
 def mark_query(
@@ -95,41 +94,36 @@ def pixels(figure: Figure) -> np.ndarray:
     """A figure as colours: `(height, width, 3)` uint8."""
     with styled():
         figure.canvas.draw()
+    assert isinstance(figure.canvas, FigureCanvasAgg)
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes `name.png` and `name.svg` whole or not at all; returns their paths."""
-    written = []
+    paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{kind}"
-        with styled(), replacing(path) as file:
+        with styled(), written(path) as file:
             figure.savefig(file, format=kind, dpi=DPI, metadata=metadata)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def save_animation(frames: list[np.ndarray], path: Path, milliseconds: int, last_milliseconds: int) -> list[Path]:
     """Writes an endless GIF of frames `(height, width, 3)` uint8, whole or not at all."""
     images = [Image.fromarray(frame).quantize(128) for frame in frames]
     durations = [milliseconds] * (len(images) - 1) + [last_milliseconds]
-    with replacing(path) as file:
+    with written(path) as file:
         images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
     return [path]
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[io.BytesIO]:
-    """A file in memory that takes the place of `path` once it is complete; UserError if it cannot."""
-    file = io.BytesIO()
-    yield file
-    temporary = path.with_name(path.name + ".tmp")
+def written(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that takes the place of `path` once it is complete; UserError if it cannot."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(file.getvalue())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as file:
+            yield file
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out=DIR") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out=DIR") from error

@@ -42,7 +42,8 @@ def factorised(
 
     def average(head, values):
         # Pictures are averaged like channels, as one axis: that makes the products larger.
-        flat = attend_factorised(*head, values.reshape(*values.shape[:2], -1))
+        by_row, by_column = head
+        flat = attend_factorised(by_row, by_column, values.reshape(*values.shape[:2], -1))
         return flat.reshape(*flat.shape[:2], *values.shape[2:])
 
     return in_chunks(lambda x: sum_over_heads(average, axes, x, maps), x)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention.blocked import blocked
 from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
 from attn_cnn_jax.models.attention.factorised import factorised, outer
 from attn_cnn_jax.models.attention.implementations import choose
 from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
@@ -117,6 +117,7 @@ class SelfAttention(nnx.Module):
     @property
     def bias(self) -> Float[Array, "1 1 1 o"]:
         """`b_out` as it is added to activations."""
+        assert self.output.bias is not None
         return self.output.bias[...].astype(self.output.dtype)[None, None, None]
 
     def implementation_for(self, shape: tuple[int, ...], *, training: bool) -> str:
@@ -165,6 +166,7 @@ class SelfAttention(nnx.Module):
     def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
         """Attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
         if self.factorises:
+            assert isinstance(self.position, FactorisingEncoding)
             rows, columns = map(softmax, self.position.axis_scores(*size))
             flat = outer(rows, columns)
         else:
@@ -199,6 +201,7 @@ class SelfAttention(nnx.Module):
         batch, height, width, _ = x.shape
         implementation = self.implementation_for(x.shape, training=key is not None)
         if self.factorises:
+            assert isinstance(self.position, FactorisingEncoding)
             rows, columns = (softmax(scores) for scores in self.position.axis_scores(height, width))
             if key is not None and self.dropout_on == "factors":
                 row_key, column_key = jax.random.split(key)

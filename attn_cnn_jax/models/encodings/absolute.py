@@ -53,7 +53,9 @@ class Absolute(Content):
     def position_vectors(self, x: Float[Array, "b H W d"]) -> Float[Array, "1 H W d"]:
         """`P` for the activations of a picture, in their type."""
         if self.position is None:
-            return scores.sinusoidal_positions(*x.shape[1:], at_least_float32(x.dtype)).astype(x.dtype)[None]
+            _, height, width, channels = x.shape
+            vectors = scores.sinusoidal_positions(height, width, channels, at_least_float32(x.dtype))
+            return vectors.astype(x.dtype)[None]
         if self.position.shape != x.shape[1:]:
             raise UserError(
                 f"a picture of {x.shape[1]}x{x.shape[2]} pixels, where learned absolute positions are for "

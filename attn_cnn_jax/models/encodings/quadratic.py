@@ -37,7 +37,7 @@ class CentredEncoding(Encoding):
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
 
-    def __init__(self, num_heads: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(self, num_heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         raise NotImplementedError
 
     @classmethod

@@ -142,6 +142,8 @@ class Relative(Encoding):
         key = projections.key
         terms = {}
         if "content_content" in self.terms:
+            assert query is not None
+            assert key is not None
             terms["content_content"] = content_scores(query, key)
         if "content_position" in self.terms:
             row_keys, column_keys = (keys.astype(self.dtype) for keys in self.position_keys(height, width))

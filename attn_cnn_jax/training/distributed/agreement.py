@@ -1,6 +1,7 @@
-"""What the processes of a run do together: one speaks and writes, all take the same steps, all stop together."""
+"""What the processes of a run do together: one prints and writes, all take the same steps, all stop together."""
 
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
@@ -28,16 +29,17 @@ def say(text: str) -> None:
 
 
 def agree(count: int, stop_signal: int) -> tuple[int, int]:
-    """What all processes do next: the smallest step count of any, and a stop if any was asked to."""
+    """Returns what all processes do next: the smallest step count of any, and a stop signal if any has one (else 0)."""
     if jax.process_count() == 1:
         return count, stop_signal
-    everyone = multihost_utils.process_allgather(np.array([count, stop_signal]))
+    with jax.transfer_guard("allow"):
+        everyone = multihost_utils.process_allgather(np.array([count, stop_signal]))
     return int(everyone[:, 0].min()), int(everyone[:, 1].max())
 
 
 @contextmanager
-def stop_requests():
-    """Notes SIGTERM and Ctrl-C for the loop to act on; a second one stops at once."""
+def stop_requests() -> Iterator[dict[str, int]]:
+    """Notes SIGTERM and Ctrl-C for the loop to act on, as `signal` of the dictionary; a second one stops at once."""
     stop = {"signal": 0}
     before = {}
 

@@ -1,4 +1,4 @@
-"""How a process of several leaves when one of them has failed: it waits for none, and says how to go on.
+"""Exits when this or another process of a multi-host run has failed: waits for none, and says how to go on.
 
 JAX itself would wait five minutes for the others, which wait for this one; or abort, with a stack trace of C++.
 """
@@ -23,7 +23,7 @@ END_OF_ALL = "start all processes again, each by the same command: they go on fr
 
 @contextmanager
 def fails_with_the_others() -> Iterator[None]:
-    """Ends the process with status 1, and a line or two, if what is done here fails."""
+    """Exits with status 1, and a line or two on standard error, if what is done in the block fails."""
     with said_abort():  # also while it leaves
         try:
             yield
@@ -36,7 +36,7 @@ def fails_with_the_others() -> Iterator[None]:
 
 
 def lost_in_words(error: Exception) -> str | None:
-    """What to do where JAX's runtime has lost another process; None for any other error."""
+    """Returns what to do where JAX's runtime has lost another process; None for any other error."""
     # The runtime raises a RuntimeError, or what went wrong between processors as a ValueError.
     if isinstance(error, RuntimeError) or "Gloo" in str(error):
         return f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
@@ -44,7 +44,7 @@ def lost_in_words(error: Exception) -> str | None:
 
 
 def leave(message: str) -> None:
-    """Ends this process with status 1, whether the others answer or not."""
+    """Exits with status 1, whether the others answer or not."""
     write_error(message)
     farewell = threading.Thread(target=jax.distributed.shutdown, daemon=True)
     farewell.start()
@@ -53,13 +53,13 @@ def leave(message: str) -> None:
 
 
 def write_error(message: str) -> None:
-    """Writes to the process's standard error itself: `sys.stderr` may just be another one (quiet.py)."""
+    """Writes to the standard error of the process itself, which works in a signal handler too."""
     os.write(2, f"{message}\n".encode())
 
 
 @contextmanager
 def said_abort() -> Iterator[None]:
-    """Says in words why JAX's runtime aborts the process: it does so in a thread that Python has no hold of."""
+    """Exits with a line instead of SIGABRT, which JAX's runtime raises in a thread that Python has no hold of."""
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def leave_at_once(number):

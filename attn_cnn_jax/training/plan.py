@@ -1,0 +1,114 @@
+"""All that a run trains with and that stays the same while it does: data on the devices, compiled functions."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.data.sources import Dataset, split_validation
+from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.variables import Skeleton
+from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.training.distributed.agreement import say
+from attn_cnn_jax.training.evaluate import Evaluate, create_evaluate
+from attn_cnn_jax.training.mesh import Pictures, place
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.start import begin, fixed_entries
+from attn_cnn_jax.training.step import create_train_steps, initial_state
+
+
+class Plan(NamedTuple):
+    """What `train` in loop.py needs of a run; see `create_plan`."""
+
+    config: ConfigDict
+    workdir: Path
+    mesh: Mesh
+    train_set: Pictures
+    eval_sets: dict[str, Pictures]  # by split
+    schedule: optax.Schedule
+    skeleton: Skeleton
+    train_steps: jax.stages.Wrapped  # see step.create_train_steps
+    evaluate: Evaluate
+    implementations: str  # how attention is computed, in words
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in an epoch; an incomplete batch at its end is left out."""
+        return self.train_set.labels.shape[0] // self.config.train.batch_size
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps in the run."""
+        return self.config.train.num_epochs * self.steps_per_epoch
+
+    def due(self, epoch: int, every: int) -> bool:
+        """Whether what happens every so many epochs (0: never) happens after this one; it does after the last."""
+        return every > 0 and (epoch == self.config.train.num_epochs or epoch % every == 0)
+
+    def learning_rate(self, step: int) -> float:
+        """Returns the learning rate of a step, from 0."""
+        with jax.transfer_guard("allow"):  # computed operation by operation
+            return float(np.asarray(self.schedule(step)))
+
+
+def create_plan(config: ConfigDict, workdir: Path, mesh: Mesh, dataset: Dataset) -> tuple[Plan, TrainState]:
+    """Returns the plan of a run, and its state before the first step, on all devices.
+
+    Args:
+      config: complete and valid.
+      workdir: the run directory; where it has a checkpoint, only the shapes of the state matter.
+      mesh: the devices that a batch is split over.
+      dataset: the data set that `config.dataset` names.
+
+    Raises:
+      UserError: if the network cannot start as `config.start` says, see start.py.
+    """
+    config, model = begin(config, workdir)
+    train_set, eval_sets = dataset.train, {"test": dataset.test}
+    if config.dataset.num_validation:
+        train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
+        eval_sets = {"validation": validation} | eval_sets
+    steps_per_epoch = len(train_set.labels) // config.train.batch_size
+    schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
+    optimizer = create_optimizer(config.optimizer, schedule, fixed_entries(config, model))
+    skeleton, state = initial_state(model, optimizer)
+    plan = Plan(
+        config=config,
+        workdir=workdir,
+        mesh=mesh,
+        train_set=place(Pictures(*train_set), mesh),
+        eval_sets={name: place(Pictures(*pictures), mesh) for name, pictures in eval_sets.items()},
+        schedule=schedule,
+        skeleton=skeleton,
+        train_steps=create_train_steps(config, mesh, skeleton, optimizer, dataset.spec),
+        evaluate=create_evaluate(config, mesh, skeleton, dataset.spec),
+        implementations=implementations_in_words(config, model),
+    )
+    return plan, place(state, mesh)
+
+
+def compiled(plan: Plan, state: TrainState) -> jax.stages.Compiled:
+    """Returns the compiled training steps; says how long that took, and what is ahead."""
+    started = time.monotonic()
+    train_steps = plan.train_steps.lower(state, plan.train_set, place(np.int32(1), plan.mesh)).compile()
+    seconds, steps_to_go = time.monotonic() - started, plan.total_steps - int(state.step)
+    say(f"step compiled in {seconds:.1f} s; {steps_to_go} steps to go{plan.implementations}")
+    return train_steps
+
+
+def implementations_in_words(config: ConfigDict, model: nnx.Module) -> str:
+    """Returns which attention implementations run, for the log; "" for a network that has none to choose."""
+    if not isinstance(model, AttentionClassifier):
+        return ""
+    batch, image_shape = config.train.batch_size, config.model.image_shape
+    training, evaluation = (
+        "/".join(sorted(set(model.implementations(batch, image_shape, training=t)))) for t in (True, False)
+    )
+    differs = f", {evaluation} in evaluation" if evaluation != training else ""
+    return f"; attention implementation: {training}{differs}"

@@ -1,0 +1,160 @@
+"""The code of the page "Extend it" runs as it stands: an encoding of one's own, and a layer in another network."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.models.pruning import prune
+from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.page.collect import page_data
+from tests.support.networks import logits_of
+
+PAGE = Path(__file__).parents[2] / "docs/extending.md"
+FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+SHORT = ("--config.train.batch_size=24", "--config.train.num_epochs=2", "--config.train.tensorboard=False")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the page's files, whose modules are forgotten at the end."""
+    folder = tmp_path_factory.mktemp("own")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    sys.path.append(str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    REGISTRY.pop("manhattan", None)
+    for name in FILES:
+        sys.modules.pop(Path(name).stem, None)
+
+
+@pytest.fixture(scope="module")
+def run(folder, data_dir):
+    workdir = folder / "runs/manhattan"
+    line = ["train", f"--config={folder / 'manhattan_digits.py'}", f"--workdir={workdir}", *SHORT]
+    assert main([*line, f"--config.dataset.data_dir={data_dir}"]) == 0
+    return workdir
+
+
+def by_hand(slope, height, width):
+    """Attention of one head, a loop over pairs of pixels."""
+    scores = np.zeros((height, width, height, width))
+    for i, j, k, l in np.ndindex(*scores.shape):  # noqa: E741
+        scores[i, j, k, l] = -slope * (abs(k - i) + abs(l - j))
+    weights = np.exp(scores)
+    return weights / weights.sum(axis=(2, 3), keepdims=True)
+
+
+def test_its_attention_is_the_formula(run):
+    model = load_run(run).model
+    for block, attention in zip(model.blocks, load_run(run).attention(), strict=True):
+        for slope, head in zip(np.asarray(block.attention.position.slope[...]), attention, strict=True):
+            np.testing.assert_allclose(head, by_hand(slope, 8, 8), atol=1e-6)
+
+
+def test_factorised_equals_dense_in_float64(folder):
+    importlib.import_module("manhattan")
+    sizes = {"image_shape": (6, 5, 1), "downsample": 1, "num_layers": 1, "num_heads": 3, "hidden_size": 8}
+    with jax.enable_x64(True):
+        layers = [
+            create_model(
+                attention_config(encoding="manhattan", dtype="float64", implementation=name, **sizes).model,
+                rngs=nnx.Rngs(0),
+            )
+            .blocks[0]
+            .attention
+            for name in ("factorised", "dense")
+        ]
+        x = jax.random.normal(jax.random.key(1), (2, 6, 5, 8), jnp.float64)
+        np.testing.assert_allclose(layers[0](x), layers[1](x), rtol=0, atol=1e-12)
+
+
+def test_commands_read_the_run(run, folder, capsys):
+    load = ["--load", str(folder / "manhattan.py")]
+    assert main(["heads", str(run), *load]) == 0
+    assert "layer" in capsys.readouterr().out
+    assert main(["figures", str(run), "--figures=centres,maps,training", *load]) == 0
+    assert {path.suffix for path in (run / "figures").iterdir()} == {".png", ".svg", ".gif"}
+    assert main(["page", str(run), "--images=1", *load]) == 0
+    assert (run / "viewer.html").stat().st_size > 10_000
+    assert main(["summary", str(folder / "manhattan_digits.py")]) == 0
+
+
+def test_the_page_has_its_scores(run):
+    loaded = load_run(run)
+    (position, _) = (layer["position"] for layer in page_data(loaded, (8, 8), title="")["layers"])
+    assert (position["term"], position["kind"]) == ("position", "axes")
+    slope = np.asarray(loaded.model.blocks[0].attention.position.slope[...])
+    np.testing.assert_allclose(position["row"], -slope[:, None] * np.abs(np.arange(-7, 8)), rtol=1e-5)
+
+
+def test_pruning_takes_its_heads(run):
+    loaded = load_run(run)
+    model, images = loaded.model, jax.random.normal(jax.random.key(1), (3, 8, 8, 1))
+    config = loaded.config.copy_and_resolve_references()
+    skeleton, parameters, _ = split(model)
+    kernel = np.array(parameters["blocks.0.attention.output.kernel"])
+    kernel.reshape(4, -1, kernel.shape[1])[1] = 0
+    expected = logits_of(
+        join(skeleton, parameters | {"blocks.0.attention.output.kernel": jnp.asarray(kernel)}, {}), images
+    )
+    config = ConfigDict(config.to_dict())
+    config.model = config.model.to_dict() | {"num_heads": (3, 4)}
+    smaller = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))[0]
+    found = logits_of(join(smaller, prune(model, {0: {1}}), {}), images)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_its_scores_cost_nothing_in_matrix_products(run):
+    assert count_flops(load_run(run).config.model).positions == 0
+
+
+def test_an_unknown_encoding_is_refused_in_a_line_or_two(run, capsys):
+    kept = REGISTRY.pop("manhattan")
+    try:
+        assert main(["heads", str(run)]) == 1
+        said = capsys.readouterr().err
+        assert "config.model.encoding='manhattan'" in said
+        assert "import the file that registers it" in said
+    finally:
+        REGISTRY["manhattan"] = kept
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "there is no such file"), ("1 / 0", "ZeroDivisionError")])
+def test_a_file_that_cannot_be_loaded_is_said(run, tmp_path, capsys, text, says):
+    path = tmp_path / "broken_encoding.py"
+    if text:
+        path.write_text(text)
+    assert main(["heads", str(run), "--load", str(path)]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_the_layer_in_another_network_learns(folder):
+    network = importlib.import_module("small_network").SmallNetwork(rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
+    labels = jnp.arange(4)
+    graph, state = nnx.split(network)
+
+    @jax.jit
+    def loss(state):
+        logits = nnx.merge(graph, state, copy=True)(images)
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1).mean()
+
+    gradient = jax.grad(loss)(state)
+    norms = jax.tree.map(lambda leaf: float(jnp.abs(leaf).max()), nnx.to_flat_state(gradient).leaves)
+    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient)), norms
+    moved = jax.tree.map(lambda p, g: p - 0.5 * g, state, gradient)
+    assert loss(moved) < loss(state)

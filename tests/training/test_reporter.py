@@ -1,0 +1,76 @@
+"""What process 0 writes and prints of a run, and that the others write nothing."""
+
+import contextlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.training import reporter as module
+from attn_cnn_jax.training.reporter import Terminal, clock, create_reporter
+
+
+def record(step, split="train"):
+    return {"step": step, "epoch": step / 10, "split": split, "loss": 0.1 * step, "accuracy": 0.5}
+
+
+@pytest.fixture
+def network():
+    """A configuration, and its network taken apart."""
+    config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
+    config.train.batch_size = 10
+    return config, *split(create_model(config.model, rngs=nnx.Rngs(0)))
+
+
+def picture(config, step, model, workdir):
+    assert model(jnp.zeros((1, 8, 8, 1)))[0].shape == (1, 10)
+    return {"of_the_network": np.zeros((4, 4, 3), np.uint8)}
+
+
+def report_all(tmp_path, network):
+    config, skeleton, *arrays = network
+    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40, draw_figures=picture)
+    with contextlib.closing(reporter):
+        reporter.positions(0, 0.0, arrays[0])
+        reporter.advance(10)
+        reporter.record(record(10))
+        reporter.figures(10, *arrays)
+
+
+def test_process_0_writes_metrics_positions_and_tensorboard(tmp_path, network):
+    report_all(tmp_path, network)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [record(10)]
+    assert [position["step"] for position in read_positions(tmp_path)] == [0]
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    data = events.read_bytes()
+    for name in (b"train/loss", b"train/accuracy", b"figures/of_the_network"):
+        assert name in data
+    assert b"train/step" not in data
+
+
+def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch, capsys):
+    monkeypatch.setattr(module, "is_main", lambda: False)
+    report_all(tmp_path, network)
+    assert not list(tmp_path.iterdir())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_plain_lines_where_there_is_no_terminal(capsys):
+    terminal = Terminal(0, 40, 10)
+    terminal.advance(10)
+    terminal.say(record(10) | {"images_per_second": 12.0})
+    terminal.close()
+    out, err = capsys.readouterr()
+    assert out.startswith("epoch 1.00 step 10/40: train loss 1.0000 accuracy 50.00%, 12 pictures/s, ")
+    assert out.endswith(" left\n")
+    assert err == ""
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (95, "1:35"), (4000, "1:06:40")])
+def test_clock(seconds, text):
+    assert clock(seconds) == text
