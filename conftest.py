@@ -11,8 +11,10 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Before the package is imported. An int is a float, as in type hints.
+MODELS = [f"attn_cnn_jax.models.{part}" for part in ("attention", "classifier", "convolutional", "encodings", "grid")]
+MODELS += [f"attn_cnn_jax.models.{part}" for part in ("layers", "low_rank", "merging", "resnet")]
 install_import_hook(
-    ["attn_cnn_jax.config", "attn_cnn_jax.data", "attn_cnn_jax.theorem"],
+    ["attn_cnn_jax.config", "attn_cnn_jax.data", "attn_cnn_jax.theorem", *MODELS],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 

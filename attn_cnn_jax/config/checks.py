@@ -109,7 +109,7 @@ def _check_attention(model: ConfigDict) -> None:
         _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
     if model.share_tables and not encoding.has_tables:
         _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
-    if refusal := encoding.refusal(model):
+    if refusal := encoding.refusal(model.to_dict()):
         _refuse(f"model.{refusal[0]}", model[refusal[0]], refusal[1])
     factorising = "only " + " and ".join(sorted(name for name, kind in REGISTRY.items() if kind.factorises))
     if model.attention_dropout_on == "factors" and not factorises(model):

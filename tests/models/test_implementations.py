@@ -44,13 +44,15 @@ def layer(grid=GRID, *, seed=0, dtype="float64", **options):
 
 
 def value_and_gradients(layer, x, implementation, key=None):
-    """`sum MHSA(x)^2` and its gradients with respect to parameters and pictures."""
+    """A weighted `sum MHSA(x)^2` and its gradients with respect to parameters and pictures."""
     graph, state = nnx.split(layer)
 
     def loss(state, x):
         layer = nnx.merge(graph, state, copy=True)
         layer.implementation = implementation
-        return jnp.square(layer(x, key)).sum()
+        y = layer(x, key)
+        weights = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)  # no two pictures or pixels alike
+        return (weights * jnp.square(y)).sum()
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(state, x)
 
@@ -123,6 +125,22 @@ def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, mon
     standard_error = draws.std(axis=0) / np.sqrt(len(draws))
     expected = np.asarray(network(x))
     assert (np.abs(draws.mean(axis=0) - expected) < 5 * standard_error + 1e-12).all()
+
+
+@pytest.mark.usefixtures("float64")
+def test_every_block_draws_a_mask_of_its_own(monkeypatch):
+    """A mask that is one number for a whole block shows which block has which."""
+    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # two rows
+    jax.clear_caches()
+    number = lambda key, x, rate: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
+    monkeypatch.setattr(attention_module, "dropout", number)
+    network = layer(attention_dropout=0.4, **ENCODINGS["generalised"])
+    network.implementation = "blocked"
+    x = jax.random.normal(jax.random.key(1), (1, *GRID, HIDDEN), jnp.float64)
+    bias = network.output.bias[...].reshape(1, 1, 1, -1)
+    masks = ((network(x, jax.random.key(3)) - bias) / (network(x) - bias)).reshape(3, -1)
+    chex.assert_trees_all_close(masks, jnp.broadcast_to(masks[:, :1], masks.shape), rtol=1e-8)
+    assert len(set(masks[:, 0].round(6).tolist())) == 3
 
 
 @pytest.mark.usefixtures("float64")

@@ -10,7 +10,7 @@ is to override.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +113,7 @@ class Encoding(nnx.Module):
     release_content: ClassVar[bool] = False
 
     @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Self:
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> "Encoding":
         """The encoding of one layer.
 
         Args:

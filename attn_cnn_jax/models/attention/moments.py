@@ -35,21 +35,21 @@ def covariance(probabilities: np.ndarray) -> np.ndarray:
     return np.stack([np.stack([row_row, row_column], -1), np.stack([row_column, column_column], -1)], axis=-2)
 
 
-def entropy(probabilities: np.ndarray) -> np.ndarray:
+def entropy(probabilities: np.ndarray) -> np.ndarray | np.floating:
     """Entropy in nats: `(..., k, l) -> (...)`; 0 for one pixel, `log(H W)` for uniform attention."""
     probabilities = normalised(probabilities)
     logs = np.log(np.where(probabilities > 0, probabilities, 1.0))
     return -np.sum(probabilities * logs, axis=(-2, -1)) + 0.0
 
 
-def distance(probabilities: np.ndarray, query: tuple[int, int]) -> np.ndarray:
+def distance(probabilities: np.ndarray, query: tuple[int, int]) -> np.ndarray | np.floating:
     """Mean distance `E |key - query|` in pixels (the non-locality of a head): `(..., k, l) -> (...)`."""
     height, width = probabilities.shape[-2:]
     lengths = np.hypot(np.arange(height)[:, None] - query[0], np.arange(width)[None, :] - query[1])
     return np.einsum("...kl,kl->...", normalised(probabilities), lengths)
 
 
-def mass_at_centre(probabilities: np.ndarray) -> np.ndarray:
+def mass_at_centre(probabilities: np.ndarray) -> np.ndarray | np.floating:
     """Share of the attention in the pixel nearest to its centre of mass: `(..., k, l) -> (...)`."""
     probabilities = normalised(probabilities)
     nearest = np.floor(centre_of_mass(probabilities) + 0.5).astype(int)

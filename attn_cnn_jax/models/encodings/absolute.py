@@ -1,7 +1,7 @@
 """Absolute positions (eq. 7), learned or sinusoidal: added to what queries and keys read."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import MultiplyAdds, Projections, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections, Sizes
 from attn_cnn_jax.models.encodings.content import Content, content_multiply_adds
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
@@ -74,7 +74,7 @@ class AbsoluteLearned(Absolute):
     """Absolute encoding with a learned vector for every pixel."""
 
     @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Self:
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(*sizes[:3], grid=sizes.grid, dtype=sizes.dtype, rngs=rngs)
 
 
@@ -83,7 +83,7 @@ class AbsoluteSinusoidal(Absolute):
     """Absolute encoding with fixed sinusoids of the row and of the column."""
 
     @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Self:
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(*sizes[:3], grid=None, dtype=sizes.dtype, rngs=rngs)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Learned two-dimensional relative encoding: a vector for every row shift and for every column shift."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from attn_cnn_jax.arrays import Grid, Shape
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import FactorisingEncoding, MultiplyAdds, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, MultiplyAdds, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, uniform
@@ -80,7 +80,7 @@ class Learned(FactorisingEncoding):
         self.column_weight = nnx.Param(init(rngs.params(), shape, param_dtype))
 
     @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: Any = None, **options: Any) -> Self:
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: Any = None, **options: Any) -> Encoding:
         tables = tables or RelativeTables(sizes.grid, sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
         return cls(sizes.num_heads, sizes.hidden_size, tables, dtype=sizes.dtype, rngs=rngs)
 

@@ -1,7 +1,7 @@
 """Isotropic quadratic encoding (eq. 9): every head attends to a Gaussian around its centre."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class CentredEncoding(Encoding):
     spread: nnx.Param
 
     @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Self:
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
 
     def __init__(self, num_heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -96,7 +96,7 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
         self.spread[...] = jnp.full(len(centre), np.sqrt(2 * sharpness), self.spread.dtype)
 
     @staticmethod
-    def reason(spread: Float[np.ndarray, ""]) -> str:
+    def reason(spread: float | np.ndarray) -> str:
         """A head attends uniformly below the release's smallest `s^2`."""
         precision = spread**2
         return f"uniform: s^2 {precision:.1e} < 1e-05" if precision < SMALLEST_PRECISION else ""

@@ -1,7 +1,7 @@
 """The full relative form (eq. 8): content and positions in four terms."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,7 @@ class Relative(Encoding):
         tables: Any = None,
         relative_terms: tuple[str, ...] = RELATIVE_TERMS,
         **options: Any,
-    ) -> Self:
+    ) -> Encoding:
         tables = tables or RelativeTables(sizes.grid, sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
         return cls(*sizes[:3], tables, terms=tuple(relative_terms), dtype=sizes.dtype, rngs=rngs)
 
@@ -104,7 +104,7 @@ class Relative(Encoding):
     def depends_on_content(self) -> bool:
         return self.terms != ("position_position",)
 
-    def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h s c"], Float[Array, "h s c"]]:
+    def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h r c"], Float[Array, "h s c"]]:
         """`What_key^T e / sqrt(D_h)` for every row shift and every column shift."""
         assert self.tables is not None
         assert self.position_key is not None
