@@ -97,7 +97,7 @@ def compiled(plan: Plan, state: TrainState) -> jax.stages.Compiled:
     """Returns the compiled training steps; says how long that took, and what is ahead."""
     started = time.monotonic()
     train_steps = plan.train_steps.lower(state, plan.train_set, place(np.int32(1), plan.mesh)).compile()
-    seconds, steps_to_go = time.monotonic() - started, plan.total_steps - int(state.step)
+    seconds, steps_to_go = time.monotonic() - started, plan.total_steps - int(jax.device_get(state.step))
     say(f"step compiled in {seconds:.1f} s; {steps_to_go} steps to go{plan.implementations}")
     return train_steps
 
