@@ -53,7 +53,7 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
             dtype=dtype,
             rngs=rngs,
         )
-    values = {name: model[name] for name in SAME_NAME}
+    values = {name: frozen(model[name]) for name in SAME_NAME}
     options = encoding_options(model)
     return AttentionClassifier(**values, encoding_options=options, head_size=head_size(model), dtype=dtype, rngs=rngs)
 
@@ -65,7 +65,12 @@ def encoding_of(model: ConfigDict) -> type[Encoding]:
 
 def encoding_options(model: ConfigDict) -> Mapping[str, Any]:
     """The values of the encoding's own options."""
-    return {name: model[name] for name in encoding_of(model).options}
+    return {name: frozen(model[name]) for name in encoding_of(model).options}
+
+
+def frozen(value: Any) -> Any:
+    """A list, which JSON and checkpoints make of a tuple, as a tuple; other values as they are."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def heads_by_layer(model: ConfigDict) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from attn_cnn_jax.arrays import Activations
+from attn_cnn_jax.arrays import Activations, AnyArray
 from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
@@ -88,7 +88,7 @@ class AttentionClassifier(nnx.Module):
     def __init__(
         self,
         *,
-        image_shape: tuple[int, ...] = (32, 32, 3),
+        image_shape: Sequence[int] = (32, 32, 3),
         num_classes: int = 10,
         encoding: str = "quadratic",
         encoding_options: Mapping[str, Any] | None = None,
@@ -170,7 +170,7 @@ class AttentionClassifier(nnx.Module):
         self.classifier = linear(hidden_size, num_classes, **common)
 
     def __call__(
-        self, images: Float[Array, "b H W C"], *, key: PRNGKeyArray | None = None
+        self, images: Float[AnyArray, "b H W C"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b classes"], Intermediates]:
         """Classifies pictures.
 
@@ -187,7 +187,7 @@ class AttentionClassifier(nnx.Module):
             `content_scores`, score terms by name.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
-        x = self.embedding(space_to_depth(images, self.downsample))
+        x = self.embedding(space_to_depth(jnp.asarray(images), self.downsample))
         intermediates: Intermediates = {"embedding": x, "layers": []}
         for n, block in enumerate(self.blocks):
             layer = {"input": x, **attention_of(block.attention, x)}
@@ -197,12 +197,12 @@ class AttentionClassifier(nnx.Module):
         intermediates["pixel_logits"] = self.classifier(x)
         return logits.astype(at_least_float32(logits.dtype)), intermediates
 
-    def attention(self, image_shape: tuple[int, ...]) -> list[Float[Array, "h i j k l"]]:
+    def attention(self, image_shape: Sequence[int]) -> list[Float[Array, "h i j k l"]]:
         """Attention of a position-only network at a picture size, one array per layer."""
         size = image_shape[0] // self.downsample, image_shape[1] // self.downsample
         return [block.attention.position_probabilities(size) for block in self.blocks]
 
-    def implementations(self, batch: int, image_shape: tuple[int, ...], *, training: bool) -> list[str]:
+    def implementations(self, batch: int, image_shape: Sequence[int], *, training: bool) -> list[str]:
         """Name of the attention implementation that runs in every layer, for a batch of pictures."""
         height, width = (size // self.downsample for size in image_shape[:2])
         shape = (batch, height, width, self.embedding.out_features)
@@ -214,8 +214,8 @@ class AttentionClassifier(nnx.Module):
         return any(block.attention.depends_on_content for block in self.blocks)
 
 
-def attention_of(layer: SelfAttention, x: Activations) -> Intermediates:
-    """What a layer attends to, by name; see `AttentionClassifier`."""
+def attention_of(layer: Any, x: Activations) -> Intermediates:
+    """What a layer, or what stands in for one, attends to, by name; see `AttentionClassifier`."""
     return {
         "attention": layer.probabilities(x),
         "position_scores": layer.position_terms(x.shape[1], x.shape[2]),

@@ -9,6 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
 
@@ -148,7 +149,7 @@ class ResNet(nnx.Module):
         self.classifier = linear(features, num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, images: Float[Array, "b H W C"], *, key: PRNGKeyArray | None = None
+        self, images: Float[AnyArray, "b H W C"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b classes"], dict[str, Any]]:
         """Classifies pictures.
 
@@ -161,7 +162,7 @@ class ResNet(nnx.Module):
           each block `input` and `output`; `pixel_logits`, the classifier on every pixel of the last stage.
         """
         train = key is not None
-        x = jax.nn.relu(self.stem_norm(self.stem(images), use_running_average=not train))
+        x = jax.nn.relu(self.stem_norm(self.stem(jnp.asarray(images)), use_running_average=not train))
         intermediates: dict[str, Any] = {"embedding": x, "layers": []}
         for block in self.blocks:
             y = block(x, train)
