@@ -281,7 +281,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(style.os, "replace", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(style.UserError, match="No space left"):
         style.save(style.create_figure(1, 1), tmp_path, "figure")
     assert list(tmp_path.iterdir()) == []
