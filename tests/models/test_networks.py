@@ -11,7 +11,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models import classifier, variables
-from attn_cnn_jax.models.attention import layer
+from attn_cnn_jax.models.attention import layer as attention_module
 from attn_cnn_jax.models.classifier import space_to_depth
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
@@ -170,7 +170,7 @@ def test_every_dropout_has_a_key_of_its_own(monkeypatch):
         return x
 
     monkeypatch.setattr(jax, "checkpoint", lambda function: function)  # keys are numbers here
-    for module in (classifier, layer):
+    for module in (classifier, attention_module):
         monkeypatch.setattr(module, "dropout", record)
     network("quadratic", num_layers=2)(PICTURES, key=KEYS[0])
     assert len(keys) == len(set(keys)) == 6

@@ -259,6 +259,7 @@ def missing(name: str, data_dir: DataDir, reason: object) -> UserError:
     said = " ".join(str(reason).split())[:300]
     return UserError(
         f"The data set {name} is not in {folder(name, data_dir)} and cannot be downloaded ({said}).\n"
-        f"Run again with network access, import the official archive with {command(name, data_dir, '--archive', 'PATH')}, "
+        "Run again with network access, import the official archive with "
+        f"{command(name, data_dir, '--archive', 'PATH')}, "
         "or train on the bundled digits with `--config=configs/digits.py`."
     )
