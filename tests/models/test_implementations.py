@@ -193,6 +193,7 @@ def peak_bytes(name, implementation, size, batch=1):
     return jax.jit(jax.grad(loss)).lower(state, x).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "implementation", "sizes"),
     [
@@ -207,6 +208,7 @@ def test_memory_grows_as_the_pixels(name, implementation, sizes):
     assert large / small <= 1.2 * pixels
 
 
+@pytest.mark.slow
 def test_dense_memory_grows_as_the_square_of_the_pixels():
     """The check above can fail."""
     assert peak_bytes("quadratic", "dense", 64) / peak_bytes("quadratic", "dense", 32) > 2 * 4

@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
-from attn_cnn_jax.models import variables
+from attn_cnn_jax.models import classifier, variables
+from attn_cnn_jax.models.attention import layer as attention_module
 from attn_cnn_jax.models.classifier import space_to_depth
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
@@ -158,6 +159,21 @@ def test_attention_dropout_has_one_mask_a_batch_where_attention_depends_on_posit
     first, second = apply(model, TWINS, key=KEYS[0])
     assert bool(jnp.allclose(first, second, atol=1e-6)) == one_mask
     assert not jnp.allclose(first, apply(model, TWINS)[0], atol=1e-3)
+
+
+def test_every_dropout_has_a_key_of_its_own(monkeypatch):
+    """Two that shared one would drop in step; three in each of two layers."""
+    keys = []
+
+    def record(key, x, rate):
+        keys.append(tuple(jax.random.key_data(key).tolist()))
+        return x
+
+    monkeypatch.setattr(jax, "checkpoint", lambda function: function)  # keys are numbers here
+    for module in (classifier, attention_module):
+        monkeypatch.setattr(module, "dropout", record)
+    network("quadratic", num_layers=2)(PICTURES, key=KEYS[0])
+    assert len(keys) == len(set(keys)) == 6
 
 
 def test_other_dropout_has_a_mask_a_picture():

@@ -26,6 +26,7 @@ def workdir(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_restore_notebook_runs(workdir, tmp_path):
     notebook = execute(NOTEBOOK, tmp_path, RUN=str(workdir))

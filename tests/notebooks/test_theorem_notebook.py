@@ -10,6 +10,7 @@ from tests.support.notebooks import execute, is_without_outputs, pictures_of, te
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "theorem.ipynb"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_theorem_notebook_runs(tmp_path):
     notebook = execute(NOTEBOOK, tmp_path)

@@ -12,6 +12,7 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not in
 from selenium.webdriver import ActionChains, Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
+pytestmark = pytest.mark.slow
 QUERIES = [(0, 0), (2, 3), (4, 6), (1, 5)]
 NETWORKS = [
     "quadratic",

@@ -222,6 +222,7 @@ def test_other_impossible_requests():
         resnet_to_attention(Run(attention_config(), 0, None))
 
 
+@pytest.mark.slow
 def test_a_whole_resnet_in_float32(monkeypatch):
     """With running statistics as training leaves them; 1x1, 3x3 and strided kernels are all in it."""
     monkeypatch.setattr(resnet, "CHANNELS", (8, 16, 16, 32))
