@@ -13,7 +13,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.arrays import AnyArray, Grid
 from attn_cnn_jax.models.attention.blocked import blocked
 from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
@@ -115,7 +115,7 @@ class SelfAttention(nnx.Module):
         return Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2), output)
 
     @property
-    def bias(self) -> Float[Array, "1 1 1 o"]:
+    def bias(self) -> Float[AnyArray, "1 1 1 o"]:
         """`b_out` as it is added to activations."""
         assert self.output.bias is not None
         return self.output.bias[...].astype(self.output.dtype)[None, None, None]
