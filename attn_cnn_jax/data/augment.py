@@ -23,9 +23,7 @@ def draw(key: Key, batch_size: int, crop_padding: int) -> tuple[Int32[Array, "b 
       crop_padding: zero pixels added on every side before cropping.
 
     Returns:
-      offsets: row and column of the crop's first pixel in the padded picture, each uniform in
-        0 .. 2 * crop_padding (crop_padding itself is the unmoved picture).
-      flips: true for half of the pictures on average.
+      Row and column of the crop in the padded picture, from 0, and whether it is flipped.
     """
     offsets_key, flips_key = jax.random.split(key)
     offsets = jax.random.randint(offsets_key, (batch_size, 2), 0, 2 * crop_padding + 1, dtype=jnp.int32)

@@ -1,4 +1,4 @@
-"""Content: `q . k / sqrt(D_h)`, which "learned + content" adds to positions."""
+"""Content scores, which "learned + content" adds to positions."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,9 @@ from attn_cnn_jax.models.layers import linear
 
 
 class Content(Encoding):
-    """Content scores `q . k / sqrt(D_h)`, with biases on queries and keys.
+    """Content scores, with biases on queries and keys.
+
+    `q . k / sqrt(D_h)`.
 
     Attributes:
       query, key: linear maps `D -> h D_h`.

@@ -45,7 +45,9 @@ class RelativeTables(nnx.Module):
 
 @register("learned")
 class Learned(FactorisingEncoding):
-    """Learned 2-D relative: `score_h(delta) = w_row^(h) . e_row[delta_row] + w_col^(h) . e_col[delta_col]`.
+    """Learned 2-D relative encoding: a row score plus a column score.
+
+    `score_h(delta) = w_row^(h) . e_row[delta_row] + w_col^(h) . e_col[delta_col]`.
 
     Attributes:
       tables: the vectors `e`, this layer's own or one object for all layers.
