@@ -23,7 +23,7 @@ Labels = Int[AnyArray, "b"]
 Activations = Float[Array, "b H W d"]
 Probabilities = Float[Array, "b classes"]
 
-# Attention of one layer, query pixel then key pixel; the same for all pictures, or one a picture.
+# Attention of one layer, query pixel then key pixel; the same for all pictures, or one per picture.
 SharedAttention = Float[AnyArray, "h i j k l"]
 ContentAttention = Float[AnyArray, "b h i j k l"]
 Attention = SharedAttention | ContentAttention

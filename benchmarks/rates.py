@@ -1,4 +1,4 @@
-"""The machine's own rate of matrix products, and how many operations a picture takes: what times are held against."""
+"""The rate of matrix products of the machine, and the operations per picture: what times are compared with."""
 
 from collections.abc import Callable
 

@@ -56,7 +56,7 @@ def row(name: str, records: list[dict]) -> dict:
 
 
 def draw(records: dict[str, list[dict]]) -> Figure:
-    """Test accuracy, and the learning rate that every record of training had; a colour a run."""
+    """Test accuracy, and the learning rate that every record of training had; one colour per run."""
     with style.styled():
         figure = style.create_figure(style.PAGE, 2.3)
         panels = figure.subplots(1, 2)

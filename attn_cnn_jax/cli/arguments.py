@@ -91,7 +91,7 @@ def step(text: str) -> int | str:
 
 
 def at_least_one(text: str) -> int:
-    """A positive integer."""
+    """Returns a positive integer."""
     value = int(text)
     if value < 1:
         raise ValueError
@@ -99,7 +99,7 @@ def at_least_one(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
+    """Returns a number above 0."""
     value = float(text)
     if not value > 0:  # nor NaN
         raise ValueError

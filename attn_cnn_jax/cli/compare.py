@@ -87,7 +87,7 @@ def training_seconds(records: list[dict], batch_size: int) -> float | None:
 
 
 def row(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """A line of the table, of one run or of several that differ in their seed alone."""
+    """Returns a line of the table, of one run or of several that differ in their seed alone."""
     tests = [record for outcome in outcomes for record in outcome.tests]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     names = [str(outcome.workdir) for outcome in outcomes]

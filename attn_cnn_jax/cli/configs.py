@@ -15,14 +15,14 @@ from attn_cnn_jax.errors import UserError, shortened
 
 
 def known_configs() -> dict[str, Path]:
-    """The configuration files of the installed package, or of the checkout around it, by name."""
+    """Returns the configuration files of the installed package, or of the checkout around it, by name."""
     package = Path(attn_cnn_jax.__file__).parent
     folder = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
 
 
 def find_config(name: str) -> Path:
-    """The file of a configuration that is given as a name such as `digits`, or as a path.
+    """Returns the file of a configuration that is given as a name such as `digits`, or as a path.
 
     Raises:
       UserError: if it is neither.
@@ -36,7 +36,7 @@ def find_config(name: str) -> Path:
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """The configuration of a file, with overrides; its values are not checked against each other.
+    """Returns the configuration of a file, with overrides; its values are not checked against each other.
 
     Args:
       name: a name or path, see `find_config`; `FILE:TEXT` calls `get_config(TEXT)`.

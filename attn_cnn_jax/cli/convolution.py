@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_text(run: Run, original: float, results: list[Result], num_images: int) -> str:
-    """The tables for a terminal."""
+    """Returns the tables for a terminal."""
     parts = [f"step {run.step}: test accuracy {original:.2%}"]
     if run.model.depends_on_content:
         parts.append(f"Its attention depends on content: the mean over {num_images} test pictures takes its place.")
@@ -91,7 +91,7 @@ def to_table(headers: Sequence[str], rows: dict[tuple, list[str]]) -> str:
 
 
 def to_csv(original: float, results: list[Result]) -> str:
-    """One line per kernel size and layer; the accuracies are those with the layers up to this one replaced."""
+    """Returns one line per kernel size and layer; the accuracies are those with the layers up to this one replaced."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     accuracies = [f"accuracy_{kind}" for kind in SUBSTITUTES]

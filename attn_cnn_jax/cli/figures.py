@@ -75,7 +75,7 @@ def draw(args: argparse.Namespace) -> list[Path]:
 
 
 def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], out: Path) -> list[Save]:
-    """The figures that show attention, drawn and to be saved."""
+    """Returns the figures that show attention, drawn and to be saved."""
     if run.config.model.name != "attention":
         raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
     query = args.query or pictures.centre(run)
@@ -97,7 +97,7 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
 
 
 def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
-    """The figures that a run has."""
+    """Returns the figures that a run has."""
     if run.config.model.name != "attention":
         return ("curves",)
     missing = set() if run.model.depends_on_content else {"pictures"}

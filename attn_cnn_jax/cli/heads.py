@@ -68,7 +68,7 @@ def to_csv(table: list[dict]) -> str:
 
 
 def to_text(table: list[dict]) -> str:
-    """The table for a terminal."""
+    """Returns the table for a terminal."""
     cells = [[look.format(**row) for look in COLUMNS.values()] for row in table]
     align = ["right"] * (len(COLUMNS) - 1) + ["left"]
     return tabulate(cells, list(COLUMNS), tablefmt="plain", disable_numparse=True, colalign=align)

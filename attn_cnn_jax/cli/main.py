@@ -78,7 +78,7 @@ def start(name: str, arguments: list[str], program: str | None = None) -> int:
 
 
 def usage() -> str:
-    """The table of subcommands."""
+    """Returns the table of subcommands."""
     lines = [f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items()]
     return "\n".join(
         [

@@ -60,7 +60,7 @@ def build(arguments: argparse.Namespace) -> None:
 
 
 def those_that_fit(data: dict, entries: Iterator[dict], megabytes: float) -> list[dict]:
-    """The first pictures with which the page stays below a size; UserError if not even one does."""
+    """Returns the first pictures with which the page stays below a size; UserError if not even one does."""
     room, chosen = megabytes * 1e6 - len(render(data)), []
     for entry in entries:
         room -= len(as_script_text(entry))

@@ -64,7 +64,7 @@ def picture_files(paths: list[Path]) -> list[Path]:
 
 
 def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
-    """The names of the classes; none where the data set is not on this machine."""
+    """Returns the names of the classes; none where the data set is not on this machine."""
     try:
         return pictures.load_dataset(run.config, data_dir).class_names
     except UserError:
@@ -90,7 +90,7 @@ def top_classes(probabilities: np.ndarray, names: tuple[str, ...], count: int) -
 
 
 def to_text(table: list[dict]) -> str:
-    """One line per picture for a terminal."""
+    """Returns one line per picture for a terminal."""
     rows = [[each["picture"], *map(in_words, each["classes"])] for each in table]
     headers = ["picture", *(str(n) for n in range(1, len(rows[0])))]
     return tabulate(rows, headers, tablefmt="plain", disable_numparse=True)

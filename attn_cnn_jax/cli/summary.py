@@ -51,13 +51,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def default_configs() -> dict[str, ConfigDict]:
-    """The networks of Table 1, then the other configuration files, by name."""
+    """Returns the networks of Table 1, then the other configuration files, by name."""
     table = {name: published.config for name, published in TABLE_1.items()}
     return table | {name: load_config(name) for name in known_configs() if name not in table}
 
 
 def row(name: str, config: ConfigDict) -> tuple[str, ...]:
-    """A line of the table; the paper's columns are filled where the network is one of Table 1."""
+    """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
     model = complete(config).model
     # As dictionaries: a ConfigDict that is locked equals none that is not.
     published = next((known for known in TABLE_1.values() if known.config.model.to_dict() == model.to_dict()), None)

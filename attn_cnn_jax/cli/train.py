@@ -135,7 +135,7 @@ def connect(args: argparse.Namespace) -> None:
 
 
 def keys_in_words() -> str:
-    """The tables of configuration keys for the help."""
+    """Returns the tables of configuration keys for the help."""
     attention, resnet = (key_rows(schema_of(config())) for config in (attention_config, resnet_config))
     of_resnet = [row for row in resnet if row not in attention]
     look = {"headers": ("key", "default", "allowed"), "tablefmt": "plain", "disable_numparse": True}

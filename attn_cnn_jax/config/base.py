@@ -134,7 +134,7 @@ REST = {
 
 
 def attention_fields() -> dict[str, Field]:
-    """The fields of an attention network: `ATTENTION`, and the options of all registered encodings."""
+    """Returns the fields of an attention network: `ATTENTION`, and the options of all registered encodings."""
     names = ", ".join(map(repr, sorted(REGISTRY)))
     encoding = ATTENTION["encoding"]._replace(
         allowed=f"one of {names}; if it is your own, import the file that registers it first"
@@ -159,7 +159,7 @@ def resnet_config(**model: Any) -> ConfigDict:
 
 
 def changed(fields: dict[str, Field], values: dict[str, Any]) -> dict[str, Field]:
-    """The fields that are given other defaults; UserError for names that no field has."""
+    """Returns the fields that are given other defaults; UserError for names that no field has."""
     for key in values:
         if key not in fields:
             raise UserError(unknown_key(f"config.model.{key}", fields))
@@ -167,7 +167,7 @@ def changed(fields: dict[str, Field], values: dict[str, Any]) -> dict[str, Field
 
 
 def schema_of(config: ConfigDict) -> dict:
-    """The fields of a configuration: of its kind of network, and the rest."""
+    """Returns the fields of a configuration: of its kind of network, and the rest."""
     return REST | {"model": RESNET if network_kind(config) == "resnet" else attention_fields()}
 
 

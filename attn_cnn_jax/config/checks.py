@@ -91,7 +91,7 @@ def _check_attention(model: ConfigDict) -> None:
     if height % model.downsample or width % model.downsample:
         _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
-        _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one a layer)")
+        _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     encoding = encoding_of(model)
     if model.content and not encoding.accepts_content:
         hint = f"; its options are {', '.join(f'config.model.{name}' for name in encoding.options)}"
@@ -128,7 +128,7 @@ def _check_attention(model: ConfigDict) -> None:
 
 
 def complete(config: ConfigDict) -> ConfigDict:
-    """A copy with the picture size and the number of classes of the data set, checked.
+    """Returns a copy with the picture size and the number of classes of the data set, checked.
 
     Both may be left at their defaults; a value of one's own that contradicts the data set is refused.
     """

@@ -73,7 +73,7 @@ OBSOLETE = {f"config.train.{key}": SEVERAL_SEEDS for key in ("num_seeds", "same_
 
 
 def unknown_key(path: str, known: Any) -> str:
-    """The line that refuses an unknown key, with what was probably meant."""
+    """Returns the line that refuses an unknown key, with what was probably meant."""
     parent, _, key = path.rpartition(".")
     if path in OBSOLETE:
         return f"{path} is no longer a configuration key: {OBSOLETE[path]}"

@@ -36,7 +36,7 @@ SAME_NAME = (
 
 
 def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | ResNet:
-    """The network that the `model` part of a configuration describes.
+    """Returns the network that the `model` part of a configuration describes.
 
     Args:
       model: `config.model` of any file in configs/.
@@ -59,17 +59,17 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
 
 
 def encoding_of(model: ConfigDict) -> type[Encoding]:
-    """The class of the encoding that `config.model` names."""
+    """Returns the class of the encoding that `config.model` names."""
     return encoding_class(model.encoding)
 
 
 def encoding_options(model: ConfigDict) -> Mapping[str, Any]:
-    """The values of the encoding's own options."""
+    """Returns the values of the encoding's own options."""
     return {name: frozen(model[name]) for name in encoding_of(model).options}
 
 
 def frozen(value: Any) -> Any:
-    """A list, which JSON and checkpoints make of a tuple, as a tuple; other values as they are."""
+    """Returns a list, which JSON and checkpoints make of a tuple, as a tuple; other values as they are."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -90,12 +90,12 @@ def grid(model: ConfigDict) -> tuple[int, int]:
 
 
 def depends_on_content(model: ConfigDict) -> bool:
-    """Whether the attention of an attention network differs from picture to picture."""
+    """Returns whether the attention of an attention network differs from picture to picture."""
     return model.content or encoding_of(model).depends_on_content_with(encoding_options(model))
 
 
 def factorises(model: ConfigDict) -> bool:
-    """Whether the attention of an attention network is a product of a row and a column softmax."""
+    """Returns whether the attention of an attention network is a product of a row and a column softmax."""
     return encoding_of(model).factorises and not model.content
 
 

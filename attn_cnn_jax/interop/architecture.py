@@ -19,7 +19,7 @@ MOST_NAMES = 8  # that one line of a message lists
 
 
 def network_config(shapes: Shapes) -> ConfigDict:
-    """The configuration of the network with these arrays; what arrays don't tell has its default.
+    """Returns the configuration of the network with these arrays; what arrays don't tell has its default.
 
     Args:
       shapes: by the release's names.
@@ -95,7 +95,7 @@ def resnet(shapes: Shapes) -> ConfigDict:
 
 
 def matrix(shapes: Shapes, name: str, ndim: int = 2) -> tuple[int, ...]:
-    """The shape of an array that must have two axes (or `ndim`)."""
+    """Returns the shape of an array that must have two axes (or `ndim`)."""
     if len(shapes[name]) != ndim:
         raise UserError(f"{name} has the shape {shapes[name]}: allowed are {ndim} axes")
     return shapes[name]
@@ -107,11 +107,11 @@ def pixels(features: int) -> tuple[int, int]:
         side = math.isqrt(features // channels)
         if features > 0 and channels * side**2 == features:
             return channels, side
-    raise UserError(f"features_upscale.weight reads {features} numbers a pixel: allowed is n^2 or 3 n^2")
+    raise UserError(f"features_upscale.weight reads {features} numbers per pixel: allowed is n^2 or 3 n^2")
 
 
 def find_spec(channels: int, num_classes: int) -> Spec:
-    """The data set with these channels and classes, or else one whose pictures have these channels."""
+    """Returns the data set with these channels and classes, or else one whose pictures have these channels."""
     fits = [spec for spec in SPECS.values() if spec.image_shape[2] == channels]
     if not fits:
         raise UserError(f"a network for pictures of {channels} channels: allowed are those of {', '.join(SPECS)}")
@@ -126,7 +126,7 @@ def require(shapes: Shapes, *names: str) -> None:
 
 
 def listed(names) -> str:
-    """The first names, and how many more there are."""
+    """Returns the first names, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

@@ -38,7 +38,7 @@ class Checkpoint(NamedTuple):
 
 
 def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
-    """The run's configuration, and a state whose optimizer has not moved yet.
+    """Returns the run's configuration, and a state whose optimizer has not moved yet.
 
     Raises:
       UserError: with the names, if arrays are missing, unknown or of another shape.
@@ -65,14 +65,14 @@ def stages(model: ConfigDict) -> tuple[int, ...] | None:
 
 
 def steps_of(epoch: int | None, config: ConfigDict) -> int:
-    """How many steps a run here would have done after an epoch (from 0)."""
+    """Returns how many steps a run here would have done after an epoch (from 0)."""
     if epoch is None:
         return 0
     return max(0, epoch + 1) * (SPECS[config.dataset.name].train_examples // config.train.batch_size)
 
 
 def drop_copies(arrays: dict[str, np.ndarray], model: ConfigDict) -> bool:
-    """Whether all layers have the same position tables; then only those of the first layer are kept."""
+    """Returns whether all layers have the same position tables; then only those of the first layer are kept."""
     if model.name != "attention" or not encoding_of(model).has_tables or model.num_layers == 1:
         return False
     table = "encoder.layer.{}.attention.self.{}".format
@@ -119,7 +119,7 @@ def check_release_has(run: Run) -> None:
 
 
 def state_dict(run: Run) -> dict[str, np.ndarray]:
-    """All arrays of a run's network, as the release names them."""
+    """Returns all arrays of a run's network, as the release names them."""
     model = run.config.model
     parameters, statistics = split(run.model)[1:]
     arrays = to_pytorch(parameters | statistics, blocks_a_stage=stages(model))

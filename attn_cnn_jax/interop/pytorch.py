@@ -98,7 +98,7 @@ def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest"
 
 
 def import_torch():
-    """The module `torch`; UserError where it is not installed."""
+    """Returns the module `torch`; UserError where it is not installed."""
     try:
         import torch
     except ImportError as error:
@@ -157,7 +157,7 @@ def derived(name: str) -> bool:
 
 
 def as_number(value: Any) -> float | None:
-    """A finite number, or a tensor that holds one; None for anything else."""
+    """Returns a finite number, or a tensor that holds one; None for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):

@@ -248,7 +248,7 @@ class AttentionClassifier(nn.Module):
         encoding: 'quadratic', 'quadratic_generalized', 'learned' or 'learned_content'.
         image_shape: `(H, W, C)`. The quadratic networks take pictures of any size, the learned ones up
             to what their tables cover.
-        num_heads: one number for all layers, or a list with one number a layer.
+        num_heads: one number for all layers, or a list with one number per layer.
         downsample: factor of the space-to-depth step; 1 leaves the pictures as they are.
         dropout: rate on the probabilities, after `dense` and after `W2`.
         table_shape: rows and columns that the learned tables cover; unless given, `image_shape` after
@@ -360,7 +360,7 @@ class ResNet(nn.Module):
 
 
 def count_parameters(model):
-    """How many trainable numbers a model has."""
+    """Returns how many trainable numbers a model has."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -198,7 +198,7 @@ class AttentionClassifier(nnx.Module):
         return logits.astype(at_least_float32(logits.dtype)), intermediates
 
     def attention(self, image_shape: Sequence[int]) -> list[Float[Array, "h i j k l"]]:
-        """Attention of a position-only network at a picture size, one array per layer."""
+        """Returns attention of a position-only network at a picture size, one array per layer."""
         size = image_shape[0] // self.downsample, image_shape[1] // self.downsample
         return [block.attention.position_probabilities(size) for block in self.blocks]
 

@@ -120,7 +120,7 @@ class ConvolutionalAttention(nnx.Module):
 def shifted(
     x: Shaped[Array, "H W ..."], shift: Int[Array, "2"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
 ) -> Shaped[Array, "i j ..."]:
-    """The pixels at one shift from every query.
+    """Returns the pixels at one shift from every query.
 
     Args:
       x: pixels.

@@ -39,7 +39,7 @@ def start_on_grid(layer: SelfAttention, locality: float, kernel: Float[AnyArray,
 
 
 def identity_kernel(num_heads: int, channels: int) -> Float[np.ndarray, "r t d o"]:
-    """A kernel with `r t = N_h` entries, of which entry `h` passes on the `h`-th share of the channels.
+    """Returns a kernel with `r t = N_h` entries, of which entry `h` passes on the `h`-th share of the channels.
 
     All entries together are the identity, which is what ConViT's value matrix is: every head moves its
     own channels by its own shift.

@@ -22,7 +22,7 @@ def uniform(fan_in: int) -> nnx.Initializer:
 
 
 def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
-    """The type of parameters, scores, softmax and loss where activations are of `dtype`."""
+    """Returns the type of parameters, scores, softmax and loss where activations are of `dtype`."""
     return max(jnp.dtype(dtype), jnp.dtype(jnp.float32), key=lambda d: d.itemsize)
 
 
@@ -45,7 +45,7 @@ class Linear(nnx.Linear):
 
 
 def linear(in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.Rngs, use_bias: bool = True) -> Linear:
-    """A linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
+    """Returns a linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
     return Linear(
         in_features,
         out_features,

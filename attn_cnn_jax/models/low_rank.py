@@ -24,7 +24,7 @@ class LowRank(NamedTuple):
 
 
 def truncate(kernel: Float[AnyArray, "... d o"], head_dim: int) -> LowRank:
-    """The best maps of rank `head_dim` for every slice of a kernel `(..., d, o)` (Eckart and Young)."""
+    """Returns the best maps of rank `head_dim` for every slice of a kernel `(..., d, o)` (Eckart and Young)."""
     slices = np.asarray(kernel, np.float64).reshape(-1, *np.shape(kernel)[-2:])
     left, singular, right = np.linalg.svd(slices, full_matrices=False)
     scale = np.sqrt(singular[:, :head_dim])

@@ -13,7 +13,7 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 
 def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
-    """A copy in which linear maps that follow one another are one; its logits are the same to rounding.
+    """Returns a copy in which linear maps that follow one another are one; its logits are the same to rounding.
 
     In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. To be
     used without dropout: the maps are not those that were trained. Other networks than attention classifiers are
@@ -47,7 +47,7 @@ def merge_dense(block: Block) -> None:
 
 
 def merging_pays(layer: SelfAttention, pixels: int) -> bool:
-    """Whether averages of whole pixels (`D` channels per head) cost less than averages of values (`D_h`) and their map.
+    """Returns whether averaging pixels (`D` channels per head) costs less than averaging values (`D_h`) and their map.
 
     Compared are a head's multiply-adds for one pixel: `pixels` times the channels that are averaged, and the maps.
     """

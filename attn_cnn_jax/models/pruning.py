@@ -46,7 +46,7 @@ def head_axes(layer: SelfAttention) -> dict[str, int]:
 
 
 def prune(model: AttentionClassifier, heads: Heads) -> Arrays:
-    """The parameters without some heads; their network computes what it did with these heads' values zero."""
+    """Returns the parameters without some heads; their network computes what it did with these heads' values zero."""
 
     def remaining(layer, array, axis):
         count = model.blocks[layer].attention.num_heads
@@ -57,7 +57,7 @@ def prune(model: AttentionClassifier, heads: Heads) -> Arrays:
 
 
 def reset(model: AttentionClassifier, fresh: Arrays, heads: Heads) -> Arrays:
-    """The parameters with some heads as in `fresh`, the parameters of a network of the same shape just created."""
+    """Returns the parameters with some heads taken from `fresh`, the parameters of a new network of the same shape."""
 
     def replaced(name, layer, array, axis):
         chosen = head_mask(array, axis, model.blocks[layer].attention.num_heads, heads.get(layer, ()))
@@ -72,7 +72,7 @@ def reset(model: AttentionClassifier, fresh: Arrays, heads: Heads) -> Arrays:
 def fixed(
     model: AttentionClassifier, free: Heads, *, positions: bool, values: bool
 ) -> dict[str, Bool[np.ndarray, "..."]]:
-    """Which entries training must leave alone to keep the positions or value maps of all heads but `free`.
+    """Returns which entries training must leave alone to keep the positions or value maps of all heads but `free`.
 
     Returns:
       By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any entry
@@ -98,7 +98,7 @@ def fixed(
 
 
 def parameters_of(model: nnx.Module) -> Arrays:
-    """The parameters of a network by name."""
+    """Returns the parameters of a network by name."""
     return split(model)[1]
 
 

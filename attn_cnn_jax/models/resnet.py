@@ -20,7 +20,7 @@ CHANNELS = (64, 128, 256, 512)
 def convolution(
     in_features: int, out_features: int, kernel_size: int, stride: int, *, dtype: DTypeLike, rngs: nnx.Rngs
 ) -> nnx.Conv:
-    """A convolution without bias, padded by `kernel_size // 2` zeros, that starts as PyTorch's default."""
+    """Returns a convolution without bias, padded by `kernel_size // 2` zeros, that starts as PyTorch's default."""
     return nnx.Conv(
         in_features,
         out_features,
@@ -71,7 +71,7 @@ class LayerMaker(NamedTuple):
 
 
 def batch_norm(features: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.BatchNorm:
-    """Batch norm over all devices' pictures; running statistics move by a tenth a step."""
+    """Batch norm over all devices' pictures; running statistics move by a tenth per step."""
     param_dtype = at_least_float32(dtype)
     norm = nnx.BatchNorm(
         features,

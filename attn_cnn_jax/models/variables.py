@@ -29,7 +29,7 @@ def split(model: nnx.Module) -> tuple[Skeleton, Arrays, Arrays]:
 
 
 def join(skeleton: Skeleton, parameters: Arrays, statistics: Arrays) -> nnx.Module:
-    """The network that `split` took apart, with these arrays, by the names and in the shapes (any) that it had there.
+    """Returns the network that `split` took apart, with these arrays, by their names there; shapes may differ.
 
     Works on tracers too.
     """

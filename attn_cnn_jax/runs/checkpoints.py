@@ -292,7 +292,7 @@ def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
 
 
 def lie_aside(workdir: Path) -> bool:
-    """Whether a run has checkpoints in `damaged/`."""
+    """Returns whether a run has checkpoints in `damaged/`."""
     try:
         return bool(os.listdir(workdir / "damaged"))
     except FileNotFoundError:

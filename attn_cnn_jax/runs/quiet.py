@@ -9,7 +9,7 @@ import sys
 
 
 def worth_saying(record: logging.LogRecord) -> bool:
-    """Whether a record of the log may be shown: no error that is raised as well, and no warning when a run is read."""
+    """Returns whether a log record is shown: no error that is raised too, and no warning when a run is read."""
     text = record.getMessage()
     raised = "orbax" in record.pathname and record.exc_info
     return not (raised or "directory is read only" in text or "exception was never retrieved" in text)

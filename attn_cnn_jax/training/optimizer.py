@@ -14,7 +14,7 @@ from attn_cnn_jax.models.encodings import REGISTRY
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
-    """The learning rate of every step: a linear warm-up from 0, then the schedule.
+    """Returns the learning rate of every step: a linear warm-up from 0, then the schedule.
 
     Args:
       config: `config.optimizer`. `schedule_every="epoch"` holds each epoch at the rate of its first step.
@@ -46,7 +46,7 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
 
 
 def decayed(parameters: Arrays) -> dict[str, bool]:
-    """Which parameters weight decay applies to: all but those that attention layers and encodings name."""
+    """Returns which parameters weight decay applies to: all but those that attention layers and encodings name."""
     spared = {f"attention.{name}" for name in SelfAttention.not_decayed}
     spared |= {f"attention.position.{name}" for kind in REGISTRY.values() for name in kind.not_decayed}
     return {name: re.sub(r"^blocks\.\d+\.", "", name) not in spared for name in parameters}
@@ -55,7 +55,7 @@ def decayed(parameters: Arrays) -> dict[str, bool]:
 def create_optimizer(
     config: ConfigDict, schedule: optax.Schedule, fixed: Mapping[str, np.ndarray] | None = None
 ) -> optax.GradientTransformation:
-    """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
+    """Returns the optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
 
     Args:
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
@@ -77,5 +77,5 @@ def hold(fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
 
 
 def all_finite(arrays: Arrays) -> jnp.ndarray:
-    """Whether no array holds a NaN or an infinity: a boolean scalar."""
+    """Returns whether no array holds a NaN or an infinity: a boolean scalar."""
     return jnp.all(jnp.stack([jnp.isfinite(array).all() for array in arrays.values()]))

@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         return self.config.train.num_epochs * self.steps_per_epoch
 
     def due(self, epoch: int, every: int) -> bool:
-        """Whether what happens every so many epochs (0: never) happens after this one; it does after the last."""
+        """Returns whether what is due every `every` epochs (0: never) is due after this one; it is after the last."""
         return every > 0 and (epoch == self.config.train.num_epochs or epoch % every == 0)
 
     def learning_rate(self, step: int) -> float:

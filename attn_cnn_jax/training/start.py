@@ -81,7 +81,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
 
 
 def has_several_seeds(workdir: Path) -> bool:
-    """Whether a run is one of several seeds, of which each goes on as the same seed (runs/seeds.py)."""
+    """Returns whether a run is one of several seeds, of which each goes on as the same seed (runs/seeds.py)."""
     saved = read_config(workdir)
     return saved is not None and len(seeds_of(saved)) > 1
 

@@ -213,7 +213,7 @@ SELF = "encoder.layer.1.attention.self."
         (lambda s: without(s, SELF + "attention_centers"), "missing encoder.layer.1.attention.self.attention_centers"),
         (lambda s: with_shape(s, SELF + "value.weight", 12, 24), r"of another shape .*: .*value.weight \(12, 24\)"),
         (lambda s: with_shape(s, SELF + "attention_centers", 0, 2), "layer 2 has no heads"),
-        (lambda s: with_shape(s, "features_upscale.weight", 12, 5), "reads 5 numbers a pixel"),
+        (lambda s: with_shape(s, "features_upscale.weight", 12, 5), "reads 5 numbers per pixel"),
         (lambda s: with_shape(s, "features_upscale.weight", 12, 9), "config.model.downsample=3"),
         (lambda s: with_shape(s, "classifier.weight", 10), "classifier.weight has the shape"),
         (lambda s: {name: array.double() for name, array in s.items()}, "float32"),

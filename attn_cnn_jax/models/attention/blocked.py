@@ -33,5 +33,5 @@ def blocked(probabilities: Callable, x: Float[Array, "b H W d"], maps: Maps) -> 
 
 
 def rows_per_block(height: int, width: int) -> int:
-    """The most rows, dividing the height, that hold at most `QUERIES_PER_BLOCK` queries; at least one."""
+    """Returns the most rows, dividing the height, that hold at most `QUERIES_PER_BLOCK` queries; at least one."""
     return max(n for n in range(1, height + 1) if height % n == 0 and (n == 1 or n * width <= QUERIES_PER_BLOCK))

@@ -114,7 +114,7 @@ class Encoding(nnx.Module):
 
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> "Encoding":
-        """The encoding of one layer.
+        """Returns the encoding of one layer.
 
         Args:
           sizes: of the layer.
@@ -126,12 +126,12 @@ class Encoding(nnx.Module):
 
     @classmethod
     def refusal(cls, model: Mapping[str, Any]) -> tuple[str, str] | None:
-        """The key of `config.model` that the encoding cannot work with, and what is allowed; None where all is well."""
+        """Returns the key of `config.model` that the encoding cannot work with and what is allowed, or None."""
         return None
 
     @classmethod
     def depends_on_content_with(cls, options: Mapping[str, Any]) -> bool:
-        """Whether scores read the picture, given the encoding's options."""
+        """Returns whether scores read the picture, given the encoding's options."""
         return not cls.accepts_content
 
     @property
@@ -159,7 +159,7 @@ class Encoding(nnx.Module):
 
     @classmethod
     def in_release(cls, shapes: Mapping[str, Shape]) -> bool:
-        """Whether a layer of the authors' release with arrays of these names and shapes has this encoding."""
+        """Returns whether a layer of the authors' release with arrays of these names and shapes has this encoding."""
         return bool(cls.release) and all(name in shapes for name in cls.release.values())
 
     @classmethod

@@ -149,7 +149,7 @@ class SelfAttention(nnx.Module):
         return terms_of(self.project(x), jnp.arange(x.shape[1]))
 
     def probabilities(self, x: Float[Array, "b H W d"]) -> Float[Array, "h i j k l"] | Float[Array, "b h i j k l"]:
-        """Attention of every head without dropout, float32 or wider.
+        """Returns attention of every head without dropout, float32 or wider.
 
         Args:
           x: pictures; of a position-only layer only the shape is read.
@@ -164,7 +164,7 @@ class SelfAttention(nnx.Module):
         return flat.reshape(*flat.shape[:-2], *size, *size)
 
     def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
-        """Attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
+        """Returns attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
         if self.factorises:
             assert isinstance(self.position, FactorisingEncoding)
             rows, columns = map(softmax, self.position.axis_scores(*size))
@@ -176,7 +176,7 @@ class SelfAttention(nnx.Module):
     def probabilities_of_rows(
         self, projections: Sequence[tuple[Encoding, Projections]], size: Grid, query_rows: Int[Array, " i"]
     ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
-        """Attention of the pixels in `query_rows`, `q = i W`, `p = H W`."""
+        """Returns attention of the pixels in `query_rows`, `q = i W`, `p = H W`."""
 
         def attention(terms):
             scores = functools.reduce(jnp.add, terms)

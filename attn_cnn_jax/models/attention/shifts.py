@@ -18,7 +18,7 @@ def relative_positions(queries: Int[Array, " i"], size: int) -> Int[Array, "i k"
 
 
 def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 1)) -> Int[np.ndarray, "shifts 2"]:
-    """The shifts that a convolution kernel reads, row by row (the bijection f of Lemma 1).
+    """Returns the shifts that a convolution kernel reads, row by row (the bijection f of Lemma 1).
 
     An even size has its extra shift on the positive side, as XLA's `SAME` padding does.
 
@@ -36,7 +36,7 @@ def kernel_shifts(kernel_size: tuple[int, int], dilation: tuple[int, int] = (1, 
 def grid_positions(
     kernel_size: tuple[int, int], dilation: tuple[int, int], sharpness: float
 ) -> tuple[Float[np.ndarray, "h 2"], Float[np.ndarray, " h"]]:
-    """Quadratic heads that attend as a kernel reads: one a shift of `kernel_shifts`, all equally sharp.
+    """Quadratic heads that attend as a kernel reads: one per shift of `kernel_shifts`, all equally sharp.
 
     Args:
       sharpness: `alpha = s^2 / 2`, in one over squared pixels.

@@ -1,4 +1,4 @@
-"""How a score knows about positions: one file an encoding, all it knows about itself; the registry.
+"""How a score knows about positions: one file per encoding with all it knows about itself; the registry.
 
 Importing this package registers the encodings that come along. One's own: `register` of base.py as a decorator.
 """

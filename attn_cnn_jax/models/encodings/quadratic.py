@@ -97,6 +97,6 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
 
     @staticmethod
     def reason(spread: float | np.ndarray) -> str:
-        """A head attends uniformly below the release's smallest `s^2`."""
+        """Returns "uniform" with the number where `s^2` is below the release's threshold."""
         precision = spread**2
         return f"uniform: s^2 {precision:.1e} < 1e-05" if precision < SMALLEST_PRECISION else ""

@@ -53,7 +53,7 @@ class GeneralizedQuadratic(CentredEncoding):
 
     @staticmethod
     def reason(spread: Float[np.ndarray, "2 2"]) -> str:
-        """A head attends uniformly or to a line where an eigenvalue of `Sigma^-1` says so, as in the release."""
+        """Returns "uniform" or "a line", with the number, by the eigenvalues of `Sigma^-1` (release)."""
         values = np.linalg.svd(spread, compute_uv=False) ** 2
         if values[0] < SMALLEST_PRECISION:
             return f"uniform: largest eigenvalue {values[0]:.1e} < 1e-05"

@@ -24,7 +24,7 @@ def register(name: str) -> Callable[[EncodingClass], EncodingClass]:
 
 
 def encoding_class(name: str) -> type[Encoding]:
-    """The class registered under a name; UserError where there is none."""
+    """Returns the class registered under a name; UserError where there is none."""
     if name not in REGISTRY:
         raise UserError(
             f"encoding {name!r} is not registered: allowed are {', '.join(sorted(REGISTRY))}\n"

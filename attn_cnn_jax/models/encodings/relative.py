@@ -21,7 +21,7 @@ RELATIVE_TERMS = ("content_content", "content_position", "position_content", "po
 
 
 def some_terms(value: Any) -> bool:
-    """Whether a value names at least one of the four terms, and nothing else."""
+    """Returns whether a value names at least one of the four terms, and nothing else."""
     return isinstance(value, tuple | list) and bool(value) and set(value) <= set(RELATIVE_TERMS)
 
 

@@ -18,7 +18,7 @@ class Interrupted(Exception):
 
 
 def is_main() -> bool:
-    """Whether this process writes the run's files and prints."""
+    """Returns whether this process writes the run's files and prints."""
     return jax.process_index() == 0
 
 
