@@ -1,8 +1,14 @@
 """Statistics of what every head attends to, and which shifts of a convolution's grid a layer covers.
 
-Everything is computed from attention probabilities, by the same functions for every encoding, and averaged
-over query pixels and, where attention depends on content, over test pictures. Pixels are those that attention
-works on, after the down-sampling; entropy is in nats.
+Computed from attention probabilities, by the same functions for every encoding, and averaged over query pixels and,
+where attention depends on content, over test pictures. Pixels are those that attention works on, after the
+down-sampling; entropy is in nats.
+
+The centre of a head has three readings, which differ because softmax cannot look outside the picture:
+
+- parameter: the trained centre `Delta` of a quadratic encoding, without any border;
+- interior: the centre of mass of the attention, mean over interior queries, which `interior_queries` defines;
+- all: the same over all query pixels. Queries at the border pull it towards zero (20 to 28% on 8x8 pixels).
 """
 
 import math
@@ -22,9 +28,10 @@ from attn_cnn_jax.runs.load import Run
 
 
 class Statistics(NamedTuple):
-    """Of one layer: arrays over heads, averaged over query pixels and pictures."""
+    """Arrays over the heads of one layer, averaged over query pixels and pictures."""
 
     centre: np.ndarray  # (h, 2) pixels, row first: centre of mass of the shift key - query
+    interior_centre: np.ndarray  # (h, 2) the same, over interior queries
     covariance: np.ndarray  # (h, 2, 2) square pixels, of the key within one query's attention
     entropy: np.ndarray  # (h,) nats
     distance: np.ndarray  # (h,) pixels: mean |key - query|
@@ -35,15 +42,17 @@ class Statistics(NamedTuple):
 def layer_statistics(
     probabilities: np.ndarray, shifts: np.ndarray, queries: Iterable[tuple[int, int]] | None = None
 ) -> Statistics:
-    """Statistics of one layer from its attention.
+    """Returns the statistics of one layer from its attention.
 
     Args:
       probabilities: `(b, h, i, j, k, l)`, sums to one over keys.
       shifts: `(n, 2)` integers, for `shift_mass`; there, a query counts for the shifts that stay inside.
-      queries: the query pixels to average over; None for all.
+      queries: the query pixels to average over; None for all. `interior_centre` does not depend on it.
     """
     height, width = probabilities.shape[2:4]
     queries = [(i, j) for i in range(height) for j in range(width)] if queries is None else list(queries)
+    inner = interior_queries((height, width))
+    interior_centre = sum(moments.centre_of_mass(probabilities[:, :, i, j]).mean(axis=0) - (i, j) for i, j in inner)
     sums = [0.0] * 5
     masses, counts = np.zeros((probabilities.shape[1], len(shifts))), np.zeros(len(shifts))
     for i, j in queries:
@@ -61,7 +70,18 @@ def layer_statistics(
         masses[:, inside] += attention[:, :, rows[inside], columns[inside]].mean(axis=0)
         counts += inside
     shift_mass = np.divide(masses, counts, out=np.zeros_like(masses), where=counts > 0)
-    return Statistics._make([*(total / len(queries) for total in sums), shift_mass])
+    centre, *others = (total / len(queries) for total in sums)
+    return Statistics._make([centre, interior_centre / len(inner), *others, shift_mass])
+
+
+def interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Returns the query pixels at least a quarter of the picture's side away from its border.
+
+    They are the middle 4x4 of 8x8 pixels, and the middle 8x8 of 16x16; in small pictures at least the middle.
+    """
+    margins = [min(-(-size // 4), (size - 1) // 2) for size in grid]
+    rows, columns = (range(margin, size - margin) for margin, size in zip(margins, grid, strict=True))
+    return [(i, j) for i in rows for j in columns]
 
 
 def run_statistics(
@@ -72,7 +92,7 @@ def run_statistics(
     grid_size: int | None = None,
     data_dir: str | Path | None = None,
 ) -> list[Statistics]:
-    """Statistics of every layer of a run.
+    """Returns the statistics of every layer of a run.
 
     Args:
       num_images: test pictures to average over where attention depends on content.
@@ -101,11 +121,12 @@ def run_statistics(
 
 
 def add(a: list[np.ndarray], b: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns the sums of two lists of arrays, one by one."""
     return [x + y for x, y in zip(a, b, strict=True)]
 
 
 def check_query(query: tuple[int, int], grid: tuple[int, int]) -> None:
-    """UserError unless a query pixel lies in the picture."""
+    """Raises UserError unless a query pixel lies in the picture."""
     if not all(0 <= position < size for position, size in zip(query, grid, strict=True)):
         raise UserError(
             f"query {query[0]},{query[1]}: allowed is ROW,COLUMN from 0,0 to {grid[0] - 1},{grid[1] - 1}, "
@@ -114,13 +135,13 @@ def check_query(query: tuple[int, int], grid: tuple[int, int]) -> None:
 
 
 def grid_shifts(num_heads: int, grid_size: int | None = None) -> np.ndarray:
-    """Shifts of the K x K kernel that heads may cover, `(K^2, 2)`; by default the largest with `K^2 <= num_heads`."""
+    """Returns the shifts of a K x K kernel, `(K^2, 2)`; by default of the largest with `K^2 <= num_heads`."""
     size = math.isqrt(num_heads) if grid_size is None else grid_size
     return kernel_shifts((size, size))
 
 
 def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
-    """Which head serves which shift: the assignment with the largest total attention on its shifts.
+    """Returns which head serves which shift: the assignment with the largest total attention on its shifts.
 
     Args:
       shift_mass: `(h, n)`, share of each head's attention on each shift.
@@ -150,20 +171,35 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
     ]
 
 
-def rows(run: Run, statistics: list[Statistics]) -> list[dict]:
-    """The table, one dictionary a head; layers and heads counted from 1, as in the paper."""
+def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None = None) -> list[dict]:
+    """Returns the table, one dictionary per head; layers and heads count from 1, as in the paper.
+
+    Args:
+      run: the run.
+      statistics: of its layers, as `run_statistics` returns them.
+      query: the one query pixel they are of; None where they are means over all. The columns say which.
+    """
+    averaged = "all" if query is None else "query"
     table = []
     for layer, of_layer in enumerate(statistics):
         spreads, directions = moments.main_axes(of_layer.covariance)
+        parameters = run.model.blocks[layer].attention.position.centres()
         why = reasons(run, layer, of_layer)
         for head in range(len(why)):
             row, column = directions[head]
+            centres = {
+                "parameter": ("", "") if parameters is None else parameters[head],
+                "interior": of_layer.interior_centre[head],
+                averaged: of_layer.centre[head],
+            }
             table.append(
-                {
-                    "layer": layer + 1,
-                    "head": head + 1,
-                    "centre_row": of_layer.centre[head, 0],
-                    "centre_column": of_layer.centre[head, 1],
+                {"layer": layer + 1, "head": head + 1}
+                | {
+                    f"centre_{kind}_{axis}": centre[n]
+                    for kind, centre in centres.items()
+                    for n, axis in enumerate(("row", "column"))
+                }
+                | {
                     "spread_major": spreads[head, 0],
                     "spread_minor": spreads[head, 1],
                     # Of the major axis, from the row axis (down) towards the column axis (right).

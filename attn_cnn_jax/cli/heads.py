@@ -1,8 +1,10 @@
 """Print a table of what every head attends to, and which shifts of a convolution's grid each layer covers.
 
-Values are means over query pixels and, where attention depends on content, over test pictures. Near the border
-attention has to turn inwards: --query=ROW,COLUMN looks at one query pixel alone. Pixels are those that attention
-works on, after the down-sampling; entropy is in nats; layers and heads count from 1, as in the paper.
+Values are means over query pixels and, where attention depends on content, over test pictures; --query=ROW,COLUMN
+looks at one query pixel alone. Near the border attention has to turn inwards, so the table has three centres per
+head: "parameter" is the trained centre (quadratic encodings), "interior" the mean over queries at least a quarter of
+the picture's side away from the border, "all" the mean over all queries. Pixels are those that attention works on,
+after the down-sampling; entropy is in nats; layers and heads count from 1, as in the paper.
 """
 
 import argparse
@@ -21,11 +23,13 @@ from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
+CENTRES = {  # reading: header of the column
+    "parameter": "centre: parameter",
+    "interior": "interior",
+    "all": "all",
+    "query": "query",
+}
 COLUMNS = {  # header: how a row's values are shown
-    "layer": "{layer}",
-    "head": "{head}",
-    "centre row": "{centre_row:+.2f}",
-    "column": "{centre_column:+.2f}",
     "spread major": "{spread_major:.2f}",
     "minor": "{spread_minor:.2f}",
     "entropy": "{entropy:.3f}",
@@ -48,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     statistics = run_statistics(
         run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
     )
-    table = rows(run, statistics)
+    table = rows(run, statistics, args.query)
     if args.csv:
         try:
             write_atomically(args.csv, to_csv(table))
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_csv(table: list[dict]) -> str:
-    """Comma-separated values with a header; numbers with six significant digits."""
+    """Returns comma-separated values with a header; numbers have six significant digits."""
     text = io.StringIO()
     writer = csv.DictWriter(text, table[0], lineterminator="\n")
     writer.writeheader()
@@ -68,14 +72,26 @@ def to_csv(table: list[dict]) -> str:
 
 
 def to_text(table: list[dict]) -> str:
-    """Returns the table for a terminal."""
-    cells = [[look.format(**row) for look in COLUMNS.values()] for row in table]
-    align = ["right"] * (len(COLUMNS) - 1) + ["left"]
-    return tabulate(cells, list(COLUMNS), tablefmt="plain", disable_numparse=True, colalign=align)
+    """Returns the table for a terminal; centres as row and column, in pixels from the query."""
+    readings = [reading for reading in CENTRES if f"centre_{reading}_row" in table[0]]
+    headers = ["layer", "head", *(CENTRES[reading] for reading in readings), *COLUMNS]
+    cells = [
+        [row["layer"], row["head"]]
+        + [centre_text(row[f"centre_{reading}_row"], row[f"centre_{reading}_column"]) for reading in readings]
+        + [look.format(**row) for look in COLUMNS.values()]
+        for row in table
+    ]
+    align = ["right"] * (len(headers) - 1) + ["left"]
+    return tabulate(cells, headers, tablefmt="plain", disable_numparse=True, colalign=align)
+
+
+def centre_text(row: float | str, column: float | str) -> str:
+    """Returns a centre as `+0.50, -1.25`; a dash where the encoding has none."""
+    return "-" if isinstance(row, str) or isinstance(column, str) else f"{row:+.2f}, {column:+.2f}"
 
 
 def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
-    """Per layer, the grid of shifts with the head that serves each and its share of attention there."""
+    """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
     parts = []
     for layer, of_layer in enumerate(statistics):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)

@@ -3,12 +3,14 @@
 import csv
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, pictures
+from attn_cnn_jax.cli.heads import to_text
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -53,7 +55,33 @@ def test_one_query_alone_is_free_of_the_border():
     inside = heads.layer_statistics(attention, kernel_shifts((1, 1)), [(2, 2)])
     np.testing.assert_array_equal(inside.centre, [[2, -1]])
     assert everywhere.centre[0, 0] == pytest.approx((4 * 2 + 1 + 0) / 6)  # rows 4 and 5 cannot go down by two
+    np.testing.assert_array_equal(everywhere.interior_centre, [[2, -1]])  # rows 2 and 3, column 2
     assert inside.mass_at_centre == everywhere.mass_at_centre == 1
+
+
+def test_three_readings_of_a_centre(quadratic_run):
+    """The parameter knows no border, interior queries hardly feel it, the mean over all is pulled to zero by it."""
+    run = load_run(quadratic_run)
+    attention = run.model.blocks[0].attention
+    attention.position.centre[...] = attention.position.centre[...].at[0].set([0.0, 2.0])
+    statistics = heads.run_statistics(run)
+    row = heads.rows(run, statistics)[0]
+    assert (row["centre_parameter_row"], row["centre_parameter_column"]) == (0, 2)
+    layer = run.attention()[0][0]
+    middle = [(i, j) for i in (2, 3, 4, 5) for j in (2, 3, 4, 5)]
+    assert heads.interior_queries((8, 8)) == middle
+    for reading, queries in (("interior", middle), ("all", list(np.ndindex(8, 8)))):
+        mean = np.mean([sum(layer[q][k] * (k[1] - q[1]) for k in np.ndindex(8, 8)) for q in queries])
+        assert row[f"centre_{reading}_column"] == pytest.approx(mean, abs=1e-5)
+    assert row["centre_all_column"] < 0.8 * 2 < row["centre_interior_column"] < 2
+    one = heads.rows(run, heads.run_statistics(run, query=(4, 4)), (4, 4))[0]
+    assert one["centre_query_column"] == pytest.approx(sum(layer[4, 4][k] * (k[1] - 4) for k in np.ndindex(8, 8)))
+    assert "centre_all_column" not in one
+
+
+@pytest.mark.parametrize(("size", "interior"), [(1, [0]), (2, [0, 1]), (3, [1]), (5, [2]), (16, list(range(4, 12)))])
+def test_interior_queries_of_any_size(size, interior):
+    assert heads.interior_queries((size, 1)) == [(i, 0) for i in interior]
 
 
 def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
@@ -101,7 +129,10 @@ def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, t
     assert printed.count("uniform: s^2 1.0e-06 < 1e-05") == 2
     assert "layer 2: " in printed
     statistics = heads.run_statistics(load_run(quadratic_run))
-    assert float(table[5]["centre_row"]) == pytest.approx(statistics[1].centre[1, 0], rel=1e-5)
+    assert float(table[5]["centre_all_row"]) == pytest.approx(statistics[1].centre[1, 0], rel=1e-5)
+    parameter = load_run(quadratic_run).model.blocks[1].attention.position.centre[1, 0]
+    assert float(table[5]["centre_parameter_row"]) == pytest.approx(float(parameter), rel=1e-5)
+    assert re.split(r"  +", printed.splitlines()[0].strip())[2:5] == ["centre: parameter", "interior", "all"]
     assert list(tmp_path.iterdir()) == [tmp_path / "heads.csv"]
 
 
@@ -110,7 +141,11 @@ def test_uniform_attention_is_degenerate_without_a_spread(content_run):
     uniform = np.full((1, 4, 8, 8, 8, 8), 1 / 64)
     statistics = heads.layer_statistics(uniform, heads.grid_shifts(4))
     assert all(reason.startswith("uniform: entropy") for reason in heads.reasons(run, 0, statistics))
-    assert heads.reasons(run, 0, heads.run_statistics(run, num_images=1)[0]) == [""] * 4
+    statistics = heads.run_statistics(run, num_images=1)
+    assert heads.reasons(run, 0, statistics[0]) == [""] * 4
+    table = heads.rows(run, statistics)
+    assert {row["centre_parameter_row"] for row in table} == {""}  # a learned table has no centre
+    assert to_text(table).splitlines()[1].split()[2] == "-"
 
 
 @pytest.mark.parametrize(
