@@ -84,7 +84,7 @@ class ConvolutionalAttention(nnx.Module):
         else:
             scores = position.axis_scores(*x.shape[1:3])
             of_queries = (scores[0][:, rows], scores[1][:, columns])
-            result = factorised(*map(softmax, of_queries), x, maps)
+            result = factorised(*map(softmax, of_queries), x, maps, platform=attention.target)
         return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> Pads:

@@ -10,9 +10,10 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.mesh import Pictures, replicated, split_over_devices
+from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
 from attn_cnn_jax.training.step import losses
 
 Evaluate = Callable[[TrainState, Pictures], dict[str, jax.Array]]
@@ -32,7 +33,7 @@ def create_evaluate(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Sp
     batch_size = -(-config.train.eval_batch_size // mesh.size) * mesh.size
 
     def evaluate(state: TrainState, pictures: Pictures):
-        model = merged(join(skeleton, state.parameters, state.statistics))
+        model = merged(for_platform(join(skeleton, state.parameters, state.statistics), platform_of(mesh)))
         count = pictures.labels.shape[0]
 
         def body(sums, start):

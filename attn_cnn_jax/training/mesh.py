@@ -24,6 +24,11 @@ def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 
+def platform_of(mesh: Mesh) -> str:
+    """Returns what kind of devices a mesh has: "cpu", "gpu" or "tpu"; they need not be those of this machine."""
+    return mesh.devices.flat[0].platform
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of an array that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())

@@ -19,9 +19,10 @@ from attn_cnn_jax.arrays import Key, Labels
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
+from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.mesh import Pictures, replicated, split_over_devices
+from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
 from attn_cnn_jax.training.optimizer import all_finite
 
 MAX_STEPS_PER_DISPATCH = 256
@@ -60,7 +61,7 @@ def most_steps(config: ConfigDict, mesh: Mesh) -> int:
     One for convolutions on CPUs: there XLA computes their weight gradient twenty times slower inside a loop.
     """
     convolutions = config.model.name == "resnet" and config.model.layers == "convolution"
-    return 1 if convolutions and mesh.devices.flat[0].platform == "cpu" else MAX_STEPS_PER_DISPATCH
+    return 1 if convolutions and platform_of(mesh) == "cpu" else MAX_STEPS_PER_DISPATCH
 
 
 def create_train_step(
@@ -82,7 +83,7 @@ def create_train_step(
         labels = pictures.labels[indices]
 
         def mean_loss(parameters):
-            model = join(skeleton, parameters, state.statistics)
+            model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
             loss, right = losses(model(images, key=dropout_key)[0], labels)
             loss = loss.mean()
             penalty = weight * covariance_penalty(parameters) if weight else 0.0

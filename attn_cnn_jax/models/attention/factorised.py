@@ -1,5 +1,6 @@
 """Attention that is a product of a row and a column softmax: no array has two pixel axes."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +34,14 @@ def attend_factorised(
     return jnp.einsum("ijl,ilc->ijc", repeated, by_row)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="platform")
 def factorised(
-    rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "b k l d"], maps: Maps
+    rows: Float[Array, "h i k"],
+    columns: Float[Array, "h j l"],
+    x: Float[Array, "b k l d"],
+    maps: Maps,
+    *,
+    platform: str,
 ) -> Float[Array, "b i j o"]:
     """`sum_h attention_h X W_val^(h) W_out^(h)` from row and column probabilities, a head at a time."""
     axes = rows.astype(x.dtype), columns.astype(x.dtype)
@@ -46,7 +52,10 @@ def factorised(
         flat = attend_factorised(by_row, by_column, values.reshape(*values.shape[:2], -1))
         return flat.reshape(*flat.shape[:2], *values.shape[2:])
 
-    return in_chunks(lambda x: sum_over_heads(average, axes, x, maps), x)
+    def attended(x):
+        return sum_over_heads(average, axes, x, maps)
+
+    return in_chunks(attended, x) if platform == "cpu" else attended(x)
 
 
 def sum_over_heads(average: Callable, heads: Any, x: Float[Array, "b k l d"], maps: Maps) -> Float[Array, "b i j o"]:
@@ -80,14 +89,14 @@ def sum_over_heads(average: Callable, heads: Any, x: Float[Array, "b k l d"], ma
 def in_chunks(
     function: Callable[[Float[Array, "_ k l d"]], Float[Array, "_ i j o"]], x: Float[Array, "b k l d"]
 ) -> Float[Array, "b i j o"]:
-    """`function(x)`, on CPUs a few pictures at a time.
+    """`function(x)`, a few pictures at a time.
 
     Chunks take every n-th picture, so that devices that share a batch share each chunk.
     """
     batch, *pixels, _ = x.shape
     wanted = max(1, PIXELS_PER_CHUNK // math.prod(pixels))
     size = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= wanted) if batch else 0
-    if jax.default_backend() != "cpu" or size in (0, batch):
+    if size in (0, batch):
         return function(x)
     chunks = jnp.moveaxis(x.reshape(size, batch // size, *x.shape[1:]), 1, 0)
     result = jax.lax.map(function, chunks)

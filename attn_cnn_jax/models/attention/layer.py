@@ -34,6 +34,7 @@ class SelfAttention(nnx.Module):
         of the row and of the column softmax, each with the same rate, which keeps attention a product.
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
+      platform: what the layer is compiled for, see `models.platform.for_platform`; None for JAX's default backend.
       output: linear map from the concatenated head averages, head by head, to the output channels.
     """
 
@@ -81,6 +82,7 @@ class SelfAttention(nnx.Module):
         self.num_heads = num_heads
         self.dropout_rate, self.dropout_on = dropout_rate, dropout_on
         self.implementation = implementation
+        self.platform: str | None = None
         merged = head_size >= min(hidden_size, output_size)
         self.value = (
             None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
@@ -113,6 +115,11 @@ class SelfAttention(nnx.Module):
             return Maps(None, output)
         value = self.value.kernel[...]
         return Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2), output)
+
+    @property
+    def target(self) -> str:
+        """The platform that the layer is compiled for: "cpu", "gpu" or "tpu"."""
+        return self.platform or jax.default_backend()
 
     @property
     def bias(self) -> Float[AnyArray, "1 1 1 o"]:
@@ -209,7 +216,7 @@ class SelfAttention(nnx.Module):
                 columns = dropout(column_key, columns, self.dropout_rate)
                 key = None
             if implementation == "factorised":
-                return factorised(rows, columns, x, self.maps()) + self.bias
+                return factorised(rows, columns, x, self.maps(), platform=self.target) + self.bias
 
             def of_rows(query_rows):
                 return outer(rows[:, query_rows], columns)
