@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, resnet_config, validate
 from attn_cnn_jax.data.sources import SPECS, Spec
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import BLOCKS
 
@@ -39,12 +39,17 @@ def network_config(shapes: Shapes) -> ConfigDict:
 
 def attention(shapes: Shapes) -> ConfigDict:
     """Configuration of an attention network; a picture size of 0 where no table says how far positions reach."""
-    layers = [int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.(\d+)\.", name))]
+    # A longer number is none of a layer: its array counts among the unknown ones.
+    layers = {int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.([0-9]{1,9})\.", name))}
     here = "encoder.layer.0.attention.self"
     require(shapes, "features_upscale.weight", "encoder.layer.0.intermediate.dense.weight", "classifier.weight")
     hidden_size, features = matrix(shapes, "features_upscale.weight")
     channels, downsample = pixels(features)
     num_layers = 1 + max(layers)
+    if len(layers) < num_layers:
+        raise UserError(
+            f"arrays of {len(layers)} layers, the last of which is number {num_layers - 1:,}: allowed is no gap"
+        )
     values: dict[str, Any] = {
         "num_classes": matrix(shapes, "classifier.weight")[0],
         "hidden_size": hidden_size,
@@ -126,7 +131,7 @@ def require(shapes: Shapes, *names: str) -> None:
 
 
 def listed(names) -> str:
-    """Returns the first names, and how many more there are."""
+    """Returns the first names, each on one line and not long, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    return ", ".join(map(shortened, names[:MOST_NAMES])) + more

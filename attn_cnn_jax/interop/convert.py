@@ -1,7 +1,6 @@
 """A network of the authors' release as a run's state, and back."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,37 +13,22 @@ from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.architecture import listed, network_config
 from attn_cnn_jax.interop.names import pytorch_name, to_pytorch, transposed_back
+from attn_cnn_jax.interop.release_file import BATCHES, MOST_STEPS, Checkpoint
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.training.optimizer import create_optimizer
 
-BATCHES = "num_batches_tracked"  # steps, as PyTorch's batch norm counts them
-
-
-class Checkpoint(NamedTuple):
-    """A file of the release.
-
-    Attributes:
-      arrays: NumPy arrays by the release's names, float32 but for counts.
-      epoch: the last epoch, from 0; None where the file has none.
-      test_accuracy: after it, from 0 to 1; None where the file has none.
-    """
-
-    arrays: dict[str, np.ndarray]
-    epoch: int | None
-    test_accuracy: float | None
-
 
 def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
     """Returns the run's configuration, and a state whose optimizer has not moved yet.
 
     Raises:
-      UserError: with the names, if arrays are missing, unknown or of another shape.
+      UserError: with the names, if arrays are missing, unknown or of another shape; or for a step out of range.
     """
     arrays = dict(checkpoint.arrays)
-    counts = [int(arrays.pop(name)) for name in list(arrays) if name.endswith(BATCHES)]
+    counts = [count(name, arrays.pop(name)) for name in list(arrays) if name.endswith(BATCHES)]
     config = network_config({name: array.shape for name, array in arrays.items()})
     if drop_copies(arrays, config.model):
         config.model.share_tables = True
@@ -54,9 +38,20 @@ def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
     check_names(arrays, ours, abstract[0] | abstract[1])
     network = {ours[name]: jnp.asarray(transposed_back(ours[name], array)) for name, array in arrays.items()}
     parameters, statistics = ({name: network[name] for name in group} for group in abstract)
-    steps = counts[0] if counts else steps_of(checkpoint.epoch, config)
+    steps = checkpoint.step
+    if steps is None:
+        steps = counts[0] if counts else steps_of(checkpoint.epoch, config)
     optimizer = create_optimizer(config.optimizer, lambda step: 0.0).init(parameters)
     return config, TrainState(jnp.int32(steps), parameters, statistics, optimizer)
+
+
+def count(name: str, array: np.ndarray) -> int:
+    """Returns the number of steps that one of the file's counters holds; UserError if it holds something else."""
+    if array.shape or array.dtype != np.int64:
+        raise UserError(f"{name} has the shape {array.shape} and type {array.dtype}: allowed is one integer")
+    if not 0 <= array <= MOST_STEPS:
+        raise UserError(f"{name}={int(array)}: allowed is 0 to {MOST_STEPS:,} steps")
+    return int(array)
 
 
 def stages(model: ConfigDict) -> tuple[int, ...] | None:
@@ -65,10 +60,13 @@ def stages(model: ConfigDict) -> tuple[int, ...] | None:
 
 
 def steps_of(epoch: int | None, config: ConfigDict) -> int:
-    """Returns how many steps a run here would have done after an epoch (from 0)."""
+    """Returns how many steps a run here would have done after an epoch (from 0); UserError if that is too many."""
     if epoch is None:
         return 0
-    return max(0, epoch + 1) * (SPECS[config.dataset.name].train_examples // config.train.batch_size)
+    steps_per_epoch = SPECS[config.dataset.name].train_examples // config.train.batch_size
+    if (epoch + 1) * steps_per_epoch > MOST_STEPS:
+        raise UserError(f"epoch={epoch:,}: allowed is 0 to {MOST_STEPS // steps_per_epoch - 1:,}")
+    return (epoch + 1) * steps_per_epoch
 
 
 def drop_copies(arrays: dict[str, np.ndarray], model: ConfigDict) -> bool:

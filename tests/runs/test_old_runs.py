@@ -176,6 +176,21 @@ def test_commands_look_at_one_seed(two_seeds, capsys):
     assert "has seeds 3 to 4" in capsys.readouterr().err
 
 
+def test_one_of_several_seeds_is_exported_if_it_is_named(two_seeds, tmp_path, capsys):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
+    command = ["export", str(two_seeds), "--format=pytorch", f"--out={tmp_path / 'file'}"]
+    assert main(command) == 1
+    assert "has seeds 3 to 4: choose the one to export by --seed=N" in capsys.readouterr().err
+    assert not (tmp_path / "file").exists()
+    assert main([*command, f"--seed={SECOND}"]) == 0
+    content = torch.load(tmp_path / "file", weights_only=True)
+    theirs = split(load_run(two_seeds, seed=SECOND).model)[1]["classifier.kernel"]
+    np.testing.assert_array_equal(content["model_state_dict"]["classifier.weight"].numpy().T, theirs)
+    tests = [r for r in read_metrics(two_seeds / "metrics.jsonl") if (r["split"], r["step"]) == ("test", STEPS)]
+    assert [content["test_accuracy"]] == [r["accuracy"] for r in tests if r["seed"] == SECOND]
+    assert content["step"] == STEPS
+
+
 def test_curves_of_several_seeds_are_their_mean_and_a_band(two_seeds):
     figure = curves.draw([two_seeds])
     accuracy = figure.axes[0]
