@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import encoding_of, encoding_options, grid, head_size, heads_by_layer, sizes
 from attn_cnn_jax.models.encodings.content import content_multiply_adds
-from attn_cnn_jax.models.resnet import BLOCKS, CHANNELS
+from attn_cnn_jax.models.resnet import stages
 
 UNITS = ("", "k", "M", "B", "T")
 
@@ -78,9 +78,9 @@ def layer_multiply_adds(model: ConfigDict, heads: int) -> tuple[int, int, int]:
 def resnet_flops(model: ConfigDict) -> Flops:
     """Returns the FLOPs per picture of a ResNet: convolutions, padding included, and the linear map."""
     height, width, features = model.image_shape
-    total = height * width * 9 * features * CHANNELS[0]
-    features = CHANNELS[0]
-    for stage, (count, channels) in enumerate(zip(BLOCKS[model.depth], CHANNELS, strict=True)):
+    total = height * width * 9 * features * model.width
+    features = model.width
+    for stage, (count, channels) in enumerate(stages(model.depth, model.width)):
         for n in range(count):
             stride = 2 if stage > 0 and n == 0 else 1
             height, width = -(-height // stride), -(-width // stride)

@@ -25,7 +25,7 @@ from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.implementations import IMPLEMENTATIONS
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.resnet import BLOCKS
+from attn_cnn_jax.models.resnet import BLOCKS, WIDTH
 
 MOST_DROPOUT = 0.9999  # rates are multiples of 2^-16 below 1
 
@@ -74,6 +74,7 @@ RESNET = {
     "name": choice("resnet"),
     **MODEL_COMMON,
     "depth": choice(18, *(d for d in BLOCKS if d != 18)),
+    "width": integer(WIDTH, 1, 10_000),  # channels of the first stage; they double from stage to stage
     "layers": choice("convolution", "attention"),  # attention that begins as a convolution, by Theorem 1
     "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
 }

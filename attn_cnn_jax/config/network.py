@@ -46,6 +46,7 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
     if model.name == "resnet":
         return ResNet(
             depth=model.depth,
+            width=model.width,
             image_channels=model.image_shape[2],
             num_classes=model.num_classes,
             layers=model.layers,

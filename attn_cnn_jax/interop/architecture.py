@@ -92,10 +92,12 @@ def resnet(shapes: Shapes) -> ConfigDict:
             "blocks of two 3x3 convolutions"
         )
     require(shapes, "conv1.weight")
+    width, image_channels, *_ = matrix(shapes, "conv1.weight", 4)
     return resnet_config(
         depth=depths[tuple(stages)],
+        width=width,
         num_classes=matrix(shapes, "linear.weight")[0],
-        image_shape=(0, 0, matrix(shapes, "conv1.weight", 4)[1]),
+        image_shape=(0, 0, image_channels),
     )
 
 

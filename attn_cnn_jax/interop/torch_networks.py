@@ -330,21 +330,23 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """ResNet-10, -18 or -34 for CIFAR: 3x3 stem with stride 1, no max-pool, stages of 64 to 512 channels.
 
+    `width` is the number of channels of the first stage.
+
     The mean over all pixels that are left is the 4x4 average pool for 32x32 pictures.
     """
 
     BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
-    def __init__(self, depth=18, num_classes=10, image_channels=3):
+    def __init__(self, depth=18, num_classes=10, image_channels=3, width=64):
         super().__init__()
         blocks = self.BLOCKS[depth]
-        self.conv1 = nn.Conv2d(image_channels, 64, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = self._stage(64, 64, blocks[0], stride=1)
-        self.layer2 = self._stage(64, 128, blocks[1], stride=2)
-        self.layer3 = self._stage(128, 256, blocks[2], stride=2)
-        self.layer4 = self._stage(256, 512, blocks[3], stride=2)
-        self.linear = nn.Linear(512, num_classes)
+        self.conv1 = nn.Conv2d(image_channels, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = self._stage(width, width, blocks[0], stride=1)
+        self.layer2 = self._stage(width, 2 * width, blocks[1], stride=2)
+        self.layer3 = self._stage(2 * width, 4 * width, blocks[2], stride=2)
+        self.layer4 = self._stage(4 * width, 8 * width, blocks[3], stride=2)
+        self.linear = nn.Linear(8 * width, num_classes)
 
     @staticmethod
     def _stage(in_channels, channels, num_blocks, stride):

@@ -14,7 +14,12 @@ from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
-CHANNELS = (64, 128, 256, 512)
+WIDTH = 64  # channels of the first stage
+
+
+def stages(depth: int, width: int = WIDTH) -> list[tuple[int, int]]:
+    """Returns, per stage, its number of blocks and its channels, which double from stage to stage."""
+    return [(count, width * 2**stage) for stage, count in enumerate(BLOCKS[depth])]
 
 
 def convolution(
@@ -118,6 +123,7 @@ class ResNet(nnx.Module):
         self,
         *,
         depth: int = 18,
+        width: int = WIDTH,
         image_channels: int = 3,
         num_classes: int = 10,
         layers: str = "convolution",
@@ -129,6 +135,7 @@ class ResNet(nnx.Module):
 
         Args:
           depth: one of `BLOCKS`.
+          width: channels of the first stage; 64 as in the paper.
           image_channels: of the pictures.
           num_classes: number of classes.
           layers: "convolution", or "attention" that begins as one.
@@ -137,14 +144,14 @@ class ResNet(nnx.Module):
           rngs: source of the initial parameters.
         """
         make = LayerMaker(layers, sharpness, dtype, rngs)
-        self.stem = make(image_channels, CHANNELS[0], 3, 1)
-        self.stem_norm = make.norm(CHANNELS[0])
-        blocks, features = [], CHANNELS[0]
-        for stage, count in enumerate(BLOCKS[depth]):
+        self.stem = make(image_channels, width, 3, 1)
+        self.stem_norm = make.norm(width)
+        blocks, features = [], width
+        for stage, (count, channels) in enumerate(stages(depth, width)):
             for n in range(count):
                 stride = 2 if stage > 0 and n == 0 else 1
-                blocks.append(ResidualBlock(make, features, CHANNELS[stage], stride))
-                features = CHANNELS[stage]
+                blocks.append(ResidualBlock(make, features, channels, stride))
+                features = channels
         self.blocks = nnx.List(blocks)
         self.classifier = linear(features, num_classes, dtype=dtype, rngs=rngs)
 

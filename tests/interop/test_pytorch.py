@@ -31,7 +31,7 @@ NETWORKS = {
 def network_of(name):
     torch.manual_seed(0)
     if name == "resnet":
-        network = torch_networks.ResNet(10, image_channels=1)
+        network = torch_networks.ResNet(10, image_channels=1, width=8)
         with torch.no_grad():
             network(torch.randn(8, 8, 8, 1))  # statistics of batch norm that are not those of the start
     else:
@@ -107,7 +107,7 @@ def test_what_the_architecture_is_read_from(imported):
     assert imported("learned")[1].config.dataset.name == "cifar100"
     assert model["learned_content"].content
     assert not model["learned"].content
-    assert model["resnet"].depth == 10
+    assert (model["resnet"].depth, model["resnet"].width) == (10, 8)
     assert imported("resnet")[1].config.dataset.name == "digits"
 
 

@@ -25,7 +25,8 @@ def states():
     torch.manual_seed(0)
     small = {"image_shape": (8, 8, 1), "hidden_size": 12, "intermediate_size": 20, "num_layers": 2, "num_heads": 3}
     attention = torch_networks.AttentionClassifier("quadratic", downsample=1, **small)
-    return {"attention": attention.state_dict(), "resnet": torch_networks.ResNet(10, image_channels=1).state_dict()}
+    resnet = torch_networks.ResNet(10, image_channels=1, width=4)
+    return {"attention": attention.state_dict(), "resnet": resnet.state_dict()}
 
 
 def save(path, state, **more):

@@ -126,10 +126,10 @@ def test_ten_steps_of_sgd_with_warmup_and_weight_decay_agree(name):
 
 @pytest.mark.parametrize("depth", [10, 18])
 def test_resnet_agrees_with_pytorch(depth):
-    config = resnet_config(depth=depth, dtype="float64").model
+    config = resnet_config(depth=depth, width=8, dtype="float64").model
     skeleton, parameters, statistics = split(create_model(config, rngs=nnx.Rngs(0)))
     statistics = {n: x + 0.5 if n.endswith("var") else x + 0.1 for n, x in statistics.items()}
-    network = torch_networks.ResNet(depth).double()
+    network = torch_networks.ResNet(depth, width=8).double()
     load(network, parameters, statistics, blocks_a_stage=BLOCKS[depth])
     images, _ = batch((16, 12, 3), 10)
     network.eval()
@@ -138,9 +138,9 @@ def test_resnet_agrees_with_pytorch(depth):
 
 
 def test_resnet_trains_on_batch_statistics_as_pytorch_does():
-    config = resnet_config(depth=10, dtype="float64").model
+    config = resnet_config(depth=10, width=8, dtype="float64").model
     skeleton, parameters, statistics = split(create_model(config, rngs=nnx.Rngs(0)))
-    network = torch_networks.ResNet(10).double()
+    network = torch_networks.ResNet(10, width=8).double()
     load(network, parameters, statistics, blocks_a_stage=BLOCKS[10])
     images, _ = batch((16, 12, 3), 10)
 

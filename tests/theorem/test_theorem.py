@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from attn_cnn_jax.analysis.conversion import resnet_to_attention
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import resnet
 from attn_cnn_jax.models.low_rank import truncate
 from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.theorem.bounds import attention_bound, output_bound, sharpness_for
@@ -223,11 +222,10 @@ def test_other_impossible_requests():
 
 
 @pytest.mark.slow
-def test_a_whole_resnet_in_float32(monkeypatch):
+def test_a_whole_resnet_in_float32():
     """With running statistics as training leaves them; 1x1, 3x3 and strided kernels are all in it."""
-    monkeypatch.setattr(resnet, "CHANNELS", (8, 16, 16, 32))
     with jax.enable_x64(False):
-        config = resnet_config(depth=10, image_shape=(8, 8, 1))
+        config = resnet_config(depth=10, width=4, image_shape=(8, 8, 1))
         config.dataset.name = "digits"
         run = Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
         images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), dtype=np.uint8)

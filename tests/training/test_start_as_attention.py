@@ -7,7 +7,6 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models import resnet as resnet_module
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.checkpoints import TrainState
@@ -18,7 +17,7 @@ ALPHA = 14.0
 
 
 def resnet(**model):
-    config = resnet_config(depth=10, image_shape=(8, 8, 1), **model)
+    config = resnet_config(depth=10, width=2, image_shape=(8, 8, 1), **model)
     config.dataset.name = "digits"
     return config
 
@@ -34,8 +33,7 @@ def save(workdir, config, model):
         manager.wait_until_finished()
 
 
-def test_a_resnet_goes_on_as_attention(tmp_path, monkeypatch):
-    monkeypatch.setattr(resnet_module, "CHANNELS", (4, 4, 8, 8))
+def test_a_resnet_goes_on_as_attention(tmp_path):
     original = create_model(resnet().model, rngs=nnx.Rngs(0))
     images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), dtype=np.uint8)
     save(tmp_path / "resnet", resnet(), original)

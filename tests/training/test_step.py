@@ -22,7 +22,7 @@ SPEC = SPECS["cifar10"]
 
 def small_config(network):
     if network == "resnet":
-        config = resnet_config(depth=10, image_shape=(8, 8, 3))
+        config = resnet_config(depth=10, width=8, image_shape=(8, 8, 3))
         config.optimizer.learning_rate = 0.002  # where a network of this size does not blow rounding up
     else:
         config = attention_config(
