@@ -20,6 +20,7 @@ SUBCOMMANDS = {
     "heads": "print a table of what every head attends to",
     "page": "write an interactive page of what every head attends to",
     "convolution": "measure how well convolutions replace the attention layers",
+    "compile": "compile for a GPU or TPU that is not here: memory, estimated time",
     "summary": "count parameters and FLOPs of configurations",
     "compare": "compare runs in a table; group seeds of one configuration",
     "export": "write a run as a checkpoint of another framework",

@@ -1,0 +1,113 @@
+"""What is known of a run before it starts, from its programs as they are compiled for a target."""
+
+from typing import Any
+
+import jax
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.compilation import hlo, operations
+from attn_cnn_jax.compilation.estimate import Estimate, estimate
+from attn_cnn_jax.compilation.programs import Lengths, lower
+from attn_cnn_jax.compilation.targets import Target, mesh_of
+from attn_cnn_jax.config import create_model
+from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.platform import for_platform
+from attn_cnn_jax.training.limits import check_counts, check_devices
+
+LARGEST = 12  # operations that are listed
+GIB = 2**30
+
+
+def create(config: ConfigDict, target: Target) -> dict[str, Any]:
+    """Returns the report as plain values, ready for JSON.
+
+    Keys: `target`, `devices`, `device_kind`, `batch_size`, `dtype`; `attention`, the implementations in training and
+    in evaluation, None without attention; `memory`, bytes per device by what they are for; `step` and `evaluation`,
+    see `plain`; `steps`, `evaluations`, and `run_seconds` of all of them.
+
+    Args:
+      config: complete.
+      target: from `targets.parse`.
+
+    Raises:
+      UserError: if the compiler is missing, the batch does not split over the devices, or the memory is too small.
+    """
+    mesh = mesh_of(target)
+    check_devices(config, mesh.size)
+    check_counts(config, SPECS[config.dataset.name].train_examples)
+    lowered = lower(config, mesh)
+    try:
+        training, evaluation = (program.compile() for program in lowered)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):  # compilers for TPUs refuse, those for GPUs do not
+            raise too_large(config, target) from error
+        raise
+    memory = memory_of(training)
+    if memory["needed"] > target.chip.memory:
+        raise too_large(config, target, memory["needed"])
+    program = hlo.parse(training.as_text() or "")
+    step = estimate(operations.operations(program, operations.training_step(program)), target.chip, mesh.size)
+    program = hlo.parse(evaluation.as_text() or "")
+    whole = estimate(operations.operations(program, program.entry), target.chip, mesh.size)
+    steps, evaluations = Lengths.of(config)
+    return {
+        "target": target.name,
+        "devices": mesh.size,
+        "device_kind": mesh.devices.flat[0].device_kind,
+        "batch_size": config.train.batch_size,
+        "dtype": config.model.dtype,
+        "attention": attention(config, target),
+        "memory": memory | {"available": target.chip.memory},
+        "step": plain(step),
+        "evaluation": plain(whole),
+        "steps": steps,
+        "evaluations": evaluations,
+        "run_seconds": steps * step.total + evaluations * whole.total,
+    }
+
+
+def memory_of(program: jax.stages.Compiled) -> dict[str, int]:
+    """Bytes per device that a compiled program needs: its arguments, temporaries, and all together."""
+    sizes: Any = program.memory_analysis()
+    outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes  # the state is updated in place
+    arguments, temporaries = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+    return {"arguments": arguments, "temporaries": temporaries, "needed": arguments + temporaries + outputs}
+
+
+def too_large(config: ConfigDict, target: Target, needed: int | None = None) -> UserError:
+    """The error that says that a step does not fit."""
+    size = f"needs {needed / GIB:,.1f} GiB per device" if needed else "needs more memory"
+    return UserError(
+        f"a step of config.train.batch_size={config.train.batch_size} {size}: {target.name} has "
+        f"{target.chip.memory / GIB:,.1f} GiB\n"
+        "lower config.train.batch_size, take more devices, or config.model.dtype=bfloat16"
+    )
+
+
+def attention(config: ConfigDict, target: Target) -> list[str] | None:
+    """Names of the attention implementations that run in training and in evaluation; None where there is no choice."""
+    network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
+    if not isinstance(network, AttentionClassifier):
+        return None
+    network = for_platform(network, target.platform)
+    batch, shape = config.train.batch_size, config.model.image_shape
+    return ["/".join(sorted(set(network.implementations(batch, shape, training=t)))) for t in (True, False)]
+
+
+def plain(result: Estimate) -> dict[str, Any]:
+    """An estimate as plain values.
+
+    Keys: `seconds`; `by_kind`, seconds and number of operations by kind; `bytes`, `flops`; `collectives`, bytes by
+    kind; `largest`, the longest operations, alike ones together.
+    """
+    return {
+        "seconds": result.total,
+        "by_kind": {name: {"seconds": result.seconds[name], "count": result.counts[name]} for name in result.seconds},
+        "bytes": result.bytes,
+        "flops": result.flops,
+        "collectives": result.collectives,
+        "largest": [{"operation": o, "count": n, "seconds": s} for o, n, s in result.largest[:LARGEST]],
+    }
