@@ -9,7 +9,7 @@ from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 
 
 def resnet_to_attention(run: Run | str | Path, sharpness: float = math.inf) -> Run:
-    """A trained network with every convolution (1x1, 3x3, strided) replaced by attention; batch norm stays.
+    """Returns a trained network with every convolution (1x1, 3x3, strided) replaced by attention; batch norm stays.
 
     Args:
       run: what `attn_cnn_jax.load_run` returns, or a run directory.

@@ -46,19 +46,19 @@ class GivenAttention(nnx.Module):
         self.attention = Given(attention)
 
     def probabilities(self, x: Activations) -> Float[Array, "h i j k l"]:
-        """The attention that is given."""
+        """Returns the attention that is given."""
         return self.attention[...]
 
     def position_terms(self, height: int, width: int) -> dict[str, Array]:
-        """None: no scores lie behind it."""
+        """Returns no terms: no scores lie behind given attention."""
         return {}
 
     def content_terms(self, x: Activations) -> dict[str, Array]:
-        """None: no scores lie behind it."""
+        """Returns no terms: no scores lie behind given attention."""
         return {}
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
-        """Applies it to the values."""
+        """Applies the given attention to the values."""
         batch, height, width, _ = x.shape
         pixels = height * width
         attention = self.attention[...].reshape(-1, pixels, pixels)
@@ -73,7 +73,7 @@ class Result(NamedTuple):
       kernel_size: K.
       accuracy: by substitute, test accuracy with the first 1, 2, ... layers replaced, `(layers,)`.
       error: of every layer's convolution with zeros beyond the border, on the original network's activations.
-      mass_inside: attention of interior queries inside the kernel, one `(h,)` a layer.
+      mass_inside: attention of interior queries inside the kernel, one `(h,)` per layer.
     """
 
     kernel_size: int
@@ -83,14 +83,14 @@ class Result(NamedTuple):
 
 
 def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> SharedAttention:
-    """One of `SUBSTITUTES` for a layer's attention."""
+    """Returns one of `SUBSTITUTES` for a layer's attention."""
     if kind == "truncated":
         return truncated(attention, kernel_size)
     return convolved(shift_weights(attention, kernel_size), (attention.shape[1], attention.shape[2]), kind)
 
 
 def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttention]) -> AttentionClassifier:
-    """A copy of a network whose first layers attend as given, one array per layer."""
+    """Returns a copy of a network whose first layers attend as given, one array per layer."""
     model = nnx.clone(model)
     for block, given in zip(model.blocks, attention, strict=False):
         # A block calls it as it calls self-attention.
@@ -101,7 +101,7 @@ def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttentio
 def accuracy(
     model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
 ) -> float:
-    """Share of normalised pictures whose most probable class is right."""
+    """Returns the share of normalised pictures whose most probable class is right."""
     skeleton, parameters, statistics = split(model)
     right = [
         np.asarray(_predictions(skeleton, parameters, statistics, images[start : start + batch_size]))
@@ -119,7 +119,7 @@ def _predictions(
 
 
 def layer_inputs(model: AttentionClassifier, images: Float[Array, "b H W C"]) -> list[Activations]:
-    """Activations that enter every attention layer, of normalised pictures."""
+    """Returns the activations that enter every attention layer, of normalised pictures."""
     skeleton, *arrays = split(model)
     inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
     return inputs(arrays, images)
@@ -134,7 +134,7 @@ def measure(
     *,
     error_images: int = 100,
 ) -> Result:
-    """Replaces a network's layers, from the first on, and measures what changes.
+    """Replaces a network's layers, from the first on, and returns what changes.
 
     Args:
       model: the network.

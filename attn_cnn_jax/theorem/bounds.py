@@ -27,7 +27,7 @@ from attn_cnn_jax.errors import UserError
 
 
 def attention_bound(alpha: float, num_axes: int = 2) -> float:
-    """Upper bound of a head's attention on all pixels but the one at its centre: `1 - (1 + u)^-num_axes`.
+    """Returns an upper bound of a head's attention on all pixels but the one at its centre: `1 - (1 + u)^-num_axes`.
 
     Args:
       alpha: sharpness, in one over squared pixels, above 0; may be infinite.
@@ -39,7 +39,7 @@ def attention_bound(alpha: float, num_axes: int = 2) -> float:
 
 
 def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
-    """The smallest alpha whose `attention_bound` is at most `tolerance`, to the precision of a float.
+    """Returns the smallest alpha whose `attention_bound` is at most `tolerance`, to the precision of a float.
 
     Args:
       tolerance: attention on other pixels, above 0 and below 1.
@@ -56,7 +56,7 @@ def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
 
 
 def output_bound(kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float) -> Float[np.ndarray, " o"]:
-    """Upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
+    """Returns an upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
 
     Args:
       kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution.

@@ -30,7 +30,7 @@ def conv_to_attention(
     head_dim: int | None = None,
     sharpness: float = math.inf,
 ) -> ConvolutionalAttention:
-    """An attention layer with the output of a convolution (Theorem 1; Lemma 1 gives its value maps).
+    """Returns an attention layer with the output of a convolution (Theorem 1; Lemma 1 gives its value maps).
 
     Args:
       kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution; float32 or float64.
@@ -95,7 +95,7 @@ def conv_to_attention(
 
 
 def convolutions_to_attention(model: Model, sharpness: float = math.inf) -> Model:
-    """A copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
+    """Returns a copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
 
     Args:
       model: any Flax network with `nnx.Conv` layers, none of them grouped or transposed.
@@ -110,7 +110,7 @@ def convolutions_to_attention(model: Model, sharpness: float = math.inf) -> Mode
 
 
 def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> ConvolutionalAttention:
-    """`conv_to_attention` of a Flax layer."""
+    """Returns `conv_to_attention` of a Flax layer."""
     if layer.feature_group_count != 1:
         raise UserError(f"a convolution in {layer.feature_group_count} groups: only ungrouped ones become attention")
     return conv_to_attention(
@@ -124,7 +124,7 @@ def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> Convolut
 
 
 def _by_axis(name: str, value: PerAxis, num_axes: int) -> tuple[int, int]:
-    """One positive integer for rows and one for columns; 1-D layers have one row."""
+    """Returns one positive integer for rows and one for columns; 1-D layers have one row."""
     values = (value,) * num_axes if isinstance(value, int) or value is None else tuple(value)
     values = tuple(1 if item is None else int(item) for item in values)
     if len(values) != num_axes or min(values) < 1:
@@ -134,7 +134,7 @@ def _by_axis(name: str, value: PerAxis, num_axes: int) -> tuple[int, int]:
 
 
 def _padding(padding: Paddings, num_axes: int) -> Padding:
-    """Zeros before and after the rows and the columns, or one of the words "SAME" and "VALID"."""
+    """Returns zeros before and after the rows and the columns, or one of the words "SAME" and "VALID"."""
     if isinstance(padding, str) and padding.upper() in ("SAME", "VALID"):
         return padding.upper()
     if not isinstance(padding, str):

@@ -4,14 +4,14 @@ A convolution has one kernel for all queries; a softmax over a picture's pixels 
 because near the border it has fewer pixels to spread over. So the weights are read off the *interior* queries:
 those whose KxK window lies inside the picture, or, where no window does, the query at the centre. What follows:
 
-- with mass outside the window, the convolution lacks it; nothing is scaled up to make good for it;
-- once K covers the picture as the centre sees it, the convolution is exact at the centre; at the other interior
-  queries as far as their softmax has the centre's denominator; everywhere, where attention is the same
-  function of the shift at every query, as uniform attention is;
+- attention outside the window is lost; what remains is not scaled up;
+- once K covers the picture as the centre sees it, the convolution is exact at the centre, and at other interior
+  queries where the softmax normaliser equals the centre's; it is exact everywhere where attention is the same function
+  of the shift at every query, as uniform attention is;
 - at the border it reads zeros where softmax looks elsewhere: an error that no K removes. A sharp head whose
   centre lies outside attends to the nearest pixel inside, as a convolution does that repeats the edge;
-- `truncated` keeps every query's own attention in the window, is exact everywhere for K >= 2 size - 1, and so
-  tells apart what is lost outside the window and what is lost at the border.
+- `truncated` keeps every query's own attention in the window and is exact everywhere for K >= 2 size - 1: it
+  separates the loss outside the window from the loss at the border.
 """
 
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Convolution(NamedTuple):
     mass_outside: Float[Array, " h"]
 
     def __call__(self, x: Activations) -> Float[Array, "b H W o"]:
-        """Output of the convolution: `(b, H, W, D_in) -> (b, H, W, D_out)`."""
+        """Returns the output of the convolution: `(b, H, W, D_in) -> (b, H, W, D_out)`."""
         layout = ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(
             x, self.kernel, (1, 1), "SAME", dimension_numbers=layout
@@ -58,7 +58,7 @@ def attention_to_conv(
     grid: Grid = (16, 16),
     attention: SharedAttention | None = None,
 ) -> Convolution:
-    """The KxK convolution closest to an attention layer at interior queries (Lemma 1 read backwards).
+    """Returns the KxK convolution closest to an attention layer at interior queries (Lemma 1 read backwards).
 
     Args:
       layer: an attention layer of this package.
@@ -85,21 +85,21 @@ def attention_to_conv(
 
 
 def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
-    """Attention of a position-only layer: `(h, i, j, k, l)`."""
+    """Returns the attention of a position-only layer: `(h, i, j, k, l)`."""
     probabilities = layer.probabilities(jnp.zeros((1, *grid, 0), jnp.float32))
     return probabilities.reshape(-1, *grid, *grid)
 
 
 def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
-    """Attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
+    """Returns attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
     A shift that leads out of the picture from the centre is read off the query nearest to it for which it
-    doesn't; a shift longer than the picture gets zero.
+    does not; a shift longer than the picture gets zero.
     """
     (rows, row_keys, row_weight), (columns, column_keys, column_weight) = (
         _lookup(kernel_size, size) for size in attention.shape[1:3]
     )
-    # One row of index arrays a kernel entry: (r, 1, i, 1) against (1, c, 1, j).
+    # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, c, 1, j).
     picked = attention[:, rows[:, None, :, None], columns[None, :, None, :], row_keys[:, None, :, None],
                        column_keys[None, :, None, :]]  # fmt: skip
     inside = jnp.asarray(row_weight[:, None] * column_weight[None, :], attention.dtype)
@@ -107,21 +107,21 @@ def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights
 
 
 def interior(kernel_size: int, size: int) -> Int[np.ndarray, " n"]:
-    """Positions on an axis whose window lies inside the picture, or the centre if there is none."""
+    """Returns the positions on an axis whose window lies inside the picture, or the centre if there is none."""
     shifts = kernel_axis(kernel_size)
     positions = np.arange(-shifts[0], size - shifts[-1])
     return positions if positions.size else np.array([(size - 1) // 2])
 
 
 def kernel_axis(kernel_size: int) -> Int[np.ndarray, " r"]:
-    """Shifts that a kernel reads along one axis, `(K,)`."""
+    """Returns the shifts that a kernel reads along one axis, `(K,)`."""
     if kernel_size < 1:
         raise UserError(f"kernel_size={kernel_size}: allowed is an integer from 1")
     return np.arange(kernel_size) - (kernel_size - 1) // 2
 
 
 def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Queries and keys `(K, n)` to read a kernel's weights from, and 0 where a shift exceeds the picture."""
+    """Returns queries and keys `(K, n)` to read a kernel's weights from, and 0 where a shift exceeds the picture."""
     shifts = kernel_axis(kernel_size)
     possible = np.clip(shifts, 1 - size, size - 1)
     lowest, highest = np.maximum(0, -possible), size - 1 - np.maximum(0, possible)
@@ -130,26 +130,26 @@ def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def in_window(kernel_size: int, size: int) -> Bool[np.ndarray, "i k"]:
-    """Whether key `k` lies in the window of query `i`, along one axis: `(i, k)`."""
+    """Returns whether key `k` lies in the window of query `i`, along one axis: `(i, k)`."""
     shifts = kernel_axis(kernel_size)
     shift = np.arange(size)[None, :] - np.arange(size)[:, None]
     return (shifts[0] <= shift) & (shift <= shifts[-1])
 
 
 def window_mask(kernel_size: int, grid: Grid) -> Bool[np.ndarray, "i j k l"]:
-    """Whether key `(k, l)` lies in the window of query `(i, j)`: `(i, j, k, l)`."""
+    """Returns whether key `(k, l)` lies in the window of query `(i, j)`: `(i, j, k, l)`."""
     rows, columns = (in_window(kernel_size, size) for size in grid)
     return rows[:, None, :, None] & columns[None, :, None, :]
 
 
 def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
-    """Every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
+    """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
     _, height, width, *_ = attention.shape
     return jnp.where(window_mask(kernel_size, (height, width))[None], attention, 0)
 
 
 def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Float[Array, "h i j k l"]:
-    """A convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
+    """Returns a convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
 
     Args:
       padding: "zeros", or "edge", which repeats the outermost pixels beyond the border.
@@ -159,7 +159,7 @@ def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Flo
 
 
 def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]:
-    """One where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`."""
+    """Returns one where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`."""
     keys = kernel_axis(kernel_size)[:, None] + np.arange(size)[None, :]
     if padding == "edge":
         keys = np.clip(keys, 0, size - 1)
@@ -167,7 +167,7 @@ def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"
 
 
 def mass_outside(attention: SharedAttention, kernel_size: int) -> Float[Array, " h"]:
-    """Attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
+    """Returns attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
     _, height, width, *_ = attention.shape
     rows, columns = interior(kernel_size, height), interior(kernel_size, width)
     outside = jnp.where(window_mask(kernel_size, (height, width))[None], 0, attention)
@@ -189,7 +189,7 @@ class OutputError(NamedTuple):
 def output_error(
     expected: Activations, actual: Activations, bias: Float[AnyArray, " d"], kernel_size: int
 ) -> OutputError:
-    """Relative error of a convolution's output `actual` against attention's `expected`, which share `bias`."""
+    """Returns the relative error of a convolution's output `actual` against attention's `expected`, with one `bias`."""
     rows, columns = (interior(kernel_size, size) for size in expected.shape[1:3])
 
     def relative(choose):

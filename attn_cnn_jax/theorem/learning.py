@@ -1,0 +1,140 @@
+"""Attention learns a convolution: one quadratic layer, from a random start, trained to be a random 3x3 convolution.
+
+The theorem says that nine heads can be a 3x3 convolution. Whether gradient descent gets there from random centres is
+another question. Teacher: a convolution with normal weights. Student: one layer of self-attention with the quadratic
+encoding, initialised as in the paper. Pictures are normal noise, new in every step, so that nothing but the
+convolution can be learned; loss and error are of interior queries, which no border touches.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.arrays import Activations, Arrays
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.encodings import Quadratic
+from attn_cnn_jax.models.variables import Skeleton, join, split
+
+SIZE = 12  # rows and columns of the pictures
+MARGIN = 3  # pixels from the border to the first query that counts
+CHANNELS = 8  # of input and output
+BATCH_SIZE = 32
+LEARNING_RATE = 0.02  # of Adam, to zero along a half cosine
+RECORDS = 100  # in the course of one training
+
+
+class Course(NamedTuple):
+    """A training from its first step to its last, `n` records.
+
+    Attributes:
+      step: `(n,)`, from 0.
+      error: `(n,)`, `|student - teacher| / |teacher|` on the pictures of that step, both without biases.
+      centre: `(n, h, 2)` pixels, row first.
+      spread: `(n, h)`, one over pixels.
+      layer: the student as it ended.
+      final_error: the same error on 256 other pictures, at the end.
+    """
+
+    step: np.ndarray
+    error: np.ndarray
+    centre: np.ndarray
+    spread: np.ndarray
+    layer: SelfAttention
+    final_error: float
+
+
+def random_kernel(seed: int, kernel_size: int = 3, channels: int = CHANNELS) -> Float[np.ndarray, "r t d o"]:
+    """Returns a kernel `(K, K, D, D)` of normal weights, whose output has variance 1 for inputs of variance 1."""
+    shape = kernel_size, kernel_size, channels, channels
+    kernel = np.random.default_rng(seed).normal(size=shape) / np.sqrt(kernel_size**2 * channels)
+    return kernel.astype(np.float32)
+
+
+def learn_convolution(
+    kernel: Float[np.ndarray, "r t d o"], num_heads: int, *, seed: int = 0, num_steps: int = 3000
+) -> Course:
+    """Trains a layer of attention to be a convolution; a function of its arguments alone.
+
+    Args:
+      kernel: of the teacher, `(K, K, D, D)`.
+      num_heads: `N_h` of the student.
+      seed: of its initial values and of the pictures.
+      num_steps: of Adam; rounded up to a multiple of `RECORDS`.
+    """
+    rngs = nnx.Rngs(seed)
+    size = kernel.shape[2]
+    student = SelfAttention(Quadratic(num_heads, rngs=rngs), num_heads=num_heads, hidden_size=size, rngs=rngs)
+    skeleton, parameters, _ = split(student)
+    steps = -(-num_steps // RECORDS)
+    teacher, key = jnp.asarray(kernel), jax.random.key(seed)
+    optimizer = optax.adam(lambda count: LEARNING_RATE * half_cosine(count, steps * RECORDS))
+    state, records = optimizer.init(parameters), []
+    for n in range(RECORDS):
+        before = parameters
+        numbers = n * steps + jnp.arange(steps)
+        parameters, state, errors = _train(skeleton, optimizer, teacher, key, parameters, state, numbers)
+        records.append((n * steps, errors[0], before))
+    final = float(relative_error(skeleton, parameters, teacher, pictures(jax.random.fold_in(key, 2**31), 256, size)))
+    records.append((steps * RECORDS, final, parameters))
+    layer = join(skeleton, parameters, {})
+    assert isinstance(layer, SelfAttention)
+    return Course(
+        np.array([step for step, _, _ in records]),
+        np.array([error for _, error, _ in records], np.float64),
+        np.array([at["position.centre"] for _, _, at in records]),
+        np.array([at["position.spread"] for _, _, at in records]),
+        layer,
+        final,
+    )
+
+
+def half_cosine(step: ArrayLike, num_steps: int) -> Float[Array, ""]:
+    """Returns the factor of the learning rate: 1 at first, 0 at the end."""
+    return (1 + jnp.cos(jnp.pi * jnp.asarray(step, jnp.float32) / num_steps)) / 2
+
+
+def pictures(key: Array, count: int, channels: int) -> Activations:
+    """Returns pictures of normal noise, `(b, SIZE, SIZE, d)`."""
+    return jax.random.normal(key, (count, SIZE, SIZE, channels))
+
+
+def interior_queries() -> list[tuple[int, int]]:
+    """Returns the query pixels that loss and error count."""
+    inner = range(MARGIN, SIZE - MARGIN)
+    return [(i, j) for i in inner for j in inner]
+
+
+def relative_error(
+    skeleton: Skeleton, parameters: Arrays, kernel: Float[Array, "r t d o"], x: Activations
+) -> Float[Array, ""]:
+    """Returns `|student - teacher| / |teacher|` over interior queries."""
+    layout = ("NHWC", "HWIO", "NHWC")
+    expected = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
+    difference = join(skeleton, parameters, {})(x) - expected
+    inner = slice(MARGIN, SIZE - MARGIN)
+    return jnp.linalg.norm(difference[:, inner, inner].ravel()) / jnp.linalg.norm(expected[:, inner, inner].ravel())
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _train(skeleton, optimizer, kernel, key, parameters, state, numbers):
+    def step(carry, number):
+        parameters, state = carry
+        x = pictures(jax.random.fold_in(key, number), BATCH_SIZE, kernel.shape[2])
+
+        def loss(parameters):
+            error = relative_error(skeleton, parameters, kernel, x)
+            return error**2, error
+
+        gradients, error = jax.grad(loss, has_aux=True)(parameters)
+        updates, state = optimizer.update(gradients, state, parameters)
+        return (optax.apply_updates(parameters, updates), state), error
+
+    (parameters, state), errors = jax.lax.scan(step, (parameters, state), numbers)
+    return parameters, state, errors

@@ -1,0 +1,120 @@
+"""Lemma 3 in numbers: how far the shifts of a kernel are from the span of a layer's attention maps.
+
+A head need not attend to one pixel alone. Stack the attention maps of query `q` as columns of `A_q` (pixels x heads),
+and the indicator vectors `e_(q + delta)` of a kernel's shifts as columns of `E_q` (pixels x shifts). The layer's output
+at `q` depends on `A_q` alone, the convolution's on `E_q` alone, so the layer expresses every convolution with these
+shifts only if the columns of `E_q` lie in the span of those of `A_q`. Two distances say how far they are:
+
+- `residuals`: query by query, `min_X |A_q X - E_q| / |E_q|` in the Frobenius norm. Zero is the paper's condition.
+- `mixing`: one `X` for all queries at once, as value maps are. `W^(h) = sum_delta X_(h, delta) W_delta` then makes the
+  layer the convolution with slices `W_delta`, up to its residual. This is what a layer can reach: at the border, where
+  softmax has fewer pixels, each query may be solvable with an `X` of its own, and the layer still is no convolution.
+
+A shift that leads out of the picture reads a zero there: its column is zero and costs nothing.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from attn_cnn_jax.arrays import AnyArray, Grid, SharedAttention
+from attn_cnn_jax.errors import UserError
+
+Queries = Sequence[tuple[int, int]]
+SINGULAR = 1e-7  # directions of the maps below this share of the largest are rounding of float32
+
+
+class Mixing(NamedTuple):
+    """The least-squares solution of `A_q X = E_q` for several queries at once.
+
+    Attributes:
+      weights: `X`, `(h, n)`: how much of each shift's slice the value map of each head takes.
+      residual: `|A X - E| / |E|` over all of these queries, in the Frobenius norm.
+    """
+
+    weights: Float[np.ndarray, "h n"]
+    residual: float
+
+
+def indicators(shifts: Int[np.ndarray, "n 2"], grid: Grid, query: tuple[int, int]) -> Float[np.ndarray, "pixels n"]:
+    """Returns `E_q`: one column per shift, with a one at pixel `q + delta`, or zeros where that lies outside.
+
+    Args:
+      shifts: in pixels, row first, such as `kernel_shifts((3, 3))`.
+      grid: rows and columns of pixels.
+      query: row and column of the query pixel.
+    """
+    keys = shifts + np.asarray(query)
+    inside = np.all((keys >= 0) & (keys < np.asarray(grid)), axis=1)
+    result = np.zeros((grid[0] * grid[1], len(shifts)))
+    pixels = np.ravel_multi_index(tuple(keys[inside].T), grid)
+    result[pixels, np.flatnonzero(inside)] = 1
+    return result
+
+
+def maps_of(attention: SharedAttention, query: tuple[int, int]) -> Float[np.ndarray, "pixels h"]:
+    """Returns `A_q`: one column per head, its attention from the query pixel, in float64."""
+    maps = np.asarray(attention[:, query[0], query[1]], np.float64)
+    return maps.reshape(len(maps), -1).T
+
+
+def residuals(
+    attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None
+) -> Float[np.ndarray, " q"]:
+    """Returns `min_X |A_q X - E_q| / |E_q|` of each query, from 0 (Lemma 3 holds there) to 1 (nothing is expressed).
+
+    Args:
+      attention: of one layer, `(h, i, j, k, l)`; of a layer that attends by content, to one picture.
+      shifts: of the kernel, in pixels, row first.
+      queries: the query pixels; None for all, row by row.
+    """
+    grid = attention.shape[1], attention.shape[2]
+    result = []
+    for query in _queries(queries, grid):
+        expected = indicators(shifts, grid, query)
+        basis = _basis(maps_of(attention, query))
+        missed = expected - basis @ (basis.T @ expected)
+        result.append(np.linalg.norm(missed) / max(np.linalg.norm(expected), 1e-300))
+    return np.array(result)
+
+
+def mixing(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None) -> Mixing:
+    """Returns the one `X` that solves `A_q X = E_q` best for all queries together, and what remains.
+
+    Args:
+      attention: of one layer, `(h, i, j, k, l)`.
+      shifts: of the kernel, in pixels, row first.
+      queries: the query pixels, such as those inside the picture; None for all.
+    """
+    grid = attention.shape[1], attention.shape[2]
+    pixels = _queries(queries, grid)
+    maps = np.concatenate([maps_of(attention, query) for query in pixels])
+    expected = np.concatenate([indicators(shifts, grid, query) for query in pixels])
+    weights = np.linalg.lstsq(maps, expected, rcond=SINGULAR)[0]
+    missed = np.linalg.norm(maps @ weights - expected)
+    return Mixing(weights, float(missed / max(np.linalg.norm(expected), 1e-300)))
+
+
+def value_maps(weights: Float[np.ndarray, "h n"], kernel: Float[AnyArray, "r t d o"]) -> Float[np.ndarray, "h d o"]:
+    """Returns `W^(h) = sum_delta X_(h, delta) W_delta`, the value maps with which heads express a convolution.
+
+    Args:
+      weights: `X`, as `mixing` returns it for the shifts of the kernel, row by row.
+      kernel: `(K_r, K_c, D_in, D_out)`.
+    """
+    slices = np.asarray(kernel, np.float64).reshape(-1, *kernel.shape[2:])
+    if len(slices) != weights.shape[1]:
+        raise UserError(f"a kernel with {len(slices)} entries: these weights are for {weights.shape[1]} shifts")
+    return np.einsum("hn,ndo->hdo", weights, slices)
+
+
+def _queries(queries: Queries | None, grid: Grid) -> Queries:
+    return list(np.ndindex(*grid)) if queries is None else queries
+
+
+def _basis(maps: Float[np.ndarray, "pixels h"]) -> Float[np.ndarray, "pixels rank"]:
+    """Returns an orthonormal basis of the columns; heads that attend alike count once."""
+    left, values, _ = np.linalg.svd(maps, full_matrices=False)
+    return left[:, values > SINGULAR * values[0]]
