@@ -1,10 +1,13 @@
 """Count parameters and FLOPs of configurations, beside the paper's Table 1.
 
-Without arguments: the four networks of Table 1, then the other files of configs/. One multiply-add is two FLOPs, and
-a count is per picture. The paper counts linear maps and convolutions; the full count adds attention itself.
+Without arguments: the four networks of Table 1, then the other files of configs/. A run directory counts as the network
+that it holds; where heads were pruned, a line says how many of which layers. One multiply-add is two FLOPs, and a count
+is per picture. The paper counts linear maps and convolutions; the full count adds attention itself.
 """
 
 import argparse
+from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -13,7 +16,11 @@ from tabulate import tabulate
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import Parser, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config
-from attn_cnn_jax.config import attention_config, complete, resnet_config
+from attn_cnn_jax.config import attention_config, complete, resnet_config, with_defaults
+from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.checkpoints import saved_config
+from attn_cnn_jax.runs.directory import read_config
 
 EXAMPLE = "quadratic --config.model.num_heads=4"
 HEADER = ("config", "parameters", "paper", "FLOPs: linear maps", "paper", "FLOPs: full count")
@@ -36,18 +43,40 @@ TABLE_1 = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name or file, such as configs/quadratic.py")
+    parser.add_argument("configs", nargs="*", metavar="CONFIG|RUN", help="name, file or run directory")
     take_overrides(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.overrides and not args.configs:
         return args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
-    configs = {name: load_config(name, args.overrides) for name in args.configs} or default_configs()
+    configs = {name: read(name, args.overrides) for name in args.configs} or default_configs()
     rows = [row(name, config) for name, config in configs.items()]
     align = ["left"] + ["right"] * (len(HEADER) - 1)
     print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
+    for name, config in configs.items():
+        if text := pruned_in_words(config):
+            print(f"{name}: {text}")
     return 0
+
+
+def read(name: str, overrides: list[str]) -> ConfigDict:
+    """Returns the configuration of a name or file, with overrides, or of a run as its newest checkpoint has it."""
+    saved = read_config(Path(name)) if Path(name).is_dir() else None
+    if saved is None:
+        return load_config(name, overrides)
+    if overrides:
+        raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
+    return saved_config(Path(name)) or with_defaults(saved)
+
+
+def pruned_in_words(config: ConfigDict) -> str:
+    """Returns how many heads of which layers were pruned; "" where none were."""
+    if not config.start.prune or not config.start.heads:
+        return ""
+    left, pruned = heads_by_layer(config.model), Counter(layer for layer, _ in config.start.heads)
+    layers = [f"{pruned[n]} of {count + pruned[n]} in layer {n}" for n, count in enumerate(left, 1) if pruned[n]]
+    return f"{sum(left)} heads, {sum(pruned.values())} pruned: {', '.join(layers)}"
 
 
 def default_configs() -> dict[str, ConfigDict]:

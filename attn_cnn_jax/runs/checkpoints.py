@@ -61,8 +61,9 @@ def open_checkpoints(
 ) -> ocp.CheckpointManager:
     """Opens the checkpoints of a run directory.
 
-    Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, and, where there is
-    a validation split, the one with the best validation accuracy; never chooses on test data.
+    Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, that of step 0 of a run that
+    started from another, and, where there is a validation split, the one with the best validation accuracy; never
+    chooses on test data.
     """
     policies: list[preservation_policy.PreservationPolicy] = []
     if config is not None:
@@ -70,6 +71,8 @@ def open_checkpoints(
         if config.checkpoint.keep_every_epochs:
             every = config.checkpoint.keep_every_epochs * steps_per_epoch
             policies.append(preservation_policy.EveryNSteps(every))
+        if config.get("start", {}).get("run"):
+            policies.append(preservation_policy.CustomSteps([0]))
         if config.dataset.num_validation:
             best = preservation_policy.BestN(
                 get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False

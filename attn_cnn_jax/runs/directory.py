@@ -1,9 +1,15 @@
-"""A run directory: held by one training at a time, with the configuration of its run in `config.json`."""
+"""A run directory: held by one training at a time, with the configuration of its run in `config.json`.
+
+Where a run starts from another, `config.json` states what it really has, such as the heads that pruning left, and
+`start.json` what changed: `given`, the values that the user gave in their place, and `pruned` or `reset`, the heads and
+why.
+"""
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import filelock
 from ml_collections import ConfigDict
@@ -15,6 +21,8 @@ from attn_cnn_jax.runs.seeds import seeds_of
 
 # Where the data lies is no part of an experiment: a run may move to another machine.
 MAY_CHANGE = ("dataset.data_dir",)
+MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
+START = "start.json"
 MOST_SHOWN = 5  # keys that differ, in a message
 
 
@@ -46,6 +54,7 @@ def locked(workdir: Path) -> Iterator[None]:
 def discard(workdir: Path) -> None:
     """Removes a run directory in which no run began, unless something else lies in it."""
     with contextlib.suppress(OSError):
+        (workdir / START).unlink(missing_ok=True)
         (workdir / ".lock").unlink()
         workdir.rmdir()
 
@@ -78,12 +87,57 @@ def read_config(workdir: Path) -> ConfigDict | None:
         raise UserError(f"{path} is damaged ({error}): restore it, or choose --workdir=DIR") from error
 
 
-def claim(workdir: Path, config: ConfigDict) -> None:
-    """Writes `config.json` unless it is there; UserError, see `check_same`, if it is another run's."""
-    before = read_config(workdir)
-    check_same(workdir, before, config)
-    if before is None:
+def read_given(workdir: Path) -> ConfigDict | None:
+    """Returns the configuration of the run in a directory as the user gave it, None where there is none.
+
+    Raises:
+      UserError: if a file is damaged.
+    """
+    config = read_config(workdir)
+    if config is None or not (workdir / START).exists():
+        return config
+    try:
+        with config.ignore_type():
+            config.update_from_flattened_dict(json.loads((workdir / START).read_text())["given"])
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(f"{workdir / START} is damaged ({error}): restore it, or choose --workdir=DIR") from error
+    return config
+
+
+def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None, heads: Sequence[dict] = ()) -> None:
+    """Writes `config.json` unless it is there; UserError, see `check_same`, if it is another run's.
+
+    Args:
+      workdir: the run directory.
+      config: of the run.
+      given: the configuration as the user gave it, where starting from another run changed it.
+      heads: those that were pruned or reset, for `start.json`.
+    """
+    given = config if given is None else given
+    before = read_given(workdir)
+    check_same(workdir, before, given)
+    if before is not None:
+        lengthen(workdir, config.train.num_epochs)
+        return
+    real, asked = (flatten(from_json(to_json(each))) for each in (config, given))
+    if changed := {key: value for key, value in asked.items() if real[key] != value}:
+        content: dict = {"given": changed}
+        content |= {"pruned" if config.start.prune else "reset": list(heads)} if heads else {}
+        write_atomically(workdir / START, json.dumps(content, indent=2))
+    write_atomically(workdir / "config.json", to_json(config))
+
+
+def lengthen(workdir: Path, num_epochs: int) -> None:
+    """Raises the number of epochs in `config.json`, where it is smaller."""
+    config = read_config(workdir)
+    if config is not None and is_larger(num_epochs, flatten(config).get("train.num_epochs")):
+        config.train.num_epochs = num_epochs
         write_atomically(workdir / "config.json", to_json(config))
+
+
+def is_larger(new: Any, old: Any) -> bool:
+    """Returns whether both are integers and the first is the larger one."""
+    return isinstance(new, int) and isinstance(old, int) and new > old
 
 
 def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict) -> None:
@@ -95,7 +149,8 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
       config: of the run that would train there.
 
     Raises:
-      UserError: with the keys that differ; or for a run of several seeds, which can only be read.
+      UserError: with the keys that differ, but for a number of epochs that was raised; or for a run of several seeds,
+        which can only be read.
     """
     if before is None:
         return
@@ -106,6 +161,7 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
         )
     old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
+    differing = [key for key in differing if key not in MAY_GROW or not is_larger(new.get(key), old.get(key))]
     if differing:
         changes = [f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing]
         if len(changes) > MOST_SHOWN:

@@ -48,7 +48,7 @@ def read_positions(workdir: Path | str, seed: int | None = None) -> list[dict]:
 def create_recorder(
     config: ConfigDict, skeleton: Skeleton, workdir: Path, after_step: int
 ) -> Callable[[int, float, Arrays], None]:
-    """Opens the positions of a run that goes on after `after_step` (0: a new run).
+    """Opens the positions of a run that goes on after `after_step` (-1: a new run).
 
     Args:
       config: the configuration of the run.
@@ -96,8 +96,10 @@ def positions_of_layers(config: ConfigDict, skeleton: Skeleton) -> Callable[[Arr
 
     def blocks(position: Arrays) -> Any:
         # Position scores read nothing but position parameters: the others need not leave the devices.
-        blank: dict[str, Any] = dict.fromkeys(names(skeleton.parameters), jax.ShapeDtypeStruct((), jnp.float32))
-        model: Any = join(skeleton, blank | position, {})
+        nothing: Any = jax.ShapeDtypeStruct((), jnp.float32)
+        blank: dict[str, Any] = dict.fromkeys(names(skeleton.parameters), nothing)
+        statistics: dict[str, Any] = dict.fromkeys(names(skeleton.statistics), nothing)
+        model: Any = join(skeleton, blank | position, statistics)
         return model.blocks
 
     @jax.jit

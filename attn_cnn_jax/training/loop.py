@@ -23,7 +23,8 @@ from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_m
 from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.plan import Plan, compiled, create_plan
-from attn_cnn_jax.training.reporter import DrawFigures, SilentReporter, create_reporter
+from attn_cnn_jax.training.reporter import NOTHING, DrawFigures, SilentReporter, create_reporter
+from attn_cnn_jax.training.start import Beginning, begin, heads_in_words
 from attn_cnn_jax.training.step import most_steps
 
 SECONDS_PER_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
@@ -68,8 +69,11 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
     check_counts(config, len(dataset.train.labels))
     with held(workdir, config) as claim:
-        plan, state = create_plan(config, workdir, mesh, dataset)
-        claim()  # only now: what cannot begin leaves no run directory behind
+        beginning = begin(config, workdir)
+        plan, state = create_plan(beginning, workdir, mesh, dataset)
+        claim(beginning)  # only now: what cannot begin leaves no run directory behind
+        if beginning.heads:
+            say(heads_in_words(beginning))
         with stop_requests() as stop:
             try:
                 train(plan, state, stop, draw_figures)
@@ -80,14 +84,14 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
 
 
 @contextlib.contextmanager
-def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[], None]]:
-    """Holds the run directory, on process 0; gives a function that writes the configuration there."""
+def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], None]]:
+    """Holds the run directory, on process 0; gives a function that writes there what the run begins with."""
     if not is_main():
-        yield lambda: None
+        yield lambda beginning: None
         return
     with directory.locked(workdir):
-        directory.check_same(workdir, directory.read_config(workdir), config)
-        yield functools.partial(directory.claim, workdir, config)
+        directory.check_same(workdir, directory.read_given(workdir), config)
+        yield lambda beginning: directory.claim(workdir, beginning.config, given=config, heads=beginning.heads)
 
 
 def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: DrawFigures | None = None) -> None:
@@ -99,17 +103,23 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
         if step >= total_steps:
             say(f"{plan.workdir} is already trained to the end (step {step}).")
             return
+        is_new = not ckpt.all_steps(checkpoints)
         reporter = create_reporter(
-            config, plan.workdir, plan.skeleton, after_step=step, total_steps=total_steps, draw_figures=draw_figures
+            config,
+            plan.workdir,
+            plan.skeleton,
+            after_step=NOTHING if is_new else step,
+            total_steps=total_steps,
+            draw_figures=draw_figures,
         )
         save = functools.partial(save_checkpoint, plan, checkpoints)
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         with contextlib.closing(reporter), jax.transfer_guard("disallow"):
             train_steps, seconds_per_step = compiled(plan, state), SECONDS_PER_DISPATCH
-            if step == 0:
+            if is_new:
                 reporter.positions(0, 0.0, state.parameters)
                 if config.start.run:  # from here on the run it started from is not needed
-                    save(0, state, window)
+                    save(0, state, window, record_evaluation(plan, reporter, 0, state).get("validation"))
             while step < total_steps:
                 count, stop_signal = agree(steps_ahead(plan, step, seconds_per_step), stop["signal"])
                 if stop_signal:
@@ -160,6 +170,12 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
             ckpt.set_aside(checkpoints, step)
             continue
         say(f"going on after step {step} of {plan.total_steps} in {plan.workdir}")
+        before, now = saved.train.num_epochs, plan.config.train.num_epochs
+        if before < now and step < plan.total_steps:
+            say(
+                f"config.train.num_epochs raised from {before} to {now}: from here on the learning rate is that of the "
+                f"longer run, {plan.learning_rate(step):.4g} in the next step"
+            )
         return state, Window(metrics)
     if ckpt.lie_aside(plan.workdir):
         raise UserError(

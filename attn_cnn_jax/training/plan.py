@@ -19,7 +19,7 @@ from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.evaluate import Evaluate, create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.start import begin, fixed_entries
+from attn_cnn_jax.training.start import Beginning, fixed_entries
 from attn_cnn_jax.training.step import create_train_steps, initial_state
 
 
@@ -57,19 +57,16 @@ class Plan(NamedTuple):
             return float(np.asarray(self.schedule(step)))
 
 
-def create_plan(config: ConfigDict, workdir: Path, mesh: Mesh, dataset: Dataset) -> tuple[Plan, TrainState]:
+def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Dataset) -> tuple[Plan, TrainState]:
     """Returns the plan of a run, and its state before the first step, on all devices.
 
     Args:
-      config: complete and valid.
-      workdir: the run directory; where it has a checkpoint, only the shapes of the state matter.
+      beginning: the network and its configuration, from `begin`.
+      workdir: the run directory.
       mesh: the devices that a batch is split over.
-      dataset: the data set that `config.dataset` names.
-
-    Raises:
-      UserError: if the network cannot start as `config.start` says, see start.py.
+      dataset: the data set that the configuration names.
     """
-    config, model = begin(config, workdir)
+    config, model, _ = beginning
     train_set, eval_sets = dataset.train, {"test": dataset.test}
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +19,8 @@ from attn_cnn_jax.models.variables import Arrays, Skeleton, join
 from attn_cnn_jax.runs.metrics import append, cut_back
 from attn_cnn_jax.runs.positions import create_recorder
 from attn_cnn_jax.training.distributed.agreement import is_main
+
+NOTHING = -1  # as the step that a run goes on after: none, all records are to be written again
 
 # Given configuration, step, network and run directory: pictures `(height, width, 3)` uint8 by name.
 DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
@@ -55,13 +58,14 @@ class Reporter(SilentReporter):
         total_steps: int,
         draw_figures: DrawFigures | None = None,
     ):
-        """Opens the files of a run that goes on after `after_step` (0: a new run).
+        """Opens the files of a run that goes on after `after_step`.
 
         Args:
           config: of the run; read are `model`, `train.batch_size` and `train.tensorboard`.
           workdir: the run directory.
           skeleton: of the network, see models/variables.py.
-          after_step: the number of finished steps; later records are removed, for the run writes them again.
+          after_step: the number of finished steps, NOTHING without a checkpoint; later records are removed, for the
+            run writes them again.
           total_steps: length of the run.
           draw_figures: draws what `figures` shows in TensorBoard; None for none.
         """
@@ -75,7 +79,7 @@ class Reporter(SilentReporter):
             from tensorboardX import SummaryWriter
 
             self._board = SummaryWriter(str(workdir), purge_step=after_step + 1)
-        self._terminal = Terminal(after_step, total_steps, config.train.batch_size)
+        self._terminal = Terminal(max(0, after_step), total_steps, config.train.batch_size)
 
     def record(self, record: dict) -> None:
         append(self._metrics, record)
@@ -111,6 +115,17 @@ def create_reporter(*arguments, **options) -> SilentReporter:
     return Reporter(*arguments, **options) if is_main() else SilentReporter()
 
 
+class Bar(tqdm):
+    """A bar whose time left is in days where it is long."""
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        values = dict(super().format_dict)
+        rate, elapsed = values["rate"], values["elapsed"]
+        rate = rate or ((self.n - self.initial) / elapsed if elapsed else None)
+        return values | {"left": clock((self.total - self.n) / rate) if rate else "?"}
+
+
 class Terminal:
     """A bar with rate and time left on a terminal; elsewhere one plain line per record."""
 
@@ -120,13 +135,14 @@ class Terminal:
         self._started = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
-            self._bar = tqdm(
+            self._bar = Bar(
                 total=total_steps * batch_size,
                 initial=step * batch_size,
                 unit=" pictures",
                 unit_scale=True,
                 dynamic_ncols=True,
                 mininterval=0.3,
+                bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]",
             )
 
     def advance(self, steps: int) -> None:
@@ -144,11 +160,11 @@ class Terminal:
                 self._bar.write(f"epoch {record['epoch']:.0f}: {text}")
             return
         step = record["step"]
-        done = max(1, step - self._first)
-        left = (time.monotonic() - self._started) / done * (self._total - step)
+        seconds = (time.monotonic() - self._started) / max(1, step - self._first) * (self._total - step)
+        left = f", {clock(seconds)} left" if step > self._first else ""
         rate = f", {record['images_per_second']:.0f} pictures/s" if "images_per_second" in record else ""
         print(
-            f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}, {clock(left)} left",
+            f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}{left}",
             flush=True,
         )
 
@@ -159,7 +175,10 @@ class Terminal:
 
 
 def clock(seconds: float) -> str:
-    """Returns a duration as text: `95 -> "1:35"`, `4000 -> "1:06:40"`."""
+    """Returns a duration as text: `95 -> "1:35"`, `4000 -> "1:06:40"`, `200_000 -> "2 days 8 h"`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        days, hours = divmod(hours + (minutes >= 30), 24)
+        return f"{days} day{'s' if days > 1 else ''} {hours} h"
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -8,12 +8,15 @@ before the first step: a run needs the one it started from only once.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
+from tabulate import tabulate
 
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import grid, heads_by_layer
@@ -29,33 +32,45 @@ from attn_cnn_jax.runs.seeds import seeds_of
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
-INITIAL = ("init", "init_values", "locality", "sharpness")
+INITIAL = ("init", "init_values", "locality", "sharpness", "centre_std", "spread_std")
+Reasons = Mapping[int, Mapping[int, str]]  # `Heads` with the reason of each
 MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "implementation", "dtype", *INITIAL)
 
 
-def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
+class Beginning(NamedTuple):
+    """What training begins with.
+
+    Attributes:
+      config: with `model.num_heads` and `start.heads` as pruning or resetting left them.
+      model: the network.
+      heads: those pruned or reset, one dictionary each: `layer` and `head` from 1, `reason`, and the encoding's
+        `measures`; empty where the run directory has a checkpoint.
+    """
+
+    config: ConfigDict
+    model: nnx.Module
+    heads: tuple[dict, ...] = ()
+
+
+def begin(config: ConfigDict, workdir: Path) -> Beginning:
     """Returns the network that training begins with, and the configuration that describes it.
 
     Args:
       config: complete and valid.
       workdir: the run directory; where it has a checkpoint, only the shape of the network matters.
 
-    Returns:
-      The configuration, with `model.num_heads` and `start.heads` as pruning or resetting left them, and the
-      network.
-
     Raises:
-      UserError: if the first run is not there, is of another kind, or would lose all heads of a layer.
+      UserError: if the first run is not there, is of another kind, would lose no head, or all heads of a layer.
     """
     seed = config.seed
     if not config.start.run and not config.start.kernel:
-        return config, create_model(config.model, rngs=nnx.Rngs(seed))
+        return Beginning(config, create_model(config.model, rngs=nnx.Rngs(seed)))
     saved = saved_config(workdir)
     if saved is not None:
-        saved.dataset.data_dir = config.dataset.data_dir
-        return saved, create_model(saved.model, rngs=nnx.Rngs(seed))
+        saved.dataset.data_dir, saved.train.num_epochs = config.dataset.data_dir, config.train.num_epochs
+        return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
     if config.start.kernel:
-        return config, create_from_kernel(config)
+        return Beginning(config, create_from_kernel(config))
     first = load_run(config.start.run, seed=seed if has_several_seeds(Path(config.start.run)) else None)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
@@ -63,10 +78,11 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     check_same_kind(config, first.config)
     parameters, statistics = split(first.model)[1:]
     if config.model.name == "resnet":
-        return config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics)
+        return Beginning(config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics))
     assert isinstance(first.model, AttentionClassifier)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
+    heads = described(first.model, chosen)
     if config.start.prune:
         check_some_left(counts, chosen)
         parameters = prune(first.model, chosen)
@@ -77,7 +93,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     fresh = create_model(config.model, rngs=nnx.Rngs(key))
     if config.start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return config, with_arrays(fresh, parameters, statistics)
+    return Beginning(config, with_arrays(fresh, parameters, statistics), heads)
 
 
 def has_several_seeds(workdir: Path) -> bool:
@@ -115,21 +131,48 @@ def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nn
     return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
 
 
-def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Heads:
+def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
     """Returns the heads to prune or reset: those that `config.start.heads` names, or else the degenerate ones."""
     if not (config.start.prune or config.start.reset):
         return {}
     if not config.start.heads:
-        return degenerate_heads(model, grid(config.model))
-    chosen: dict[int, set[int]] = {}
+        found = degenerate_heads(model, grid(config.model))
+        if not found:
+            key = "prune" if config.start.prune else "reset"
+            raise UserError(
+                f"config.start.{key}=True: no head of {config.start.run} is degenerate, so that nothing would change\n"
+                f"name heads in config.start.heads, or leave out config.start.{key}"
+            )
+        return found
+    chosen: dict[int, dict[int, str]] = {}
     for layer, head in config.start.heads:
         if layer > len(counts) or head > counts[layer - 1]:
             number = f", layer {layer} has {counts[layer - 1]} heads" if layer <= len(counts) else ""
             raise UserError(
                 f"config.start.heads has ({layer}, {head}): {config.start.run} has {len(counts)} layers{number}"
             )
-        chosen.setdefault(layer - 1, set()).add(head - 1)
+        chosen.setdefault(layer - 1, {})[head - 1] = "named in config.start.heads"
     return chosen
+
+
+def described(model: AttentionClassifier, chosen: Reasons) -> tuple[dict, ...]:
+    """Returns one dictionary per chosen head, see `Beginning.heads`; numbers that are not finite as text."""
+    rows = []
+    for layer, head in named(chosen):
+        measures = model.blocks[layer - 1].attention.position.measures()
+        values = {name: float(f"{array[head - 1]:.4g}") for name, array in measures.items()}
+        values = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+        rows.append({"layer": layer, "head": head, "reason": chosen[layer - 1][head - 1]} | values)
+    return tuple(rows)
+
+
+def heads_in_words(beginning: Beginning) -> str:
+    """Returns the pruned or reset heads as a table for the log; "" where there are none."""
+    if not beginning.heads:
+        return ""
+    start, heads = beginning.config.start, beginning.heads
+    table = tabulate(heads, headers="keys", tablefmt="plain")
+    return f"{len(heads)} heads of {start.run} {'pruned' if start.prune else 'reset'}:\n{table}"
 
 
 def named(heads: Heads) -> tuple[tuple[int, int], ...]:

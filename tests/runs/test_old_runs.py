@@ -228,7 +228,7 @@ def test_a_run_goes_on_from_the_same_seed_of_several(two_seeds, tmp_path):
     config = load_run(two_seeds).config
     config.start.run = str(two_seeds)
     for config.seed in (FIRST, SECOND):
-        _, model = start.begin(config, tmp_path)
+        _, model, _ = start.begin(config, tmp_path)
         ours, theirs = split(model)[1], split(load_run(two_seeds, seed=config.seed).model)[1]
         for name, array in theirs.items():
             np.testing.assert_array_equal(ours[name], array)

@@ -1,6 +1,7 @@
 """What process 0 writes and prints of a run, and that the others write nothing."""
 
 import contextlib
+import io
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import reporter as module
-from attn_cnn_jax.training.reporter import Terminal, clock, create_reporter
+from attn_cnn_jax.training.reporter import Bar, Terminal, clock, create_reporter
 
 
 def record(step, split="train"):
@@ -60,8 +61,16 @@ def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch,
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_bar_tells_the_time_left_in_days():
+    with io.StringIO() as screen, Bar(total=1000, file=screen, bar_format="{left}") as bar:
+        bar.n, bar.start_t = 10, bar.start_t - 20_000  # ten of a thousand in 20,000 s: 1,980,000 s are ahead
+        assert str(bar) == "22 days 22 h"
+
+
 def test_plain_lines_where_there_is_no_terminal(capsys):
     terminal = Terminal(0, 40, 10)
+    terminal.say(record(0, "test"))
+    assert capsys.readouterr().out == "epoch 0.00 step 0/40: test loss 0.0000 accuracy 50.00%\n"
     terminal.advance(10)
     terminal.say(record(10) | {"images_per_second": 12.0})
     terminal.close()
@@ -71,6 +80,8 @@ def test_plain_lines_where_there_is_no_terminal(capsys):
     assert err == ""
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (95, "1:35"), (4000, "1:06:40")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "0:05"), (95, "1:35"), (4000, "1:06:40"), (90_000, "1 day 1 h"), (13e6, "150 days 11 h")]
+)
 def test_clock(seconds, text):
     assert clock(seconds) == text

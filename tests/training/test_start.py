@@ -1,5 +1,7 @@
 """Runs that start from another run: pruned, reset, with parts fixed, resumed without the first run."""
 
+import json
+import re
 import shutil
 
 import jax
@@ -9,10 +11,13 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, complete, create_model
+from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import loop, start
 from attn_cnn_jax.training.optimizer import create_optimizer
@@ -65,12 +70,12 @@ def parameters(run):
     return split(run.model)[1]
 
 
-def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(first, data_dir, tmp_path):
+def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(first, data_dir, tmp_path, capsys):
     origin = tmp_path / "first"
     shutil.copytree(first, origin)
     config = small_config(data_dir, start__run=str(origin), start__prune=True)
     before = load_run(origin)
-    begun, network = start.begin(config, tmp_path / "pruned")
+    begun, network, _ = start.begin(config, tmp_path / "pruned")
     assert list(begun.model.num_heads) == [3, 2]
     assert list(begun.start.heads) == [(1, 2), (2, 1), (2, 4)]
     kept = [[0, 2, 3], [1, 2]]
@@ -80,11 +85,32 @@ def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(first
 
     once = config.copy_and_resolve_references()
     loop.run(once, tmp_path / "pruned")
+    said = capsys.readouterr().out
+    assert re.search(r"3 heads of .*first pruned:\n *layer +head +reason +largest eigenvalue +condition number", said)
+    assert re.search(r"1 +2 +a line: condition number 1600 > 1000 +1600 +1600\n", said)
+    assert re.search(r"2 +1 +uniform: largest eigenvalue 1.0e-06 < 1e-05 +1e-06 +1\n", said)
+    assert re.search(r"2 +4 +a line: condition number \S+ > 1000 +4 +\S+\n", said)
+    written = json.loads((tmp_path / "pruned" / "start.json").read_text())
+    assert [(row["layer"], row["head"]) for row in written["pruned"]] == [(1, 2), (2, 1), (2, 4)]
+    assert written["given"] == {"model.num_heads": 4, "start.heads": []}
+    assert directory.read_config(tmp_path / "pruned").model.num_heads == [3, 2]
+    assert main(["summary", str(tmp_path / "pruned")]) == 0
+    said = capsys.readouterr().out
+    assert "pruned: 5 heads, 3 pruned: 1 of 4 in layer 1, 2 of 4 in layer 2\n" in said
     after = load_run(tmp_path / "pruned")
     assert after.step == 6
     assert list(after.config.model.num_heads) == [3, 2]
     assert [len(layer) for layer in after.attention()] == [3, 2]
     assert [len(layer["centre"]) for layer in read_positions(tmp_path / "pruned")[0]["layers"]] == [3, 2]
+
+    # Step 0: what pruning left, before any training.
+    records = [record for record in read_metrics(tmp_path / "pruned" / "metrics.jsonl") if record["split"] == "test"]
+    assert [(record["step"], record["epoch"]) for record in records] == [(0, 0), (3, 1), (6, 2)]
+    test = sources.load("digits", data_dir).test
+    right = load_run(tmp_path / "pruned", step=0).predict(test.images).argmax(axis=1) == test.labels
+    assert records[0]["accuracy"] == pytest.approx(right.mean())
+    for name, array in split(network)[1].items():
+        np.testing.assert_array_equal(parameters(load_run(tmp_path / "pruned", step=0))[name], array)
 
     shutil.rmtree(origin)
     shutil.rmtree(tmp_path / "pruned" / "checkpoints" / "6")  # as if stopped in the second epoch
@@ -93,6 +119,32 @@ def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(first
     for name, array in parameters(after).items():
         np.testing.assert_array_equal(parameters(again)[name], array)
     assert [record["step"] for record in read_positions(tmp_path / "pruned")] == [0, 3, 6]
+    again = [record for record in read_metrics(tmp_path / "pruned" / "metrics.jsonl") if record["split"] == "test"]
+    assert again == records
+
+
+def test_a_run_that_prunes_or_resets_nothing_is_refused(first, data_dir, tmp_path):
+    pruned = small_config(data_dir, start__run=str(first), start__prune=True, train__num_epochs=1)
+    loop.run(pruned, tmp_path / "pruned")
+    for key in ("prune", "reset"):
+        config = small_config(data_dir, start__run=str(tmp_path / "pruned"), **{f"start__{key}": True})
+        with pytest.raises(UserError, match=f"start.{key}=True: no head of .*pruned is degenerate"):
+            loop.run(config, tmp_path / "again")
+        assert not (tmp_path / "again").exists()
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_again(first, data_dir, tmp_path):
+    """Then config.json states the heads that were left, and the command those that were given."""
+    config = small_config(data_dir, start__run=str(first), start__prune=True, train__num_epochs=1)
+    loop.run(config, tmp_path)
+    expected = read_metrics(tmp_path / "metrics.jsonl")
+    shutil.rmtree(tmp_path / "checkpoints")
+    loop.run(config, tmp_path)
+    strip = lambda records: [{k: v for k, v in r.items() if k != "images_per_second"} for r in records]  # noqa: E731
+    assert strip(read_metrics(tmp_path / "metrics.jsonl")) == strip(expected)
+    config = small_config(data_dir, start__run=str(first), start__prune=True, start__heads=((1, 2),))
+    with pytest.raises(UserError, match=r"start.heads \(\[\] there, \[\[1, 2\]\] here\)"):
+        loop.run(config, tmp_path)
 
 
 def test_reset_heads_start_again_and_only_they_move_where_the_rest_is_fixed(first, data_dir, tmp_path):
@@ -103,6 +155,15 @@ def test_reset_heads_start_again_and_only_they_move_where_the_rest_is_fixed(firs
     begun = split(start.begin(config, tmp_path)[1])[1]
     loop.run(config, tmp_path)
     after = parameters(load_run(tmp_path))
+    # Drawn as a new network's, which is the release's: N(0, 2^2), I + N(0, 0.01^2), uniform in +-1/sqrt(N_h D).
+    for layer, heads in DEGENERATE.items():
+        new = {name: begun[f"blocks.{layer}.attention.{name}"] for name in ("position.spread", "output.kernel")}
+        maps = np.concatenate([np.split(np.asarray(new["output.kernel"]), HEADS)[head] for head in heads])
+        bound = (HEADS * 8) ** -0.5
+        assert 0.95 * bound < np.abs(maps).max() <= bound
+        assert maps.std() == pytest.approx(bound / 3**0.5, rel=0.15)
+        for head in heads:
+            assert 0 < np.abs(np.asarray(new["position.spread"][head]) - np.eye(2)).max() < 0.05
     for layer in (0, 1):
         for part in ("position.centre", "position.spread", "output.kernel"):
             name = f"blocks.{layer}.attention.{part}"
@@ -130,8 +191,11 @@ def test_the_penalty_rounds_the_heads(first, data_dir, tmp_path):
 
 def test_heads_by_name_for_any_encoding(first, data_dir, tmp_path):
     config = small_config(data_dir, start__run=str(first), start__prune=True, start__heads=((2, 1), (2, 2), (2, 3)))
-    begun, _ = start.begin(config, tmp_path)
+    begun, _, heads = start.begin(config, tmp_path)
     assert list(begun.model.num_heads) == [4, 1]
+    assert [row["reason"] for row in heads] == ["named in config.start.heads"] * 3
+    for row, spread in zip(heads, parameters(load_run(first))["blocks.1.attention.position.spread"][:3], strict=True):
+        assert row["condition number"] == pytest.approx(np.linalg.cond(spread) ** 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +252,7 @@ def test_runs_of_versions_without_these_keys_still_load(data_dir, tmp_path):
 
 def test_a_damaged_newest_checkpoint_does_not_stop_a_pruned_run(first, data_dir, tmp_path):
     config = small_config(data_dir, start__run=str(first), start__prune=True)
-    begun, network = start.begin(config, tmp_path)
+    begun, network, _ = start.begin(config, tmp_path)
     _, state = initial_state(network, create_optimizer(config.optimizer, abs))
     with checkpoints.open_checkpoints(tmp_path, begun) as manager:
         for step in (0, 3):

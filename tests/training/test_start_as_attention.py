@@ -39,7 +39,7 @@ def test_a_resnet_goes_on_as_attention(tmp_path):
     save(tmp_path / "resnet", resnet(), original)
     config = resnet(layers="attention", sharpness=ALPHA)
     config.start.run = str(tmp_path / "resnet")
-    complete, model = begin(config, tmp_path / "attention")
+    complete, model, _ = begin(config, tmp_path / "attention")
     assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(model))
     np.testing.assert_allclose(model.blocks[0].conv1.attention.position.spread[...], np.sqrt(2 * ALPHA), rtol=1e-6)
 

@@ -209,6 +209,10 @@ class Encoding(nnx.Module):
             return {"term": term, "kind": "axes", "row": row[:, :, 0], "column": column[:, 0, :]}
         return {"term": term, "kind": "shifts", "table": table}
 
+    def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
+        """Returns what `degenerate_heads` judges by, one number per head, by name; empty where there is none."""
+        return {}
+
     def degenerate_heads(self, grid: Grid) -> dict[int, str]:
         """Heads that learned nothing, with the reason: by default those whose position attention is uniform.
 

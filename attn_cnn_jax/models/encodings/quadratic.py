@@ -95,6 +95,9 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
         self.centre[...] = jnp.asarray(centre, self.centre.dtype)
         self.spread[...] = jnp.full(len(centre), np.sqrt(2 * sharpness), self.spread.dtype)
 
+    def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
+        return {"spread": np.asarray(self.spread[...], np.float64)}
+
     @staticmethod
     def reason(spread: float | np.ndarray) -> str:
         """Returns "uniform" with the number where `s^2` is below the release's threshold."""

@@ -51,6 +51,12 @@ class GeneralizedQuadratic(CentredEncoding):
         spread = np.broadcast_to(np.sqrt(2 * sharpness) * np.eye(2), self.spread.shape)
         self.spread[...] = jnp.asarray(spread, self.spread.dtype)
 
+    def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
+        values = np.linalg.svd(np.asarray(self.spread[...], np.float64), compute_uv=False) ** 2
+        largest, smallest = values[:, 0], values[:, -1]
+        condition = np.divide(largest, smallest, out=np.full_like(largest, np.inf), where=smallest > 0)
+        return {"largest eigenvalue": largest, "condition number": condition}
+
     @staticmethod
     def reason(spread: Float[np.ndarray, "2 2"]) -> str:
         """Returns "uniform" or "a line", with the number, by the eigenvalues of `Sigma^-1` (release)."""
