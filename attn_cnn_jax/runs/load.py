@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Activations, Images
 from attn_cnn_jax.config import create_model, validate, with_defaults
+from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError, shortened
@@ -33,6 +34,23 @@ class Run(NamedTuple):
     step: int
     model: AttentionClassifier | ResNet  # in evaluation mode: called without a key
     seed: int | None = None  # which seed of a run of several (seeds.py); else None
+
+    def __repr__(self) -> str:
+        model = self.config.model
+        parameters = sum(array.size for array in split(self.model)[1].values())
+        kind = f"ResNet-{model.depth} of {model.layers}s" if isinstance(self.model, ResNet) else ""
+        if isinstance(self.model, AttentionClassifier):
+            counts = heads_by_layer(model)
+            heads = f"{counts[0]} heads each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} heads"
+            content = f" and content{', gated' if model.gate else ''}" if model.content else ""
+            layers = "1 layer" if len(counts) == 1 else f"{len(counts)} layers"
+            kind = f"{layers} of attention, {heads}; encoding {model.encoding}{content}"
+        shape = "x".join(map(str, model.image_shape))
+        return (
+            f"Run on {self.config.dataset.name} after step {self.step}, seed {self.seed or self.config.seed}\n"
+            f"  {kind}; {parameters:,} parameters, {model.dtype}\n"
+            f"  pictures {shape} uint8 -> {model.num_classes} classes"
+        )
 
     def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
         """Returns the class probabilities of pictures as the data set has them.
@@ -77,14 +95,17 @@ class Run(NamedTuple):
         return self._in_batches(attention, images, batch_size)
 
     def normalised(self, images: Images) -> Activations:
-        """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so."""
+        """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.
+
+        Works under `jax.jit` too: `jax.jit(lambda images: run.model(run.normalised(images))[0])` gives logits.
+        """
         expected = tuple(self.config.model.image_shape)
         allowed = (
             f"allowed is (B, H, W, {expected[2]}) uint8, "
             f"as in {self.config.dataset.name}, where H, W are {expected[0]}, {expected[1]}"
         )
         try:
-            images = np.asarray(images)
+            images = images if isinstance(images, jax.Array) else np.asarray(images)
         except (ValueError, TypeError) as error:
             raise UserError(f"images that make no array ({shortened(error)}): {allowed}") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != expected[2] or not images.size:

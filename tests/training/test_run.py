@@ -17,6 +17,7 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training.loop import run
 
@@ -125,6 +126,42 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(trained, con
     config.optimizer.learning_rate = 0.2
     with pytest.raises(UserError, match=r"optimizer.learning_rate \(0.1 there, 0.2 here\)"):
         run(config, trained)
+
+
+def test_a_run_is_given_more_epochs(config, tmp_path, capsys):
+    """With a constant learning rate it then is the run that had them from the start."""
+    config.optimizer.update({"schedule": "constant", "warmup_fraction": 0.0, "learning_rate": 0.05})
+    config.train.num_epochs = 2
+    run(config, tmp_path / "long")
+    config.train.num_epochs = 1
+    run(config, tmp_path / "short")
+    capsys.readouterr()
+    config.train.num_epochs = 2
+    run(config, tmp_path / "short")
+    said = capsys.readouterr().out
+    assert "num_epochs raised from 1 to 2: from here on the learning rate is that of the longer run, 0.05 in" in said
+    assert_same_parameters(tmp_path / "short", tmp_path / "long")
+    assert read_config(tmp_path / "short").train.num_epochs == 2
+    config.train.num_epochs = 1
+    with pytest.raises(UserError, match=r"train.num_epochs \(2 there, 1 here\)"):
+        run(config, tmp_path / "short")
+
+
+def test_a_run_prints_as_a_few_lines(trained):
+    assert repr(load_run(trained)) == (
+        f"Run on digits after step {3 * STEPS_PER_EPOCH}, seed 0\n"
+        "  1 layer of attention, 4 heads each; encoding quadratic; 1,918 parameters, float32\n"
+        "  pictures 8x8x1 uint8 -> 10 classes"
+    )
+
+
+def test_predictions_under_jit(trained):
+    restored = load_run(trained)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
+    logits = jax.jit(lambda images: restored.model(restored.normalised(images))[0])(images)
+    np.testing.assert_allclose(jax.nn.softmax(logits), restored.predict(images), rtol=1e-5)
+    with pytest.raises(UserError, match=r"allowed is \(B, H, W, 1\) uint8"):
+        jax.jit(restored.normalised)(images.astype(np.float32))
 
 
 def test_best_is_chosen_on_the_validation_split(config, tmp_path):
