@@ -20,6 +20,7 @@ from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.metrics import last_records
 from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
+from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
 from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.plan import Plan, compiled, create_plan
@@ -120,6 +121,7 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
                 reporter.positions(0, 0.0, state.parameters)
                 if config.start.run:  # from here on the run it started from is not needed
                     save(0, state, window, record_evaluation(plan, reporter, 0, state).get("validation"))
+            first, trained_seconds = step, 0.0
             while step < total_steps:
                 count, stop_signal = agree(steps_ahead(plan, step, seconds_per_step), stop["signal"])
                 if stop_signal:
@@ -139,9 +141,15 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
                 step, seconds_per_step = step + count, seconds / count
                 window = window.extended(results, count, seconds)
                 reporter.advance(count)
+                if trained_seconds < SECONDS_TO_ESTIMATE <= trained_seconds + seconds:
+                    per_step = (trained_seconds + seconds) / (step - first)
+                    hint(long_run(per_step * (total_steps - step), plan.mesh.devices.flat[0].platform))
+                trained_seconds += seconds
 
                 if step % config.train.log_every_steps == 0 or step == total_steps:
                     record_training(plan, reporter, step, window)
+                    steps, accuracy = len(window.metrics["accuracy"]), float(np.mean(window.metrics["accuracy"]))
+                    hint(not_learning(config, step, steps, total_steps, accuracy))
                     window = EMPTY
                 epoch, steps_into_epoch = divmod(step, plan.steps_per_epoch)
                 if steps_into_epoch:
@@ -154,6 +162,12 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
                     reporter.figures(step, state.parameters, state.statistics)
                 if plan.due(epoch, config.checkpoint.every_epochs):
                     save(step, state, window, accuracy.get("validation"))
+
+
+def hint(text: str) -> None:
+    """Prints a hint, where there is one."""
+    if text:
+        say(text)
 
 
 def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -> tuple[TrainState, Window]:
