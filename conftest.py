@@ -15,9 +15,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Before the package is imported. An int is a float, as in type hints.
-PURE = ["attn_cnn_jax.models.attention.scores", "attn_cnn_jax.models.attention.shifts"]
+ROOMS = ("config", "data", "models", "theorem", "runs", "training", "analysis", "page", "interop")
 install_import_hook(
-    ["attn_cnn_jax.config", "attn_cnn_jax.data", "attn_cnn_jax.theorem", *PURE],
+    [f"attn_cnn_jax.{room}" for room in ROOMS],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 

@@ -12,6 +12,8 @@ Letters, the same in every module, docstring and einsum:
 Shapes are written with them: `Float[Array, "b H W d"]`. The tests check every annotated shape (jaxtyping, beartype).
 """
 
+from typing import TYPE_CHECKING
+
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
@@ -33,4 +35,10 @@ Flag = Bool[Array, ""]
 Key = PRNGKeyArray
 Shape = tuple[int, ...]
 Grid = tuple[int, int]  # rows and columns of pixels
-Arrays = dict[str, jax.Array]  # by dotted name, such as `blocks.0.attention.position.centre`
+
+# By dotted name, such as `blocks.0.attention.position.centre`. On their way to and from files they are NumPy arrays,
+# and shapes alone where a network is described without being created.
+if TYPE_CHECKING:
+    Arrays = dict[str, jax.Array]
+else:
+    Arrays = dict[str, jax.Array | np.ndarray | jax.ShapeDtypeStruct]

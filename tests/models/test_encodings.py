@@ -11,7 +11,7 @@ from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from tests.support import numpy_attention as naive
 
-HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 4, 3
+HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 8, 3  # 8 channels: two frequencies of sinusoids per axis
 
 
 @pytest.fixture(autouse=True)

@@ -103,7 +103,7 @@ def loss(attention, gate, x):
 
 
 def test_gates_do_not_decay():
-    masks = decayed({"blocks.0.attention.gate": 0, "blocks.0.attention.output.kernel": 0})
+    masks = decayed(dict.fromkeys(("blocks.0.attention.gate", "blocks.0.attention.output.kernel"), jnp.zeros(2)))
     assert masks == {"blocks.0.attention.gate": False, "blocks.0.attention.output.kernel": True}
 
 

@@ -73,10 +73,10 @@ def test_blocks_and_chunks_divide_what_they_split():
     grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
     assert [blocked.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
     seen = []
-    x = jnp.arange(2 * 6 * 640, dtype=jnp.float32).reshape(6, 640, 2)
+    x = jnp.arange(2 * 6 * 640, dtype=jnp.float32).reshape(6, 20, 32, 2)
     y = factorised.in_chunks(lambda part: seen.append(part.shape) or 2 * part, x)
     chex.assert_trees_all_equal(y, 2 * x)
-    assert seen[-1] == (2, 640, 2)
+    assert seen[-1] == (2, 20, 32, 2)
 
 
 @pytest.mark.usefixtures("float64")

@@ -11,7 +11,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from scipy import stats
 
+from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.classifier import Block, space_to_depth
+from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.layers import dropout, linear, random_uint16
 
 KEY = jax.random.key(0)
@@ -43,6 +45,15 @@ def test_dropout_scale_keeps_the_mean_exactly(rate):
     y = np.asarray(dropout(KEY, jnp.ones((100, 100)), rate))
     kept = 2**16 - round(rate * 2**16)
     np.testing.assert_allclose(y[y != 0], 2**16 / kept, rtol=1e-7)
+
+
+def test_dropout_drops_as_many_of_the_2_to_the_16_values_as_the_rate_says():
+    """A rate of n / 2^16 drops the values 0 to n - 1 and keeps n itself."""
+    values = np.asarray(random_uint16(KEY, (50,)))
+    n = int(values[7])
+    y = np.asarray(dropout(KEY, jnp.ones(50), n / 2**16))
+    np.testing.assert_array_equal(y == 0, values < n)
+    assert y[7] != 0
 
 
 def test_dropout_draws_every_entry_on_its_own():
@@ -121,9 +132,11 @@ def test_space_to_depth_loses_nothing():
 
 def block(dtype="float32"):
     """A block of 16 channels without attention. (The other generator of random bits compiles faster.)"""
-    nothing = lambda x, key: jnp.zeros_like(x)  # noqa: E731
     rngs = nnx.Rngs(jax.random.key(0, impl="unsafe_rbg"))
-    return Block(nothing, hidden_size=16, intermediate_size=24, dtype=dtype, rngs=rngs)
+    layer = SelfAttention(Quadratic(1, rngs=rngs), num_heads=1, hidden_size=16, dtype=dtype, rngs=rngs)
+    made = Block(layer, hidden_size=16, intermediate_size=24, dtype=dtype, rngs=rngs)
+    made.attention = lambda x, key: jnp.zeros_like(x)
+    return made
 
 
 @pytest.mark.parametrize("name", ["attention_norm", "output_norm"])

@@ -2,8 +2,10 @@
 
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from orbax.checkpoint import CheckpointManager
 
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.runs import checkpoints as ckpt
@@ -37,7 +39,7 @@ def test_reads_beside_a_failed_one_end_silently(printed):
 
     for _ in range(2):
         with pytest.raises(ckpt.Damaged, match="cut short"):
-            ckpt.read_plain(SimpleNamespace(restore=restore, directory="run/checkpoints"), 3, "config")
+            ckpt.read_plain(Mock(CheckpointManager, restore=restore, directory="run/checkpoints"), 3, "config")
     report_all()
     assert printed == [OTHER, OTHERS_DROPPED]
 
