@@ -8,22 +8,27 @@ Axis letters: `k l` key row and column; what stands before them is kept.
 """
 
 import numpy as np
+from jaxtyping import Float
+
+from attn_cnn_jax.arrays import AnyArray
+
+Probabilities = Float[AnyArray, "... k l"]
 
 
-def normalised(probabilities: np.ndarray) -> np.ndarray:
+def normalised(probabilities: Probabilities) -> np.ndarray:
     """`(..., k, l)` in float64 that sums to one, without the rounding of float32 or bfloat16."""
     probabilities = np.asarray(probabilities, np.float64)
     return probabilities / probabilities.sum(axis=(-2, -1), keepdims=True)
 
 
-def centre_of_mass(probabilities: np.ndarray) -> np.ndarray:
+def centre_of_mass(probabilities: Probabilities) -> np.ndarray:
     """Mean key pixel: `(..., k, l) -> (..., 2)`, row first; subtract the query to have the mean shift."""
     probabilities = normalised(probabilities)
     rows, columns = (np.arange(size, dtype=np.float64) for size in probabilities.shape[-2:])
     return np.stack([probabilities.sum(axis=-1) @ rows, probabilities.sum(axis=-2) @ columns], axis=-1)
 
 
-def covariance(probabilities: np.ndarray) -> np.ndarray:
+def covariance(probabilities: Probabilities) -> np.ndarray:
     """Covariance of the key pixel: `(..., k, l) -> (..., 2, 2)` square pixels."""
     probabilities = normalised(probabilities)
     centre = centre_of_mass(probabilities)
@@ -35,21 +40,21 @@ def covariance(probabilities: np.ndarray) -> np.ndarray:
     return np.stack([np.stack([row_row, row_column], -1), np.stack([row_column, column_column], -1)], axis=-2)
 
 
-def entropy(probabilities: np.ndarray) -> np.ndarray | np.floating:
+def entropy(probabilities: Probabilities) -> np.ndarray | np.floating:
     """Entropy in nats: `(..., k, l) -> (...)`; 0 for one pixel, `log(H W)` for uniform attention."""
     probabilities = normalised(probabilities)
     logs = np.log(np.where(probabilities > 0, probabilities, 1.0))
     return -np.sum(probabilities * logs, axis=(-2, -1)) + 0.0
 
 
-def distance(probabilities: np.ndarray, query: tuple[int, int]) -> np.ndarray | np.floating:
+def distance(probabilities: Probabilities, query: tuple[int, int]) -> np.ndarray | np.floating:
     """Mean distance `E |key - query|` in pixels (the non-locality of a head): `(..., k, l) -> (...)`."""
     height, width = probabilities.shape[-2:]
     lengths = np.hypot(np.arange(height)[:, None] - query[0], np.arange(width)[None, :] - query[1])
     return np.einsum("...kl,kl->...", normalised(probabilities), lengths)
 
 
-def mass_at_centre(probabilities: np.ndarray) -> np.ndarray | np.floating:
+def mass_at_centre(probabilities: Probabilities) -> np.ndarray | np.floating:
     """Share of the attention in the pixel nearest to its centre of mass: `(..., k, l) -> (...)`."""
     probabilities = normalised(probabilities)
     nearest = np.floor(centre_of_mass(probabilities) + 0.5).astype(int)
@@ -58,7 +63,7 @@ def mass_at_centre(probabilities: np.ndarray) -> np.ndarray | np.floating:
     return np.take_along_axis(flat, index[..., None], axis=-1)[..., 0]
 
 
-def main_axes(covariances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def main_axes(covariances: Float[AnyArray, "... 2 2"]) -> tuple[np.ndarray, np.ndarray]:
     """Spread along the two main axes of covariances `(..., 2, 2)`.
 
     Returns:
@@ -69,7 +74,7 @@ def main_axes(covariances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(np.maximum(values[..., ::-1], 0)), vectors[..., :, 1]
 
 
-def covariance_of_spread(spread: np.ndarray) -> np.ndarray:
+def covariance_of_spread(spread: Float[AnyArray, "h ..."]) -> np.ndarray:
     """Covariance of a quadratic encoding's Gaussian, on a plane without borders.
 
     Args:
