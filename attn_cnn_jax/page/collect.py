@@ -21,6 +21,7 @@ from attn_cnn_jax.runs.load import Run
 
 MOST_HEADS = 1024
 MOST_PIXELS = 128 * 128  # that a query can attend to, in the browser
+MOST_SIDE = 512  # pixels; what is computed for the columns of a row grows as their square
 MOST_CONTENT_PIXELS = 32 * 32  # where every pair of pixels is stored
 MOST_VALUES = 4_000_000  # that the browser computes when the query moves
 
@@ -42,6 +43,8 @@ def check(run: Run, size: tuple[int, int]) -> None:
     if pixels > most:
         kind = "attention that depends on content" if content else "attention"
         raise UserError(f"{kind} over {pixels} pixels: a page shows at most {most}; choose a smaller --size")
+    if max(size) > (side := MOST_SIDE * model.downsample):
+        raise UserError(f"a side of {max(size)} pixels: a page shows at most {side}; choose a smaller --size")
     if heads * pixels > MOST_VALUES:
         raise UserError(f"{heads} heads over {pixels} pixels are too much for a page; choose a smaller --size")
 

@@ -89,6 +89,7 @@ def test_content_pictures_are_left_out_beyond_the_size(viewer, tmp_path, capsys)
         ("quadratic", ["--images", "-1"], "has 9 pictures"),
         ("quadratic", ["--image", "nowhere.png"], "there is no file nowhere.png"),
         ("quadratic", ["--size", "9x9"], "multiples of 2"),
+        ("quadratic", ["--size", "2x32768"], "a side of 32768 pixels: a page shows at most 1024"),
         ("learned", ["--size", "40x40"], "learned relative positions reach"),
         ("absolute_learned", ["--size", "4x4"], "learned absolute positions are for"),
         ("learned_content", ["--images", "0"], "depends on content"),
