@@ -121,3 +121,11 @@ def seeds(text: str) -> list[int]:
     if not found or len(set(found)) < len(found) or min(found) < 0:
         raise ValueError
     return found
+
+
+def address(text: str) -> str:
+    """`HOST:PORT`, or `[IPV6]:PORT`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is HOST:PORT, such as 10.0.0.1:1234")
+    return text

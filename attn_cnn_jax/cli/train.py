@@ -16,14 +16,15 @@ import numpy as np
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
-from attn_cnn_jax.cli.arguments import Parser, seeds, take_overrides
+from attn_cnn_jax.cli.arguments import Parser, address, seeds, take_overrides
 from attn_cnn_jax.cli.configs import find_config, known_configs, load_config
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import schema_of
 from attn_cnn_jax.config.fields import Field
-from attn_cnn_jax.errors import UserError, command_line
+from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.distributed.agreement import Interrupted, say
+from attn_cnn_jax.training.distributed.connection import connect
 from attn_cnn_jax.training.distributed.lost_peer import HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT, fails_with_the_others
 
 EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
@@ -44,7 +45,8 @@ def add_arguments(parser: Parser) -> None:
     limit = HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT
     help_of_multihost = f"this is one of several processes of a run; if one is lost, the others end within {limit} s"
     group.add_argument("--multihost", action="store_true", help=help_of_multihost)
-    group.add_argument("--coordinator-address", metavar="HOST:PORT", help="of process 0, if JAX does not detect it")
+    help_of_address = "of process 0, which listens there, if JAX does not detect it"
+    group.add_argument("--coordinator-address", type=address, metavar="HOST:PORT", help=help_of_address)
     group.add_argument("--num-processes", type=int, metavar="N", help="if JAX does not detect it")
     group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0")
     parser.usage = "%(prog)s --config=NAME|FILE [--workdir=DIR] [--seeds=0-4] [--config.KEY=VALUE ...]"
@@ -57,13 +59,16 @@ def run(args: argparse.Namespace) -> int:
         return args.refuse(f"--config is missing: name one of {', '.join(known_configs())}, or a file")
     if args.seeds and any(word.lstrip("-").startswith("config.seed") for word in args.overrides):
         return args.refuse("--seeds sets config.seed: leave out --config.seed")
+    of_several = ("coordinator_address", "num_processes", "process_id")
+    if (given := [name for name in of_several if getattr(args, name) is not None]) and not args.multihost:
+        return args.refuse(f"--{given[0].replace('_', '-')} is for one of several processes: add --multihost")
     config = load_config(args.config, args.overrides)
     workdir = args.workdir or Path("runs") / find_config(args.config.split(":")[0]).stem
     use_compilation_cache()
     try:
         with fails_with_the_others() if args.multihost else nullcontext():
             if args.multihost:
-                connect(args)
+                connect(args.coordinator_address, args.num_processes, args.process_id)
             if args.seeds:
                 train_seeds(config, workdir, args.seeds)
             else:
@@ -117,21 +122,6 @@ def use_compilation_cache() -> None:
             cache = os.path.expanduser("~/.cache")
         if os.path.isabs(cache):  # the home folder is known
             jax.config.update("jax_compilation_cache_dir", os.path.join(cache, "attn_cnn_jax"))
-
-
-def connect(args: argparse.Namespace) -> None:
-    """Joins the other processes of the run (JAX's distributed runtime)."""
-    try:
-        jax.distributed.initialize(
-            args.coordinator_address,
-            args.num_processes,
-            args.process_id,
-            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"--multihost: {error}\ngive --coordinator-address=HOST:PORT --num-processes=N --process-id=I"
-        ) from error
 
 
 def keys_in_words() -> str:

@@ -20,6 +20,13 @@ from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.metrics import last_records
 from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
+from attn_cnn_jax.training.distributed.comparison import (
+    check_same,
+    check_same_devices,
+    check_shared,
+    everyone,
+    settings,
+)
 from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
 from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
 from attn_cnn_jax.training.mesh import data_mesh, place
@@ -65,13 +72,17 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
     config, workdir, mesh = complete(config), Path(workdir), data_mesh()
+    check_same_devices(jax.devices())
+    check_same(settings(config))
     check_devices(config, mesh.size)
     check_memory(config)
     dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
     check_counts(config, len(dataset.train.labels))
     with held(workdir, config) as claim:
+        check_shared(workdir)
         beginning = begin(config, workdir)
         plan, state = create_plan(beginning, workdir, mesh, dataset)
+        check_same_begin(dataset, state)
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
         if beginning.heads:
             say(heads_in_words(beginning))
@@ -82,6 +93,15 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
                 reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
         return last_records(workdir)
+
+
+def check_same_begin(dataset: sources.Dataset, state: TrainState) -> None:
+    """UserError, on all processes, unless they have the same data and begin with the same parameters."""
+    if jax.process_count() > 1:
+        parameters = ckpt.checksum(state.parameters)
+        check_same(
+            {"the data (its fingerprint)": sources.fingerprint(dataset), "the parameters at the start": parameters}
+        )
 
 
 @contextlib.contextmanager
@@ -171,17 +191,24 @@ def hint(text: str) -> None:
 
 
 def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -> tuple[TrainState, Window]:
-    """Returns the state of the newest intact checkpoint and its window; without a checkpoint, the state given."""
-    for step in ckpt.all_steps(checkpoints):
+    """Returns the state of the newest intact checkpoint and its window; without a checkpoint, the state given.
+
+    All processes read the same one: a checkpoint that one of them finds damaged counts as damaged.
+    """
+    for step in everyone(ckpt.all_steps(checkpoints))[0]:
+        damage, saved, metrics = "", plan.config, {}
         try:
             saved = ConfigDict(ckpt.read_plain(checkpoints, step, "config"))
             directory.check_same(f"the checkpoint of step {step} in {plan.workdir}", saved, plan.config)
             state, metrics = ckpt.restore(checkpoints, step, state)
         except ckpt.Damaged as error:
-            if jax.process_count() > 1:
-                raise
-            say(f"skipping: {error}")
-            ckpt.set_aside(checkpoints, step)
+            damage = str(error)
+        if any(found := everyone(damage)):
+            say(f"skipping: {next(filter(None, found))}")
+            if is_main():
+                ckpt.set_aside(checkpoints, step)
+            everyone("it is moved")
+            checkpoints.reload()
             continue
         say(f"going on after step {step} of {plan.total_steps} in {plan.workdir}")
         before, now = saved.train.num_epochs, plan.config.train.num_epochs

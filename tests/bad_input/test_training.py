@@ -1,6 +1,7 @@
 """What train.py refuses: flags, config files, every configuration value, combinations, folders."""
 
 import io
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,11 @@ FLAGS = [
     ((DIGITS, "--nonsense"), 2, "nonsense"),
     ((DIGITS, "junk"), 2, "unrecognized arguments: junk"),
     ((DIGITS, "--num_processes=many"), 2, "--num-processes: invalid int value: 'many'"),
+    ((DIGITS, "--multihost", "--coordinator-address=foo"), 2, "'foo': allowed is HOST:PORT"),
+    ((DIGITS, "--multihost", "--coordinator-address=:1"), 2, "':1': allowed is HOST:PORT"),
+    ((DIGITS, "--multihost", "--coordinator-address=h:99999"), 2, "'h:99999': allowed is HOST:PORT"),
+    ((DIGITS, "--process-id=1"), 2, "--process-id is for one of several processes: add --multihost"),
+    ((DIGITS, "--coordinator-address=h:1"), 2, "--coordinator-address is for one of several processes"),
     ((DIGITS, "--config.model.content", "False"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.model.content", "--config.seed=-1"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.seed", "3"), 1, "config.seed has no value"),
@@ -56,6 +62,13 @@ FLAGS = [
 @pytest.mark.parametrize(("argv", "status", "message"), FLAGS, ids=[" ".join(a).replace(DIGITS, "") for a, *_ in FLAGS])
 def test_flags(train, refused, argv, status, message):
     refused(lambda: train(*argv), message, status)
+
+
+def test_a_port_that_is_taken(train, refused):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        flags = ("--multihost", f"--coordinator-address={address}", "--num-processes=2", "--process-id=0")
+        refused(lambda: train(DIGITS, *flags), f"{address}: process 0 cannot listen there: Address already in use")
 
 
 FILES = {

@@ -58,12 +58,14 @@ def write_error(message: str) -> None:
 
 
 @contextmanager
-def said_abort() -> Iterator[None]:
-    """Exits with a line instead of SIGABRT, which JAX's runtime raises in a thread that Python has no hold of."""
+def said_abort(
+    message: str = f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}",
+) -> Iterator[None]:
+    """Exits with this message instead of SIGABRT, which JAX's runtime raises in a thread that Python has no hold of."""
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def leave_at_once(number):
-        write_error(f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}")
+        write_error(message)
         os._exit(1)
 
     libc = ctypes.CDLL(None)
