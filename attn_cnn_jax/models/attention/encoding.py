@@ -213,6 +213,19 @@ class Encoding(nnx.Module):
         """Returns what `degenerate_heads` judges by, one number per head, by name; empty where there is none."""
         return {}
 
+    def page_content(self, grid: Grid) -> dict[str, Any] | None:
+        """What the page computes content scores from, in the browser.
+
+        Returns:
+          None where there are none, or where the page cannot compute them: it then stores them with each picture. Else
+          `add`: `(H, W, D)`, added to the activations before both maps, or None; `query` and `key`: `kernel`
+          `(D, h D_h)` and `bias` or None, each None where no term reads it; and `terms`, by name. A term has a `kind`:
+          "product": `q . k / sqrt(D_h)`; "shifts": `q . (row[delta_row] + column[delta_column])`, with `row`
+          `(h, 2 H - 1, D_h)` and `column` `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with
+          `bias` `(h, D_h)`.
+        """
+        return None
+
     def degenerate_heads(self, grid: Grid) -> dict[int, str]:
         """Heads that learned nothing, with the reason: by default those whose position attention is uniform.
 

@@ -138,11 +138,14 @@ class SelfAttention(nnx.Module):
             num_heads=self.num_heads,
         )
 
+    def readers(self) -> list[Encoding]:
+        """Encodings that read the picture: the layer's own, the content that is added, both or none."""
+        readers = [self.position] if self.position.depends_on_content else []
+        return readers + ([] if self.content is None else [self.content])
+
     def project(self, x: Float[Array, "b H W d"]) -> list[tuple[Encoding, Projections]]:
         """Encodings that read the picture, each with its queries and keys of `x`."""
-        readers = [self.position] if self.position.depends_on_content else []
-        readers += [] if self.content is None else [self.content]
-        return [(reader, reader.project(x)) for reader in readers]
+        return [(reader, reader.project(x)) for reader in self.readers()]
 
     def position_terms(
         self, height: int, width: int, query_rows: Int[Array, " i"] | None = None

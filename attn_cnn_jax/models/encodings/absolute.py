@@ -13,7 +13,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections, Sizes
-from attn_cnn_jax.models.encodings.content import Content, content_multiply_adds
+from attn_cnn_jax.models.encodings.content import Content, content_multiply_adds, page_map
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -63,6 +63,15 @@ class Absolute(Content):
                 "create the model with this config.model.image_shape, or use a quadratic encoding (any size)"
             )
         return self.position[...].astype(x.dtype)[None]
+
+    def page_content(self, grid: Grid) -> dict[str, Any] | None:
+        pixels = jnp.zeros((1, *grid, self.query.in_features), at_least_float32(self.query.dtype))
+        maps = {"query": page_map(self.query), "key": page_map(self.key)}
+        return {
+            "add": self.position_vectors(pixels)[0],
+            **maps,
+            "terms": {"content_and_position": {"kind": "product"}},
+        }
 
     @classmethod
     def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:

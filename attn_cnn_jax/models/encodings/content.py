@@ -1,14 +1,17 @@
 """Content scores, which "learned + content" adds to positions."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections
-from attn_cnn_jax.models.layers import linear
+from attn_cnn_jax.models.layers import Linear, linear
 
 
 class Content(Encoding):
@@ -50,10 +53,21 @@ class Content(Encoding):
         assert projections.key is not None
         return {"content": content_scores(projections.queries(query_rows), projections.key)}
 
+    def page_content(self, grid: Grid) -> dict[str, Any] | None:
+        maps = {"query": page_map(self.query), "key": page_map(self.key)}
+        return {"add": None, **maps, "terms": {"content": {"kind": "product"}}}
+
 
 def content_multiply_adds(grid: tuple[int, int], hidden_size: int, head_size: int) -> MultiplyAdds:
     """Multiply-adds of one head: its query and key maps, and `q . k` for all pairs of pixels."""
     return MultiplyAdds(maps=2 * hidden_size * head_size, content=(grid[0] * grid[1]) ** 2 * head_size)
+
+
+def page_map(layer: Linear | None) -> dict[str, Any] | None:
+    """Kernel and bias of a linear map, as `Encoding.page_content` has them."""
+    if layer is None:
+        return None
+    return {"kernel": layer.kernel[...], "bias": None if layer.bias is None else layer.bias[...]}
 
 
 def split_heads(x: Float[Array, "b i j f"], num_heads: int) -> Float[Array, "b h i j c"]:

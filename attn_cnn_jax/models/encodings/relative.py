@@ -9,10 +9,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Option, Projections, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
-from attn_cnn_jax.models.encodings.content import content_scores, split_heads
+from attn_cnn_jax.models.encodings.content import content_scores, page_map, split_heads
 from attn_cnn_jax.models.encodings.learned import RelativeTables, num_shifts
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
@@ -159,6 +160,25 @@ class Relative(Encoding):
             by_key = jnp.einsum("hc,bhklc->bhkl", bias, key, preferred_element_type=dtype)
             terms["position_content"] = by_key[:, :, None, None] * self.head_size**-0.5
         return terms
+
+    def page_content(self, grid: Grid) -> dict[str, Any] | None:
+        if not self.depends_on_content:
+            return None
+        terms: dict[str, Any] = {}
+        if "content_content" in self.terms:
+            terms["content_content"] = {"kind": "product"}
+        if "content_position" in self.terms:
+            row, column = self.position_keys(*self.reach())
+            rows, columns = (slice(size - n, size + n - 1) for size, n in zip(self.reach(), grid, strict=True))
+            terms["content_position"] = {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]}
+        if self.content_bias is not None:
+            terms["position_content"] = {"kind": "keys", "bias": self.content_bias[...] * self.head_size**-0.5}
+        return {"add": None, "query": page_map(self.query), "key": page_map(self.key), "terms": terms}
+
+    def reach(self) -> Grid:
+        """Rows and columns of the largest picture that the tables reach across."""
+        assert self.tables is not None
+        return (self.tables.row.shape[0] + 1) // 2, (self.tables.column.shape[0] + 1) // 2
 
     @classmethod
     def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
