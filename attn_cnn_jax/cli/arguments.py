@@ -76,6 +76,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """`RUN`, `--step`, `--seed` and `--data-dir`, for a subcommand that reads a network back."""
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory, as training leaves it")
     add_step(parser)
+    add_data_dir(parser)
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """`--data-dir`: where the data set is."""
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
 
 

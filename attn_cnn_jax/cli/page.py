@@ -1,20 +1,24 @@
 """Write an interactive page of what every head attends to.
 
 One HTML file that needs no server: point at a pixel, and see what every head of every layer attends to from there.
-Where attention depends on content, it is stored for each picture.
+The network itself runs in the page: draw or bring a picture, switch heads off, move them. Networks of more than 3
+million parameters do not; their attention, where it depends on content, is stored with each picture.
+Two runs, or one run twice, are shown side by side, with one query pixel.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import add_run, positive
+from attn_cnn_jax.cli.arguments import add_data_dir, add_step, positive
+from attn_cnn_jax.data.sources import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
-from attn_cnn_jax.page.collect import page_data, picture_entries
-from attn_cnn_jax.page.render import as_script_text, render, write
+from attn_cnn_jax.page.build import MEGABYTES, Page, build
+from attn_cnn_jax.page.collect import check
+from attn_cnn_jax.page.network import MOST_PARAMETERS
+from attn_cnn_jax.page.render import render_pair, write
 from attn_cnn_jax.runs.load import Run, load_run
 
 EXAMPLE = "runs/digits --out=page.html"
@@ -22,70 +26,78 @@ IMAGES = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser)
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="+", help="run directory; two are shown side by side")
+    add_step(parser)
+    add_data_dir(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--images", type=int, default=IMAGES, metavar="N", help=f"number of test pictures ({IMAGES})")
     which.add_argument("--image", nargs="+", metavar="FILE", help="your own pictures, cropped and resized to fit")
     parser.add_argument("--size", type=size, metavar="HxW", help="picture size in pixels; that of training by default")
-    parser.add_argument("--megabytes", type=positive, default=5.0, metavar="X", help="largest size of the page (5)")
+    most = f"largest size of a run's page without weights ({MEGABYTES:g})"
+    parser.add_argument("--megabytes", type=positive, default=MEGABYTES, metavar="X", help=most)
+    most = f"parameters of the largest network that runs in the page ({MOST_PARAMETERS})"
+    parser.add_argument("--parameters", type=int, default=MOST_PARAMETERS, metavar="N", help=most)
 
 
 def run(args: argparse.Namespace) -> int:
-    build(args)
+    if len(args.run) > 2:
+        raise UserError(f"{len(args.run)} runs: a page shows one run, or two side by side")
+    pages = [page_of(args, workdir) for workdir in args.run]
+    html = pages[0].html if len(pages) == 1 else render_pair([page.html for page in pages])
+    out = args.out or args.run[0] / ("viewer.html" if len(pages) == 1 else "compare.html")
+    write(out, html)
+    print(f"{out}: {', '.join(f'{page.pictures} pictures' for page in pages)}, {len(html.encode()) / 1e6:.2f} MB")
+    for workdir, page in zip(args.run, pages, strict=True):
+        if page.reason:
+            print(f"{workdir}: the page shows attention, and does not run the network: {page.reason}.")
     return 0
 
 
-def build(arguments: argparse.Namespace) -> None:
-    """Collects the data, writes the page, and prints what was written and what was left out."""
-    run = load_run(arguments.run, arguments.step, arguments.seed)
+def page_of(arguments: argparse.Namespace, workdir: Path) -> Page:
+    """Returns the page of one run, and prints how many pictures were left out."""
+    run = load_run(workdir, arguments.step, arguments.seed)
     shape = tuple(run.config.model.image_shape)
     size = arguments.size or shape[:2]
-    title = f"What the heads of {arguments.run.resolve().name} attend to"
-    data = page_data(run, size, title=title, workdir=arguments.run)
-    pictures, class_names = choose_pictures(run, arguments, (*size, shape[2]))
-    if run.model.depends_on_content and not pictures:
-        raise UserError("this network's attention depends on content: give it pictures, --images 1 or more")
-    data["pictures"] = those_that_fit(data, picture_entries(run, pictures, class_names), arguments.megabytes)
-    if len(data["pictures"]) < len(pictures):
+    check(run, size)
+    pictures, dataset = choose_pictures(run, arguments, (*size, shape[2]))
+    page = build(
+        run,
+        pictures,
+        dataset,
+        size,
+        title=f"What the heads of {workdir.resolve().name} attend to",
+        workdir=workdir,
+        megabytes=arguments.megabytes,
+        most_parameters=arguments.parameters,
+    )
+    if page.pictures < len(pictures):
         print(
-            f"{len(data['pictures'])} of {len(pictures)} pictures fit into {arguments.megabytes:g} MB: this network's "
+            f"{page.pictures} of {len(pictures)} pictures fit into {arguments.megabytes:g} MB: this network's "
             "attention depends on content,\nwhich is stored with every picture; --megabytes allows more",
             file=sys.stderr,
         )
-    out = arguments.out or arguments.run / "viewer.html"
-    html = render(data)
-    write(out, html)
-    print(f"{out}: {len(data['pictures'])} pictures, {len(html.encode()) / 1e6:.2f} MB")
-
-
-def those_that_fit(data: dict, entries: Iterator[dict], megabytes: float) -> list[dict]:
-    """Returns the first pictures with which the page stays below a size; UserError if not even one does."""
-    room, chosen = megabytes * 1e6 - len(render(data)), []
-    for entry in entries:
-        room -= len(as_script_text(entry))
-        if room < 0 and not chosen:
-            raise UserError(
-                f"a page with one picture has {megabytes - room / 1e6:.1f} MB: choose --megabytes above that"
-            )
-        if room < 0:
-            break
-        chosen.append(entry)
-    return chosen
+    return page
 
 
 def choose_pictures(
     run: Run, arguments: argparse.Namespace, shape: tuple[int, int, int]
-) -> tuple[list[sources.Picture], tuple[str, ...]]:
-    """Returns the pictures that the command line asks for, and the class names, none where they are unknown."""
+) -> tuple[list[sources.Picture], Dataset | None]:
+    """Returns the pictures that the command line asks for, and the data set, None where it is not needed and not there.
+
+    Args:
+      run: the run.
+      arguments: of the command line.
+      shape: (H, W, C) of the pictures.
+    """
     own = [sources.from_file(path, shape) for path in arguments.image or ()]
     try:
         dataset = sources.load_dataset(run.config, arguments.data_dir)
     except UserError as error:
         if own or arguments.images == 0:
-            return own, ()
+            return own, None
         raise UserError(f"{error} Or give your own pictures with --image FILE ...") from error
-    return own or sources.from_dataset(dataset, arguments.images, shape[:2]), dataset.class_names
+    return own or sources.from_dataset(dataset, arguments.images, shape[:2]), dataset
 
 
 def size(text: str) -> tuple[int, int]:

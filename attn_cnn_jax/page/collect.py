@@ -62,7 +62,8 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
       `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of
       score terms), `contentTerms` (those that are stored with each picture), `layers` (`heads`; `position` as
       `Encoding.page_parameters` returns it; `gate`, the weight of position attention of each head, or None where scores
-      are added before one softmax), `epochs`, and `pictures`, an empty list.
+      are added before one softmax), `epochs`, `network`, None (see network.py), and `pictures`, an empty
+      list.
     """
     check(run, size)
     model, downsample = run.config.model, run.config.model.downsample
@@ -95,12 +96,21 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "contentTerms": content,
         "layers": layers,
         "epochs": recorded_epochs(workdir, run.step, heads, position, run.seed) if workdir else [],
+        "network": None,
         "pictures": [],
     }
 
 
-def picture_entries(run: Run, pictures: list[Picture], class_names: tuple[str, ...]) -> Iterator[dict]:
+def picture_entries(
+    run: Run, pictures: list[Picture], class_names: tuple[str, ...], *, with_content: bool = True
+) -> Iterator[dict]:
     """Pictures, what the network takes them for, and the content scores of every head.
+
+    Args:
+      run: the run.
+      pictures: of the size of the page.
+      class_names: one per class, or none where they are unknown.
+      with_content: whether content scores are stored; not needed where the page computes the network.
 
     Yields:
       For each picture `name`, `label`, `prediction`, `confidence`, `source` (a data URI), and `content`: None, or
@@ -109,7 +119,7 @@ def picture_entries(run: Run, pictures: list[Picture], class_names: tuple[str, .
     if not pictures:
         return
     predictions = run.predict(np.stack([picture.pixels for picture in pictures]))
-    scores = content_scorer(run) if run.model.depends_on_content else None
+    scores = content_scorer(run) if with_content and run.model.depends_on_content else None
     for picture, probabilities in zip(pictures, predictions, strict=True):
         best = int(probabilities.argmax())
         yield {

@@ -1,13 +1,32 @@
 """The page itself: the files of web/ and the collected data in one HTML file."""
 
+import html
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 
-SCRIPTS = ("numbers.js", "drawing.js", "view.js", "address.js", "show.js", "page.js")
+SCRIPTS = (
+    "numbers.js",
+    "network.js",
+    "worker.js",
+    "drawing.js",
+    "view.js",
+    "changes.js",
+    "compute.js",
+    "panels.js",
+    "overlays.js",
+    "own.js",
+    "play.js",
+    "figure.js",
+    "share.js",
+    "address.js",
+    "show.js",
+    "page.js",
+)
 
 
 def render(data: dict) -> str:
@@ -19,7 +38,7 @@ def render(data: dict) -> str:
     parts = {
         "STYLE": _read("page.css"),
         "DATA": as_script_text(data),
-        "SCRIPTS": "\n".join(f"<script>\n{_read(name)}</script>" for name in SCRIPTS),
+        "SCRIPTS": "\n".join(f'<script id="{name}">\n{_read(name)}</script>' for name in SCRIPTS),
     }
     # From the template on the left to the right, so that no part is searched for the next one's place.
     text, rest = "", _read("page.html")
@@ -29,16 +48,25 @@ def render(data: dict) -> str:
     return text + rest
 
 
+def render_pair(pages: Sequence[str]) -> str:
+    """Returns the HTML text of two pages side by side, which share the query pixel and the picture."""
+    frames = "\n".join(
+        f'<iframe name="beside" title="Run {number}" srcdoc="{html.escape(page)}"></iframe>'
+        for number, page in enumerate(pages, start=1)
+    )
+    return _read("pair.html").replace("<!-- FRAMES -->", frames)
+
+
 def as_script_text(data: dict) -> str:
     """JSON that can stand in a <script> element: nothing in it ends the element or opens another."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def write(path: Path, html: str) -> None:
+def write(path: Path, text: str) -> None:
     """Writes the page, whole or not at all."""
     try:
-        write_atomically(path, html)
+        write_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose --out=FILE") from error
 

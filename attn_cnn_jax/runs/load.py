@@ -1,5 +1,6 @@
 """Reads a run back: its configuration, its network, its predictions and what its heads attend to."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +94,21 @@ class Run(NamedTuple):
             return [layer["attention"] for layer in model(x)[1]["layers"]]
 
         return self._in_batches(attention, images, batch_size)
+
+    def show(self, images: int = 8, data_dir: str | None = None, height: int = 800) -> Any:
+        """Returns the interactive page of this network, which a notebook shows in place.
+
+        Args:
+          images: number of test pictures to choose from.
+          data_dir: folder of the data set, if not the one used in training. Without the data set there are no test
+            pictures; a network whose attention depends on content needs some.
+          height: of the frame, in pixels.
+
+        Raises:
+          UserError: if the network has no attention to show, or too much.
+        """
+        # By name, since the page is built on runs and not the other way round.
+        return importlib.import_module("attn_cnn_jax.page.inline").inline(self, images, data_dir, height)
 
     def normalised(self, images: Images) -> Activations:
         """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.

@@ -66,9 +66,9 @@ def runs(euclidean):
     return {name: create_run(**model) for name, model in NETWORKS.items()}
 
 
-def create_run(**model):
-    gate = model.get("gate", False)
-    config = attention_config(
+def small_config(**model):
+    """Two layers of two heads over a few pixels."""
+    return attention_config(
         **{
             "image_shape": (GRID[0] * 2, GRID[1] * 2, 3),
             "hidden_size": 16,
@@ -78,6 +78,11 @@ def create_run(**model):
             **model,
         }
     )
+
+
+def create_run(**model):
+    gate = model.get("gate", False)
+    config = small_config(**model)
     validate(config)
     network = create_model(config.model, rngs=nnx.Rngs(3))
     if gate:

@@ -1,6 +1,7 @@
 """attn-cnn page: what it writes, and how it refuses."""
 
 import base64
+import html
 import io
 import json
 import re
@@ -75,11 +76,25 @@ def test_the_default_is_a_file_in_the_run(viewer, tmp_path):
 
 def test_content_pictures_are_left_out_beyond_the_size(viewer, tmp_path, capsys):
     out = tmp_path / "page.html"
-    assert viewer("learned_content", "--out", out, "--images", 6, "--megabytes", "0.08") == 0
+    assert viewer("learned_content", "--out", out, "--images", 6, "--parameters", 0, "--megabytes", "0.1") == 0
     number = len(data_of(out)["pictures"])
     assert 1 <= number < 6
-    assert f"{number} of 6 pictures fit into 0.08 MB" in capsys.readouterr().err
-    assert out.stat().st_size <= 80_000
+    printed = capsys.readouterr()
+    assert f"{number} of 6 pictures fit into 0.1 MB" in printed.err
+    assert "does not run the network: it has" in printed.out
+    assert data_of(out)["network"] is None
+    assert out.stat().st_size <= 100_000
+
+
+def test_two_runs_are_side_by_side(viewer, tmp_path, capsys):
+    assert viewer("quadratic", tmp_path / "my run", "--images", 2) == 0
+    page = (tmp_path / "my run" / "compare.html").read_text()
+    frames = [html.unescape(frame) for frame in re.findall(r'srcdoc="([^"]*)"', page)]
+    assert len(frames) == 2
+    assert all(frame.startswith("<!doctype html>") for frame in frames)
+    assert "2 pictures, 2 pictures" in capsys.readouterr().out
+    assert viewer("quadratic", tmp_path / "my run", tmp_path / "my run") == 1
+    assert "3 runs: a page shows one run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -93,7 +108,7 @@ def test_content_pictures_are_left_out_beyond_the_size(viewer, tmp_path, capsys)
         ("learned", ["--size", "40x40"], "learned relative positions reach"),
         ("absolute_learned", ["--size", "4x4"], "learned absolute positions are for"),
         ("learned_content", ["--images", "0"], "depends on content"),
-        ("learned_content", ["--megabytes", "0.01"], "choose --megabytes above that"),
+        ("learned_content", ["--megabytes", "0.01", "--parameters", "0"], "choose --megabytes above that"),
         ("quadratic", ["--out", "/nowhere/page.html", "--images", "0"], "cannot write /nowhere/page.html"),
     ],
 )

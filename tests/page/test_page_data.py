@@ -12,10 +12,13 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encodings import Content
+from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.page.collect import check
 from attn_cnn_jax.page.content import TOLERANCE, pack, quantise, softmax
 from attn_cnn_jax.page.history import parameters, recorded_epochs
-from attn_cnn_jax.page.render import as_script_text, render
+from attn_cnn_jax.page.network import network_data, reason_not_to_compute
+from attn_cnn_jax.page.render import SCRIPTS, as_script_text, render
 from attn_cnn_jax.runs.load import Run
 
 HEIGHT, WIDTH = 5, 7
@@ -105,7 +108,7 @@ def test_a_page_is_one_file_without_addresses(pages):
         text = path.read_text()
         assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", text)
         assert "http" not in text.replace("http-equiv", "")
-        assert text.count("</script>") == 7  # the data and six scripts: no name closes one
+        assert text.count("</script>") == 1 + len(SCRIPTS)  # the data and the scripts: no name closes one
 
 
 def test_script_text_holds_nothing_that_html_reads():
@@ -203,3 +206,41 @@ def test_a_run_that_diverged_is_refused():
     model.blocks[0].attention.position.centre[...] = jnp.array([[jnp.nan, 0.0]])
     with pytest.raises(UserError, match="not finite"):
         check(Run(config, 7, model), (4, 4))
+
+
+@pytest.mark.parametrize("name", ["quadratic", "relative", "gated"])
+def test_weights_are_where_the_page_looks_for_them(runs, name):
+    run = runs[name]
+    data = network_data(run, (HEIGHT, WIDTH), ())
+    weights = np.frombuffer(base64.b64decode(data["weights"]), "<f4")
+    model = merged(run.model, PIXELS)
+
+    def at(reference):
+        size = int(np.prod(reference["shape"]))
+        return weights[reference["at"] : reference["at"] + size].reshape(reference["shape"])
+
+    np.testing.assert_array_equal(at(data["embedding"]["kernel"]), model.embedding.kernel[...])
+    np.testing.assert_array_equal(at(data["layers"][1]["output"]["bias"]), model.blocks[1].attention.output.bias[...])
+    np.testing.assert_array_equal(at(data["classifier"]["bias"]), model.classifier.bias[...])
+    last = data["classifier"]["bias"]
+    assert last["at"] + last["shape"][0] == len(weights)
+    assert [len(layer["readers"]) for layer in data["layers"]] == [len(b.attention.readers()) for b in model.blocks]
+
+
+def test_networks_that_the_page_cannot_run_are_explained(runs):
+    run = runs["quadratic"]
+    assert reason_not_to_compute(run, (HEIGHT, WIDTH)) is None
+    assert "100 (--parameters" in reason_not_to_compute(run, (HEIGHT, WIDTH), 100)
+    assert "too much for a browser" in reason_not_to_compute(run, (100, 100))
+    assert reason_not_to_compute(runs["euclidean"], (HEIGHT, WIDTH)) is None  # position scores are enough
+
+
+def test_content_of_ones_own_is_not_run(runs):
+    class Other(Content):
+        def page_content(self, grid):
+            return None
+
+    run = runs["learned_content"]
+    model = nnx.clone(run.model)
+    model.blocks[1].attention.content = Other(2, 16, 16, rngs=nnx.Rngs(0))
+    assert "has no page_content()" in reason_not_to_compute(run._replace(model=model), (HEIGHT, WIDTH))

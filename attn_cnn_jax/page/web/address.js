@@ -1,7 +1,9 @@
 "use strict";
 // The view as text after the page's "#", so that a link restores it.
 
-/** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&scale=common&epoch=12"; defaults are left out. */
+/** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&scale=common&epoch=12", with changes of the network
+    "&off=1.4&skip=2&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread) and "&overlay=contribution&class=3";
+    defaults are left out. */
 function viewToHash(view, data) {
   const parts = [`picture=${view.picture}`, `query=${view.query.join()}`];
   if (view.head) parts.push(`head=${view.head.map((n) => n + 1).join()}`);
@@ -9,8 +11,18 @@ function viewToHash(view, data) {
   if (!view.softmax) parts.push("softmax=0");
   if (view.common) parts.push("scale=common");
   if (view.epoch !== null && view.epoch < data.epochs.length - 1) parts.push(`epoch=${data.epochs[view.epoch].epoch}`);
+  if (view.off.size) parts.push(`off=${[...view.off].map(fromOne).join()}`);
+  if (view.skipped.size) parts.push(`skip=${[...view.skipped].map((l) => l + 1).join()}`);
+  const moved = Object.entries(view.moved).map(([key, { centre, factor }]) =>
+    [fromOne(key), ...[...centre, factor].map((n) => Number(n.toFixed(3)))].join(":"));
+  if (moved.length) parts.push(`move=${moved.join()}`);
+  if (view.overlay !== "head") parts.push(`overlay=${view.overlay}`);
+  if (view.class !== null) parts.push(`class=${view.class}`);
   return "#" + parts.join("&");
 }
+
+/** "0,3", a layer and a head, as "1.4". */
+const fromOne = (key) => key.split(",").map((n) => Number(n) + 1).join(".");
 
 /** The view that a hash names; what it doesn't name, or names wrongly, is as in `initial`. */
 function viewFromHash(hash, initial, data) {
@@ -32,6 +44,25 @@ function viewFromHash(hash, initial, data) {
   if (terms !== null) result.terms = new Set(data.terms.filter((term) => terms.split(",").includes(term)));
   if (given.has("softmax")) result.softmax = given.get("softmax") !== "0";
   if (given.has("scale")) result.common = given.get("scale") === "common";
+
+  const list = (name) => (given.get(name) ?? "").split(",").filter(Boolean);
+  const headOf = (text) => {
+    const [l, h] = text.split(".").map((n) => Number(n) - 1);
+    return within(l, data.layers.length) && within(h, data.layers[l].heads) ? `${l},${h}` : null;
+  };
+  if (data.network) {
+    result.off = new Set(list("off").map(headOf).filter(Boolean));
+    result.skipped = new Set(list("skip").map((n) => Number(n) - 1).filter((l) => within(l, data.layers.length)));
+    result.moved = {};
+    for (const [head, ...numbers] of list("move").map((text) => text.split(":"))) {
+      const [row, column, factor] = numbers.map(Number);
+      if (!headOf(head) || ![row, column, factor].every(Number.isFinite) || factor <= 0) continue;
+      result.moved[headOf(head)] = { centre: [row, column], factor };
+    }
+    const chosen = Number(given.get("class") ?? NaN);
+    if (within(chosen, data.network.classes.length)) result.class = chosen;
+  }
+  if (overlayNames().includes(given.get("overlay"))) result.overlay = given.get("overlay");
 
   const epoch = data.epochs.findIndex((entry) => String(entry.epoch) === given.get("epoch"));
   if (epoch >= 0) result.epoch = epoch;

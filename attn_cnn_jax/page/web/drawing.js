@@ -8,6 +8,8 @@ const RAMPS = {
   dark: [[27, 30, 38], [80, 36, 120], [190, 56, 108], [250, 148, 66], [255, 247, 196]],
 };
 
+const SIGNS = [[42, 122, 226], [226, 110, 30]]; // below zero, above zero
+
 /** 256 colours of a theme's ramp. */
 function colourTable(theme) {
   const stops = RAMPS[theme];
@@ -43,17 +45,19 @@ function drawStage(canvas, picture, grid, query, overlay, colours, theme) {
   context.imageSmoothingEnabled = false;
   context.clearRect(0, 0, width, height);
   if (picture) {
-    context.filter = overlay ? "grayscale(1)" : "none";
+    context.fillStyle = "#000"; // below strokes
+    context.fillRect(0, 0, width, height);
+    context.filter = overlay?.map ? "grayscale(1)" : "none";
     context.drawImage(picture, 0, 0, width, height);
     context.filter = "none";
   }
-  if (overlay) {
+  if (overlay?.map) {
     context.fillStyle = theme === "dark" ? "rgb(20 22 28 / 55%)" : "rgb(255 255 255 / 60%)";
     context.fillRect(0, 0, width, height);
     for (let k = 0, n = 0; k < grid[0]; k++) {
       for (let l = 0; l < grid[1]; l++, n++) {
-        const at = level(overlay.map[n], overlay.range);
-        const [red, green, blue] = colours[at];
+        const at = level(overlay.signed ? Math.abs(overlay.map[n]) : overlay.map[n], overlay.range);
+        const [red, green, blue] = overlay.signed ? SIGNS[Number(overlay.map[n] > 0)] : colours[at];
         context.fillStyle = `rgb(${red} ${green} ${blue} / ${Math.min(1, (at / 255) ** 0.6)})`;
         const x = Math.round(l * cell[1]), y = Math.round(k * cell[0]);
         context.fillRect(x, y, Math.round((l + 1) * cell[1]) - x, Math.round((k + 1) * cell[0]) - y);
@@ -62,6 +66,48 @@ function drawStage(canvas, picture, grid, query, overlay, colours, theme) {
     if (overlay.centre) drawCentre(context, cell, query, overlay.centre);
   }
   drawQuery(context, cell, query);
+  overlay?.centres?.forEach((centre) => drawRing(context, cell, query, centre));
+  if (overlay?.handle) drawHandle(context, handlePlace(canvas, grid, query, overlay.handle));
+}
+
+/** Where a head's centre is on the canvas: at its edge where it lies beyond. */
+function handlePlace({ width, height }, grid, query, centre) {
+  const inside = (n, size) => Math.max(10, Math.min(size - 10, n));
+  const x = ((query[1] + centre[1] + 0.5) / grid[1]) * width, y = ((query[0] + centre[0] + 0.5) / grid[0]) * height;
+  return [inside(x, width), inside(y, height)];
+}
+
+/** What can be dragged to move a head. */
+function drawHandle(context, [x, y]) {
+  const unit = context.canvas.width / 320;
+  context.beginPath();
+  context.arc(x, y, 7 * unit, 0, 2 * Math.PI);
+  context.fillStyle = "#fff";
+  context.fill();
+  context.lineWidth = 2.5 * unit;
+  context.strokeStyle = "#000";
+  context.stroke();
+}
+
+/** A head's centre with its number, and a ring of one standard deviation. */
+function drawRing(context, cell, query, { centre, name, radius }) {
+  const unit = context.canvas.width / 320;
+  const x = (query[1] + centre[1] + 0.5) * cell[1], y = (query[0] + centre[0] + 0.5) * cell[0];
+  for (const [colour, line] of [["#000", 3], ["#ffb454", 1.5]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = line * unit;
+    context.beginPath();
+    context.ellipse(x, y, Math.min(radius, 99) * cell[1], Math.min(radius, 99) * cell[0], 0, 0, 2 * Math.PI);
+    context.stroke();
+  }
+  context.font = `600 ${13 * unit}px system-ui, sans-serif`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.strokeStyle = "#000";
+  context.lineWidth = 3 * unit;
+  context.strokeText(name, x, y);
+  context.fillStyle = "#fff";
+  context.fillText(name, x, y);
 }
 
 /** A frame around the query pixel, light on dark so that it shows on any picture. */

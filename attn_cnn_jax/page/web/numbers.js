@@ -44,6 +44,42 @@ function addContentScores(scores, factors, query, grid) {
   }
 }
 
+/** Position scores of one head for a query; null where the layer has none or their term is not among `terms`. */
+function headPositionScores({ position }, head, query, grid, terms) {
+  if (!position || !terms.has(position.term)) return null;
+  const scores = new Float64Array(grid[0] * grid[1]);
+  addPositionScores(scores, position, head, query, grid);
+  return scores;
+}
+
+/** The sum of one head's content scores, of those `terms` that `factors` has; null where it has none. */
+function headContentScores(factors, query, grid, terms) {
+  const chosen = Object.keys(factors ?? {}).filter((term) => terms.has(term));
+  if (chosen.length === 0) return null;
+  const scores = new Float64Array(grid[0] * grid[1]);
+  for (const term of chosen) addContentScores(scores, factors[term], query, grid);
+  return scores;
+}
+
+/** The sum of one head's scores for a query, of the chosen terms. `factors`: {term: {rank, query, key}} or null. */
+function headScores(layer, head, factors, query, grid, terms) {
+  const position = headPositionScores(layer, head, query, grid, terms) ?? new Float64Array(grid[0] * grid[1]);
+  const content = headContentScores(factors, query, grid, terms);
+  return content === null ? position : position.map((score, n) => score + content[n]);
+}
+
+/** Attention of one head for a query. Where the layer has gates, they weigh the attention by position and the one by
+    content; else scores are added before one softmax. */
+function headProbabilities(layer, head, factors, query, grid, terms) {
+  if (!layer.gate) return softmax(headScores(layer, head, factors, query, grid, terms));
+  const position = headPositionScores(layer, head, query, grid, terms);
+  const content = headContentScores(factors, query, grid, terms);
+  if (position === null || content === null) return softmax(position ?? content ?? new Float64Array(grid[0] * grid[1]));
+  const gate = layer.gate[head];
+  const [byPosition, byContent] = [softmax(position), softmax(content)];
+  return byPosition.map((share, n) => gate * share + (1 - gate) * byContent[n]);
+}
+
 /** Softmax over all keys. */
 function softmax(scores) {
   let largest = -Infinity;

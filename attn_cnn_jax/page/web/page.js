@@ -5,19 +5,25 @@ const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowR
 const clamp = (n, size) => Math.max(0, Math.min(size - 1, n));
 let ready = Promise.resolve(); // resolves when the chosen picture's content can be shown
 
-/** Changes the view, shows it, and puts it into the address. */
-function choose(changes) {
+/** Changes the view, shows it, and puts it into the address; `isShared`: as the run beside this one has it. */
+function choose(changes, isShared = false) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
   view = { ...view, ...changes };
-  if (other) ready = loadContent();
+  if (other) ready = loadPicture();
+  else if (network && changesNetwork(changes)) ready = classify();
+  if (network && changesNetwork(changes)) later("count", 250, countRight);
   show();
+  if (!isShared && (changes.query || changes.picture !== undefined)) share({ ...changes, pointed: null });
   later("address", 250, writeAddress); // browsers refuse many changes of the address in a short time
   if (changes.query || changes.head !== undefined) later("speech", 400, speak);
 }
 
+const changesNetwork = (changes) => ["terms", "off", "skipped", "moved"].some((name) => name in changes);
+
 /** Points at a query pixel or a head for the moment; null ends that. */
 function pointAt(what) {
   Object.assign(pointed, what);
+  if ("query" in what) share({ pointed: what.query });
   show();
 }
 
@@ -30,19 +36,22 @@ function later(name, milliseconds, action) {
 }
 
 function writeAddress() {
+  if (location.protocol === "about:") return; // inside of another page
   const hash = viewToHash(view, data);
   if (location.hash !== hash) history.replaceState(null, "", hash);
 }
 
 /** For screen readers: the query pixel, and what the chosen head attends to from there. */
 function speak() {
-  const head = view.head ? `${headName(view.head)}: ${peakText({ map: mapOf(...view.head) })}` : "";
+  const head = view.head ? `${headName(view.head)}: ${peakText(mapOf(...view.head))}` : "";
   $("live").textContent = `Query pixel row ${view.query[0]}, column ${view.query[1]}. ${head}`;
 }
 
-async function loadContent() {
+/** Finds what the network makes of the chosen picture: computed here, or stored with it. */
+async function loadPicture() {
   const picture = data.pictures[view.picture];
   content = null;
+  if (network) return classify();
   if (!picture?.content) return;
   const unpacked = await unpackContent(picture.content, pixels, data.contentTerms);
   if (data.pictures[view.picture] === picture) content = unpacked; // unless another one was chosen meanwhile
@@ -58,17 +67,50 @@ function queryAt(event) {
   return [clamp(row, grid[0]), clamp(column, grid[1])];
 }
 
+/** Whether a pointer is on the handle of the chosen head's centre. */
+function isOnHandle(event) {
+  if (view.overlay !== "head" || !canMove(view.head)) return false;
+  const box = $("picture").getBoundingClientRect();
+  const [x, y] = handlePlace($("picture"), grid, currentQuery(), moveOf(view.head).centre);
+  const scale = box.width / $("picture").width;
+  return Math.hypot(event.clientX - box.left - x * scale, event.clientY - box.top - y * scale) < 14;
+}
+
+/** The centre, as a shift from the query pixel, of a head that is dragged to where the pointer is. */
+function centreAt(event) {
+  const box = $("picture").getBoundingClientRect();
+  const row = ((event.clientY - box.top) / box.height) * grid[0] - 0.5;
+  const column = ((event.clientX - box.left) / box.width) * grid[1] - 0.5;
+  return [row - view.query[0], column - view.query[1]];
+}
+
+function placeOf(event) {
+  const box = $("picture").getBoundingClientRect();
+  return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+}
+
 function listenToPointer() {
   const picture = $("picture");
+  let dragging = false;
   picture.addEventListener("pointermove", (event) => {
+    if (drawing.isOn) return event.buttons ? stroke(placeOf(event)) : undefined;
+    if (dragging) return move(view.head, { centre: centreAt(event) });
     // A finger that drags chooses; a mouse that hovers only points.
     if (event.buttons) choose({ query: queryAt(event) });
-    else pointAt({ query: queryAt(event) });
+    else if (!isOnHandle(event)) pointAt({ query: queryAt(event) });
   });
   picture.addEventListener("pointerdown", (event) => {
     picture.setPointerCapture(event.pointerId);
-    choose({ query: queryAt(event) });
+    if (drawing.isOn) {
+      drawing.last = null;
+      return stroke(placeOf(event));
+    }
+    if (isOnHandle(event)) {
+      pointed.query = null;
+      dragging = true;
+    } else choose({ query: queryAt(event) });
   });
+  picture.addEventListener("pointerup", () => { dragging = false; });
   picture.addEventListener("pointerleave", () => pointAt({ query: null }));
   tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
     button.addEventListener("click", () => choose({ head: isHead(view.head, l, h) ? null : [l, h] }));
@@ -85,10 +127,15 @@ function listenToPointer() {
 
 function listenToKeyboard() {
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || event.target.type === "range") return;
+    if (event.ctrlKey || event.altKey || event.metaKey || ["range", "number", "select-one"].includes(event.target.type)) return;
     if (event.key === "Escape") {
       pointed.head = null;
       choose({ head: null });
+    }
+    if (event.key === " " && drawing.isOn && event.target === $("picture")) {
+      event.preventDefault();
+      drawing.last = null;
+      stroke([(view.query[1] + 0.5) / grid[1], (view.query[0] + 0.5) / grid[0]]);
     }
     const arrow = ARROWS[event.key];
     if (!arrow) return;
@@ -112,59 +159,19 @@ function focusHead([layer, head]) {
   tiles[layer][head].button.focus();
 }
 
-// --- settings and pictures of one's own ---
+// --- settings ---
 
 function listenToSettings() {
   $("terms").addEventListener("change", () => {
     const chosen = [...$("terms").querySelectorAll("input:checked")].map((box) => box.value);
     choose({ terms: new Set(chosen) });
   });
+  $("overlay").addEventListener("change", () => choose({ overlay: $("overlay").value, class: null }));
   $("softmax").addEventListener("change", () => choose({ softmax: $("softmax").checked }));
   $("common").addEventListener("change", () => choose({ common: $("common").checked }));
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
-  $("file").addEventListener("change", () => {
-    addPicture($("file").files[0]);
-    $("file").value = ""; // so that the same file, changed meanwhile, can be chosen again
-  });
   addEventListener("hashchange", () => choose(viewFromHash(location.hash, initialView, data)));
   darkness.addEventListener("change", show);
-  for (const [event, dropping] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
-    document.addEventListener(event, (what) => {
-      what.preventDefault();
-      document.body.classList.toggle("dropping", dropping);
-      if (event === "drop") addPicture(what.dataTransfer.files[0]);
-    });
-  }
-}
-
-/** Adds a visitor's picture, cut and resized to the size of the others, and chooses it. */
-async function addPicture(file) {
-  if (!file) return;
-  if (data.contentTerms.length) return complain($("own-not").textContent);
-  $("error").hidden = true;
-  try {
-    const bitmap = await createImageBitmap(file);
-    const [height, width] = data.size;
-    const scale = Math.max(width / bitmap.width, height / bitmap.height);
-    const canvas = make("canvas", { width, height });
-    const context = canvas.getContext("2d");
-    context.imageSmoothingQuality = "high";
-    if (data.channels === 1) context.filter = "grayscale(1)";
-    const [w, h] = [bitmap.width * scale, bitmap.height * scale];
-    context.drawImage(bitmap, (width - w) / 2, (height - h) / 2, w, h);
-    data.pictures.push({ name: file.name, label: "", source: canvas.toDataURL(), content: null });
-  } catch {
-    return complain(`${file.name} cannot be read as a picture.`);
-  }
-  const index = data.pictures.length - 1;
-  makePicture(data.pictures[index], index);
-  await data.pictures[index].image.decode();
-  choose({ picture: index });
-}
-
-function complain(text) {
-  $("error").textContent = text;
-  $("error").hidden = false;
 }
 
 async function start() {
@@ -176,9 +183,17 @@ async function start() {
   listenToPointer();
   listenToKeyboard();
   listenToSettings();
-  ready = loadContent();
-  await Promise.all([ready, ...data.pictures.map((picture) => picture.image.decode())]);
+  listenToChanges();
+  listenToOwn();
+  listenToPlay();
+  listenToFigure();
+  listenToShared();
+  await Promise.all(data.pictures.map((picture) => picture.image.decode()));
+  if (network) startWorker();
+  ready = loadPicture();
+  await ready;
   showNow();
+  countRight();
 }
 
 const started = start();
@@ -187,9 +202,16 @@ const started = start();
 window.viewer = {
   data,
   ready: () => started.then(() => ready),
-  view: () => ({ ...view, terms: [...view.terms], query: currentQuery(), head: currentHead() }),
+  view: () => ({ ...view, terms: [...view.terms], off: [...view.off], skipped: [...view.skipped], query: currentQuery(), head: currentHead() }),
   probabilities: (layer, head) => Array.from(probabilitiesOf(layer, head)),
   scores: (layer, head) => Array.from(scoresOf(layer, head)),
   statistics: (layer, head) => ({ here: queryStatistics(layer, head), mean: meanStatistics(layer, head) }),
+  logits: (layer = -1) => Array.from(classified.logits.at(layer)),
+  contributions: (chosen) => Array.from(contributions(chosen)),
+  rollout: () => Array.from(rolloutFrom(currentQuery())),
+  accuracy: () => ({ ...accuracy }),
+  figureSvg,
+  figurePng: async () => (await figurePng()).size,
+  milliseconds: () => classified.milliseconds,
   setQuery: (row, column) => choose({ query: [row, column] }),
 };

@@ -17,6 +17,7 @@ const darkness = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => (darkness.matches ? "dark" : "light");
 const isHead = (head, layer, number) => head !== null && head[0] === layer && head[1] === number;
 const headName = ([layer, head]) => `Layer ${layer + 1}, head ${head + 1}`;
+const percent = (share) => `${share > 0 && share < 0.01 ? "<1" : Math.round(100 * share)}%`;
 const fixed = (x) => x.toFixed(2);
 const signed = (x) => (x < -0.005 ? "−" : "+") + fixed(Math.abs(x));
 const termName = (term) => term.replace("_and_", " and ").replace("_", "–");
@@ -45,12 +46,16 @@ function makeHeads() {
   data.layers.forEach((layer, l) => {
     tiles.push(Array.from({ length: layer.heads }, (_, h) => {
       const canvas = make("canvas", { width: grid[1], height: grid[0] });
-      const button = make("button", { className: "head", type: "button", tabIndex: -1 }, canvas);
+      const name = make("span", { className: "number", textContent: h + 1 });
+      const button = make("button", { className: "head", type: "button", tabIndex: -1 }, canvas, name);
       button.setAttribute("aria-label", headName([l, h]));
       return { button, canvas };
     }));
     const row = make("div", { className: "row" }, ...tiles[l].map((tile) => tile.button));
-    const group = make("div", { className: "layer" }, make("h3", { textContent: `Layer ${l + 1}` }), row);
+    const box = make("input", { type: "checkbox", className: "layer-on", checked: true });
+    box.setAttribute("aria-label", `Layer ${l + 1} is on`);
+    const onOff = network ? [make("label", { title: "off: the layer passes on its input" }, box, " on")] : [];
+    const group = make("div", { className: "layer" }, make("h3", {}, `Layer ${l + 1}`, ...onOff), row);
     group.setAttribute("role", "group");
     group.setAttribute("aria-label", `Layer ${l + 1}`);
     $("heads").append(group);
@@ -64,11 +69,16 @@ function makeSettings() {
   }
   $("history").hidden = lastEpoch < 1;
   $("epoch").max = lastEpoch;
-  $("own").hidden = data.contentTerms.length > 0;
+  $("own").hidden = data.contentTerms.length > 0 && !network;
   $("own-not").hidden = !$("own").hidden;
   const meanHeading = document.querySelector("#statistics .mean");
   meanHeading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
   meanHeading.title = "averaged over all query pixels";
+  makePanels();
+  for (const name of overlayNames()) $("overlay").append(make("option", { value: name, textContent: OVERLAYS[name] }));
+  $("overlay-choice").hidden = overlayNames().length < 2;
+  $("draw").hidden = !canDraw();
+  $("picture-note").textContent = data.contentTerms.length ? "" : "Attention of this network does not depend on the picture.";
   const larger = Math.max(...grid);
   $("picture").width = Math.round((640 * grid[1]) / larger);
   $("picture").height = Math.round((640 * grid[0]) / larger);
@@ -111,21 +121,22 @@ function showNow() {
   maps.forEach((layer, l) => layer.forEach((map, h) => drawMap(tiles[l][h].canvas, map, grid, rangeFor(l, h), colours)));
   showLegend(colours, common);
   showChoices();
+  showPanels();
+  showChanges();
 
   const head = currentHead();
   const statistics = head && queryStatistics(...head);
-  const overlay = head && {
-    map: maps[head[0]][head[1]],
-    range: rangeFor(...head),
-    centre: view.softmax ? [statistics.row, statistics.column] : null,
-  };
-  drawStage($("picture"), data.pictures[view.picture]?.image, grid, currentQuery(), overlay, colours, theme());
-  showReading(head, statistics, overlay);
+  const map = head && maps[head[0]][head[1]];
+  const overlay = overlayOf(view.overlay, head, map, head && rangeFor(...head), statistics);
+  const image = drawing.isOn ? drawing.ink : data.pictures[view.picture]?.image;
+  drawStage($("picture"), image, grid, currentQuery(), overlay, colours, theme());
+  $("overlay-text").textContent = overlayText(view.overlay, head);
+  showReading(head, statistics, map);
 }
 
 function showLegend(colours, [low, high]) {
   drawMap($("ramp"), Float64Array.from({ length: 64 }, (_, n) => n), [1, 64], [0, 63], colours);
-  const [least, most] = view.softmax ? ["0", "head’s largest"] : ["head’s lowest", "head’s highest"];
+  const [least, most] = view.softmax ? ["0", "head’s largest"] : ["head’s lowest 5%", "head’s highest"];
   $("low").textContent = view.common ? shortNumber(low) : least;
   $("high").textContent = view.common ? shortNumber(high) : most;
   $("heads-title").textContent = view.softmax ? "Attention of all heads" : "Scores of all heads";
@@ -139,6 +150,7 @@ function showChoices() {
   $("picture").setAttribute("aria-label", `Query pixel: row ${row}, column ${column}`);
   tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
     button.setAttribute("aria-pressed", isHead(view.head, l, h));
+    button.classList.toggle("off", view.off.has(`${l},${h}`) || view.skipped.has(l));
     button.tabIndex = isHead(view.head ?? [0, 0], l, h) ? 0 : -1;
   }));
   for (const button of $("pictures").children) {
@@ -150,6 +162,8 @@ function showChoices() {
   }
   $("softmax").checked = view.softmax;
   $("common").checked = view.common;
+  $("overlay").value = view.overlay;
+  document.querySelectorAll(".layer-on").forEach((box, l) => { box.checked = !view.skipped.has(l); });
   if (view.epoch !== null) {
     $("epoch").value = view.epoch;
     $("epoch-text").textContent = `${data.epochs[view.epoch].epoch} of ${data.epochs[lastEpoch].epoch}`;
@@ -157,22 +171,22 @@ function showChoices() {
   }
   $("history-note").textContent = atEnd() ? "" : historyNote();
   const picture = data.pictures[view.picture];
-  const prediction = picture?.prediction && `taken for ${picture.prediction} (${Math.round(100 * picture.confidence)}%)`;
-  $("caption").textContent = picture ? [pictureName(picture), prediction].filter(Boolean).join(" · ") : "";
+  $("caption").textContent = picture ? [pictureName(picture), predictionText(picture)].filter(Boolean).join(" · ") : "";
 }
 
 /** What an earlier epoch shows less exactly than the last one. */
 function historyNote() {
   const moments = data.layers[0].position?.kind === "axes";
   const position = moments ? "Gaussians as recorded" : "";
-  return [position, data.contentTerms.length ? "without content" : ""].filter(Boolean).join(", ");
+  const others = data.contentTerms.length ? "without content" : "";
+  return [position, others, network ? "probabilities with the last epoch only" : ""].filter(Boolean).join(", ");
 }
 
-function showReading(head, statistics, overlay) {
+function showReading(head, statistics, map) {
   const [row, column] = currentQuery();
   $("reading-title").textContent = head ? headName(head) : `Query pixel (${row}, ${column})`;
   $("query-text").textContent = head
-    ? `From pixel (${row}, ${column}), ${peakText(overlay)}`
+    ? `From pixel (${row}, ${column}), ${peakText(map)}`
     : "";
   $("hint").hidden = head !== null;
   $("statistics").hidden = !head;
@@ -185,10 +199,11 @@ function showReading(head, statistics, overlay) {
 }
 
 /** Where a map is highest, in words. */
-function peakText({ map }) {
+function peakText(map) {
   const [, high] = extent(map);
   const at = map.indexOf(high);
   return `most at (${Math.floor(at / grid[1])}, ${at % grid[1]}): ${shortNumber(high)}`;
 }
 
-const shortNumber = (x) => (x === 0 ? "0" : Math.abs(x) < 0.001 || Math.abs(x) >= 1e5 ? x.toExponential(1) : x.toPrecision(3));
+const shortNumber = (x) =>
+  (x === 0 ? "0" : Math.abs(x) < 0.001 || Math.abs(x) >= 1e5 ? x.toExponential(1) : x.toPrecision(3)).replaceAll("-", "−");

@@ -7,7 +7,9 @@ const pixels = grid[0] * grid[1];
 const lastEpoch = data.epochs.length - 1;
 
 /** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
-    `epoch`: index into data.epochs, null where none are recorded. */
+    `epoch`: index into data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `skipped` (a Set of
+    layers) and `moved` ({"layer,head": {centre, factor}}): changes of the network; `overlay`: what lies over the picture,
+    a key of OVERLAYS; `class`: whose logit is explained, null for the predicted one. */
 const initialView = {
   picture: 0,
   query: [grid[0] >> 1, grid[1] >> 1],
@@ -16,6 +18,11 @@ const initialView = {
   softmax: true,
   common: false,
   epoch: lastEpoch >= 0 ? lastEpoch : null,
+  off: new Set(),
+  skipped: new Set(),
+  moved: {},
+  overlay: "head",
+  class: null,
 };
 let view = initialView;
 
@@ -30,57 +37,39 @@ const currentHead = () => pointed.head ?? view.head;
 const contentIsMissing = () => content === null && data.contentTerms.length > 0;
 const atEnd = () => view.epoch === null || view.epoch === lastEpoch;
 
-/** Position scores of one head for a query; null where that term is not chosen. */
-function positionScoresOf(layer, head, query) {
-  const position = (atEnd() ? data : data.epochs[view.epoch]).layers[layer].position;
-  if (!position || !view.terms.has(position.term)) return null;
-  const scores = new Float64Array(pixels);
-  addPositionScores(scores, position, head, query, grid);
-  return scores;
+/** A layer as it is shown: that of the checkpoint with the visitor's changes, or with the positions of an earlier epoch. */
+function shownLayer(layer) {
+  if (atEnd()) return withMoves(data.layers[layer], layer, view.moved);
+  return { ...data.layers[layer], ...data.epochs[view.epoch].layers[layer] };
 }
 
-/** The sum of the chosen content scores of one head for a query; null where none is chosen. */
-function contentScoresOf(layer, head, query) {
-  const terms = content && atEnd() ? data.contentTerms.filter((term) => view.terms.has(term)) : [];
-  if (terms.length === 0) return null;
-  const scores = new Float64Array(pixels);
-  for (const term of terms) addContentScores(scores, content[layer][head][term], query, grid);
-  return scores;
-}
+/** Content scores of one head, which earlier epochs do not have. */
+const contentOf = (layer, head) => (content && atEnd() ? content[layer][head] : null);
 
 /** Scores of one head for a query, the sum of the chosen terms. */
-function scoresOf(layer, head, query = currentQuery()) {
-  const position = positionScoresOf(layer, head, query) ?? new Float64Array(pixels);
-  const others = contentScoresOf(layer, head, query);
-  return others === null ? position : position.map((score, n) => score + others[n]);
-}
+const scoresOf = (layer, head, query = currentQuery()) =>
+  headScores(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
 
-/** Attention of one head for a query. Where the network has gates, it weighs the attention by position and the one by
-    content; else scores are added before one softmax. */
-function probabilitiesOf(layer, head, query = currentQuery()) {
-  const gate = data.layers[layer].gate;
-  if (!gate) return softmax(scoresOf(layer, head, query));
-  const position = positionScoresOf(layer, head, query);
-  const others = contentScoresOf(layer, head, query);
-  if (position === null || others === null) return softmax(position ?? others ?? new Float64Array(pixels));
-  const [byPosition, byContent] = [softmax(position), softmax(others)];
-  return byPosition.map((share, n) => gate[head] * share + (1 - gate[head]) * byContent[n]);
-}
+/** Attention of one head for a query. */
+const probabilitiesOf = (layer, head, query = currentQuery()) =>
+  headProbabilities(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
 
 /** What the page shows of one head: scores, or attention. */
 const mapOf = (layer, head) => (view.softmax ? probabilitiesOf(layer, head) : scoresOf(layer, head));
 
-/** The values that get the ends of the colour ramp: attention from zero, scores from their lowest. */
+/** The values that get the ends of the colour ramp. Attention: from zero to the largest, at least to four times what
+    uniform attention has. Scores: from the lowest but 5%, since far pixels have scores far below all others. */
 function rangeOf(map) {
-  const [low, high] = extent(map);
-  return view.softmax ? [0, high] : [low, high];
+  const [, high] = extent(map);
+  if (view.softmax) return [0, Math.max(high, Math.min(1, 4 / pixels))];
+  return [Float64Array.from(map).sort()[Math.floor(0.05 * map.length)], high];
 }
 
 const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
 
 /** Statistics averaged over all query pixels; kept until something but the query changes. */
 function meanStatistics(layer, head) {
-  const key = [layer, head, view.picture, content !== null, view.epoch, ...view.terms].join();
+  const key = [layer, head, view.picture, content !== null, view.epoch, classified?.id, JSON.stringify(view.moved), ...view.terms].join();
   if (lastMeans.key === key) return lastMeans.means;
   const means = {};
   for (let row = 0; row < grid[0]; row++) {

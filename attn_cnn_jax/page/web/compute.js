@@ -1,0 +1,100 @@
+"use strict";
+// Asks the worker about the chosen picture and the test pictures, and keeps its answers.
+
+const network = data.network; // null where the page cannot compute
+let ask = null; // sends a message to the worker
+let asked = 0; // number of the newest question
+const answers = new Map(); // what to do with an answer, by the number of its question
+
+/** What the network says of a picture; null until the first answer, and where the page cannot compute. `picture` (its
+    index), `logits` after each layer, `pixelLogits`, `content`, `attention` (mean over the heads of each layer),
+    `milliseconds`. */
+let classified = null;
+
+/** Test pictures that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */
+const accuracy = { original: null, now: null };
+
+function startWorker() {
+  const { weights: text, test, ...rest } = network;
+  const weights = floatsOf(text);
+  delete network.weights; // the text is not needed any more
+  const receive = (answer) => {
+    answers.get(answer.id)?.(answer);
+    answers.delete(answer.id);
+  };
+  try {
+    const source = ["numbers.js", "network.js", "worker.js"].map((name) => $(name).textContent).join("\n");
+    const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+    const worker = new Worker(address);
+    worker.onmessage = (event) => receive(event.data);
+    ask = (message) => worker.postMessage(message);
+  } catch { // workers are not allowed here
+    ask = answerer(receive);
+  }
+  ask({ start: { network: rest, weights, grid, test: test && { pixels: bytesOfText(test.pixels), labels: test.labels } } });
+}
+
+/** Sends a question about the network as `state`, a view, has it; resolves with the answer. */
+function question(kind, state, details = {}) {
+  const id = ++asked;
+  return new Promise((resolve) => {
+    answers.set(id, resolve);
+    ask({ [kind]: { ...details, id, layers: layersOf(state), changes: changesOf(state) } });
+  });
+}
+
+let computing = null, isStale = false;
+
+/** Classifies the chosen picture as the view has it; asked again meanwhile, once more. */
+function classify() {
+  isStale = true;
+  computing ??= (async () => {
+    while (isStale) {
+      isStale = false;
+      await classifyOnce();
+    }
+    computing = null;
+  })();
+  return computing;
+}
+
+async function classifyOnce() {
+  const index = view.picture;
+  const picture = data.pictures[index];
+  if (!picture) return;
+  const bytes = bytesOf(picture.image);
+  const answer = await question("classify", view, { bytes });
+  if (index !== view.picture) return;
+  classified = { ...answer, picture: index };
+  content = answer.content[0] ? answer.content : null;
+  show();
+}
+
+/** Counts the test pictures that the network gets right, as the view has it. */
+async function countRight() {
+  if (!network?.test) return;
+  accuracy.original ??= await question("count", { ...view, ...unchanged() });
+  if (!isChanged(view)) return show();
+  accuracy.now = null;
+  show();
+  accuracy.now = await question("count", view);
+  show();
+}
+
+const bytesOfText = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+
+/** Pixels of an image or canvas, `channels` bytes each. */
+function bytesOf(image) {
+  const [height, width] = data.size;
+  const context = make("canvas", { width, height }).getContext("2d", { willReadFrequently: true });
+  context.drawImage(image, 0, 0, width, height);
+  const rgba = context.getImageData(0, 0, width, height).data;
+  const bytes = new Uint8Array(height * width * data.channels);
+  for (let n = 0; n < bytes.length; n++) {
+    bytes[n] = rgba[4 * Math.floor(n / data.channels) + (n % data.channels)];
+  }
+  return bytes;
+}
+
+/** Probabilities of the classes from logits. */
+const classProbabilities = (logits) => softmax(Float64Array.from(logits));

@@ -1,0 +1,78 @@
+"use strict";
+// Saves what is shown as a figure: the picture, all heads, and the class probabilities, as SVG or PNG.
+
+const TILE = 84, TILE_GAP = 6, FIGURE_LEFT = 370, PNG_SCALE = 2;
+
+const escaped = (text) => String(text).replace(/[&<>"]/g, (character) => `&#${character.charCodeAt(0)};`);
+
+/** The figure as the text of an SVG file, in the colours of the page. */
+function figureSvg() {
+  const styles = getComputedStyle(document.documentElement);
+  const colour = (name) => styles.getPropertyValue(`--${name}`).trim();
+  const parts = [];
+  const text = (x, y, content, size = 13, fill = "text", anchor = "start") => parts.push(
+    `<text x="${x}" y="${y}" font-size="${size}" fill="${colour(fill)}" text-anchor="${anchor}">${escaped(content)}</text>`);
+  const image = (x, y, width, height, canvas) => parts.push(
+    `<image x="${x}" y="${y}" width="${width}" height="${height}" href="${canvas.toDataURL()}" style="image-rendering: pixelated"/>`);
+
+  text(20, 30, data.title, 18);
+  text(20, 50, $("facts").textContent, 12, "quiet");
+  const stage = $("picture");
+  const [width, height] = [320, (320 * stage.height) / stage.width];
+  image(20, 70, width, height, stage);
+  const lines = [$("caption").textContent, $("overlay-text").textContent, `query pixel ${view.query.join(", ")}`].filter(Boolean);
+  lines.forEach((line, n) => text(20, 90 + height + 18 * n, line, 12));
+  let bottom = 90 + height + 18 * lines.length;
+  if (isComputed()) bottom = figureBars(bottom + 8, text, parts, colour);
+
+  let y = 70;
+  const tileHeight = (TILE * grid[0]) / grid[1];
+  tiles.forEach((layer, l) => {
+    text(FIGURE_LEFT, y + 10, `Layer ${l + 1}${view.skipped.has(l) ? " (off)" : ""}`, 12, "quiet");
+    layer.forEach(({ canvas }, h) => {
+      const x = FIGURE_LEFT + h * (TILE + TILE_GAP);
+      image(x, y + 16, TILE, tileHeight, canvas);
+      text(x + 4, y + 28, `${h + 1}${view.off.has(`${l},${h}`) ? " off" : ""}`, 10);
+    });
+    y += tileHeight + 28;
+  });
+  const most = Math.max(...data.layers.map((layer) => layer.heads));
+  const size = [FIGURE_LEFT + most * (TILE + TILE_GAP) + 20, Math.max(bottom, y) + 20];
+  const svg = `<svg width="${size[0]}" height="${size[1]}" viewBox="0 0 ${size.join(" ")}" font-family="system-ui, sans-serif">`
+    + `<rect width="100%" height="100%" fill="${colour("page")}"/>${parts.join("")}</svg>`;
+  // Through the parser, so that the file is well-formed XML and names its namespace.
+  return new XMLSerializer().serializeToString(new DOMParser().parseFromString(svg, "text/html").querySelector("svg"));
+}
+
+/** Bars of the class probabilities from `y` on; returns where they end. */
+function figureBars(y, text, parts, colour) {
+  const probabilities = classProbabilities(classified.logits.at(-1));
+  for (const chosen of shownClasses()) {
+    text(95, y + 11, network.classes[chosen], 12, "text", "end");
+    parts.push(`<rect x="102" y="${y + 2}" width="${(190 * probabilities[chosen]).toFixed(2)}" height="10" fill="${colour("accent")}"/>`);
+    text(340, y + 11, percent(probabilities[chosen]), 12, "text", "end");
+    y += 17;
+  }
+  return y;
+}
+
+/** The figure as a PNG blob. */
+async function figurePng() {
+  const image = make("img", { src: URL.createObjectURL(new Blob([figureSvg()], { type: "image/svg+xml" })) });
+  await image.decode();
+  const canvas = make("canvas", { width: image.naturalWidth * PNG_SCALE, height: image.naturalHeight * PNG_SCALE });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(image.src);
+  return new Promise((resolve) => canvas.toBlob(resolve));
+}
+
+function download(blob, name) {
+  const link = make("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+function listenToFigure() {
+  $("save-svg").addEventListener("click", () => download(new Blob([figureSvg()], { type: "image/svg+xml" }), "attention.svg"));
+  $("save-png").addEventListener("click", async () => download(await figurePng(), "attention.png"));
+}

@@ -1,0 +1,90 @@
+"use strict";
+// What lies over the picture: a head's attention, attention rollout, what each pixel adds to a logit, or centres.
+
+const OVERLAYS = {
+  head: "the chosen head",
+  centres: "centres of heads",
+  rollout: "attention rollout",
+  contribution: "contribution to a class",
+};
+
+/** The overlays that this page can show. */
+function overlayNames() {
+  const possible = { head: true, centres: hasCentres(), rollout: network !== null, contribution: network !== null };
+  return Object.keys(OVERLAYS).filter((name) => possible[name]);
+}
+
+const hasCentres = () => [data, ...data.epochs.slice(0, 1)].some(({ layers }) => layers?.some((layer) => layer.position?.centre));
+
+/** The class whose logit is explained. */
+const explainedClass = () => view.class ?? indexOfLargest(classified.logits.at(-1));
+
+/** What to draw over the picture: {map, range, signed, centre, handle}, {centres} or null. `head` is the chosen one. */
+function overlayOf(name, head, map, range, statistics) {
+  if (name === "centres") return { centres: centresOf(head?.[0] ?? 0) };
+  if (name === "rollout" && isComputed()) return rolloutOverlay(currentQuery());
+  if (name === "contribution" && isComputed()) return { ...mapOverlay(contributions(explainedClass())), signed: true };
+  if (name !== "head" || !head) return null;
+  const centre = view.softmax ? [statistics.row, statistics.column] : null;
+  const handle = canMove(view.head) && isHead(view.head, ...head) ? moveOf(head).centre : null;
+  return { map, range, centre, handle };
+}
+
+/** The colours end at the largest value beside the query, which a layer's own input makes far larger than the others. */
+function rolloutOverlay(query) {
+  const map = rolloutFrom(query);
+  const others = map.filter((_, n) => n !== query[0] * grid[1] + query[1]);
+  return { map, range: [0, Math.max(...others)] };
+}
+
+const mapOverlay = (map) => ({ map, range: [0, Math.max(...map.map(Math.abs))] });
+
+/** Centres of a layer's heads, as shifts from the query: [row, column, number, size of one standard deviation]. */
+function centresOf(layer) {
+  const { position, heads } = shownLayer(layer);
+  if (!position?.centre) return [];
+  return Array.from({ length: heads }, (_, h) => {
+    const spread = position.spread[h];
+    const size = Array.isArray(spread) ? Math.sqrt(Math.abs(spread[0][0] * spread[1][1] - spread[0][1] * spread[1][0])) : spread;
+    return { centre: position.centre[h], name: String(h + 1), radius: 1 / Math.max(Math.abs(size), 1e-6) };
+  });
+}
+
+/** Attention rollout: how much of each pixel of the picture reaches the query pixel of the last layer, if a layer passes
+    on half of its input and half of what its heads attend to on average. */
+function rolloutFrom(query) {
+  let share = new Float64Array(pixels);
+  share[query[0] * grid[1] + query[1]] = 1;
+  for (let l = data.layers.length - 1; l >= 0; l--) {
+    if (view.skipped.has(l)) continue;
+    const attention = classified.attention[l];
+    const before = share.map((value) => value / 2);
+    share.forEach((value, q) => {
+      if (value < NEGLIGIBLE) return;
+      for (let p = 0; p < pixels; p++) before[p] += (value / 2) * attention[q * pixels + p];
+    });
+    share = before;
+  }
+  return share;
+}
+
+/** What each pixel of the last layer adds to the logit of a class, less what it adds to all classes on average. The
+    classifier is linear in the mean over pixels, so that the sum is the logit less the mean logit. */
+function contributions(chosen) {
+  const classes = network.classes.length;
+  return Float64Array.from({ length: pixels }, (_, p) => {
+    const logits = classified.pixelLogits.subarray(p * classes, (p + 1) * classes);
+    const mean = logits.reduce((sum, value) => sum + value, 0) / classes;
+    return (logits[chosen] - mean) / pixels;
+  });
+}
+
+/** One line below the picture that says what lies over it. */
+function overlayText(name, head) {
+  if (name === "rollout") return "Attention rollout: which pixels of the picture reach this pixel of the last layer.";
+  if (name === "contribution" && isComputed()) {
+    return `What each pixel adds to ${network.classes[explainedClass()]}: orange for it, blue against it.`;
+  }
+  if (name === "centres") return `Centres of layer ${(head?.[0] ?? 0) + 1}; rings are one standard deviation.`;
+  return "";
+}

@@ -1,0 +1,170 @@
+"use strict";
+// Pictures of a visitor's own: from a file, dropped, or drawn on the canvas.
+
+const INK_SIZE = 240; // of the canvas that strokes are drawn on, in pixels
+const BRUSH = 0.11; // width of a stroke, as a share of the canvas
+const SEEN = 25; // a value above which a pixel counts as drawn
+
+/** The drawing: `ink`, strokes as they were made; null until something is drawn. `index`: of its picture. */
+const drawing = { isOn: false, ink: null, index: null, last: null };
+const canDraw = () => network !== null && data.channels === 1;
+
+/** Adds a picture, of which `image` can be drawn, and chooses it. */
+function addOwn(name, image, source) {
+  data.pictures.push({ name, label: "", source, content: null });
+  const index = data.pictures.length - 1;
+  makePicture(data.pictures[index], index);
+  if (image) data.pictures[index].image = image;
+  return index;
+}
+
+/** Adds a visitor's picture, cut and resized to the size of the others, and chooses it. */
+async function addPicture(file) {
+  if (!file) return;
+  if (data.contentTerms.length && !network) return complain($("own-not").textContent);
+  $("error").hidden = true;
+  let index;
+  try {
+    const bitmap = await createImageBitmap(file);
+    const [height, width] = data.size;
+    const scale = Math.max(width / bitmap.width, height / bitmap.height);
+    const canvas = make("canvas", { width, height });
+    const context = canvas.getContext("2d");
+    context.imageSmoothingQuality = "high";
+    if (data.channels === 1) context.filter = "grayscale(1)";
+    const [w, h] = [bitmap.width * scale, bitmap.height * scale];
+    context.drawImage(bitmap, (width - w) / 2, (height - h) / 2, w, h);
+    index = addOwn(file.name, null, canvas.toDataURL());
+  } catch {
+    return complain(`${file.name} cannot be read as a picture.`);
+  }
+  await data.pictures[index].image.decode();
+  choose({ picture: index });
+}
+
+function complain(text) {
+  $("error").textContent = text;
+  $("error").hidden = false;
+}
+
+// --- drawing ---
+
+/** Turns the brush on or off. */
+function setDrawing(isOn) {
+  drawing.isOn = isOn;
+  $("draw").setAttribute("aria-pressed", isOn);
+  $("clear").hidden = !isOn;
+  if (isOn && drawing.ink === null) clearDrawing();
+  if (isOn) choose({ picture: drawing.index, overlay: "head", head: null });
+  show();
+}
+
+/** An empty canvas to draw on, and its picture among the others. */
+function clearDrawing() {
+  const [height, width] = data.size;
+  const larger = Math.max(height, width);
+  drawing.ink = make("canvas", { width: (INK_SIZE * width) / larger, height: (INK_SIZE * height) / larger });
+  drawing.ink.getContext("2d", { willReadFrequently: true });
+  if (drawing.index === null) {
+    const image = make("canvas", { width, height });
+    drawing.index = addOwn("your drawing", image, image.toDataURL());
+  }
+  scaleDrawing();
+}
+
+/** A stroke from the last place to this one; places are shares of the canvas, [across, down]. */
+function stroke(place) {
+  const { ink } = drawing;
+  const context = ink.getContext("2d");
+  const from = drawing.last ?? place;
+  drawing.last = place;
+  Object.assign(context, { strokeStyle: "#fff", lineCap: "round", lineWidth: BRUSH * Math.max(ink.width, ink.height) });
+  context.beginPath();
+  context.moveTo(from[0] * ink.width, from[1] * ink.height);
+  context.lineTo(place[0] * ink.width, place[1] * ink.height + 0.01); // a dot where both are the same
+  context.stroke();
+  scaleDrawing();
+}
+
+/** Makes the drawing's picture: the strokes, centred and scaled to the box that the test pictures fill. */
+function scaleDrawing() {
+  const { ink } = drawing;
+  const picture = data.pictures[drawing.index];
+  const [height, width] = data.size;
+  const context = picture.image.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = "#000";
+  context.fillRect(0, 0, width, height);
+  const box = inkBox(ink.getContext("2d").getImageData(0, 0, ink.width, ink.height).data, 4, 3, ink.height, ink.width);
+  if (box) {
+    const frame = drawing.frame ??= frameOfTests();
+    const scale = Math.min(frame.height / box.height, frame.width / box.width);
+    const [w, h] = [box.width * scale, box.height * scale];
+    const [x, y] = [frame.left + (frame.width - w) / 2, frame.top + (frame.height - h) / 2];
+    shrink(context, ink, box, [x, y, w, h]);
+  }
+  const thumbnail = $("pictures").children[drawing.index].querySelector("img");
+  thumbnail.src = picture.image.toDataURL();
+  if (view.picture === drawing.index) ready = classify();
+  show();
+}
+
+/** Draws a part of a canvas smaller, each pixel the mean of what it covers: browsers' own smoothing skips pixels. */
+function shrink(context, source, box, [x, y, w, h]) {
+  const fine = 8; // samples of a pixel along each axis
+  const { width, height } = context.canvas;
+  const large = make("canvas", { width: width * fine, height: height * fine });
+  const painter = large.getContext("2d", { willReadFrequently: true });
+  painter.imageSmoothingQuality = "high";
+  painter.drawImage(source, box.left, box.top, box.width, box.height, x * fine, y * fine, w * fine, h * fine);
+  const ink = painter.getImageData(0, 0, large.width, large.height).data;
+  const image = context.createImageData(width, height);
+  for (let n = 0; n < width * height; n++) {
+    let sum = 0;
+    for (let s = 0; s < fine * fine; s++) {
+      const row = Math.floor(n / width) * fine + Math.floor(s / fine);
+      sum += ink[4 * (row * large.width + (n % width) * fine + (s % fine)) + 3];
+    }
+    const value = sum / (fine * fine);
+    image.data.set([value, value, value, 255], 4 * n);
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/** The box of pixels above SEEN, {left, top, width, height}; null where there are none. */
+function inkBox(values, step, offset, height, width) {
+  let [top, bottom, left, right] = [height, -1, width, -1];
+  for (let n = 0; n < height * width; n++) {
+    if (values[n * step + offset] <= SEEN) continue;
+    const [row, column] = [Math.floor(n / width), n % width];
+    [top, bottom, left, right] = [Math.min(top, row), Math.max(bottom, row), Math.min(left, column), Math.max(right, column)];
+  }
+  return bottom < 0 ? null : { left, top, width: right - left + 1, height: bottom - top + 1 };
+}
+
+/** The box that most pictures of the data set fill: medians of its four sides. */
+function frameOfTests() {
+  const [height, width] = data.size;
+  const boxes = data.pictures.filter((picture) => picture.label)
+    .map((picture) => inkBox(bytesOf(picture.image), 1, 0, height, width)).filter(Boolean);
+  if (boxes.length === 0) return { left: 0, top: 0, width, height };
+  const median = (of) => boxes.map(of).sort((a, b) => a - b)[boxes.length >> 1];
+  const [left, right] = [median((b) => b.left), median((b) => b.left + b.width)];
+  const [top, bottom] = [median((b) => b.top), median((b) => b.top + b.height)];
+  return { left, top, width: right - left, height: bottom - top };
+}
+
+function listenToOwn() {
+  $("file").addEventListener("change", () => {
+    addPicture($("file").files[0]);
+    $("file").value = ""; // so that the same file, changed meanwhile, can be chosen again
+  });
+  for (const [event, dropping] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
+    document.addEventListener(event, (what) => {
+      what.preventDefault();
+      document.body.classList.toggle("dropping", dropping);
+      if (event === "drop") addPicture(what.dataTransfer.files[0]);
+    });
+  }
+  $("draw").addEventListener("click", () => setDrawing(!drawing.isOn));
+  $("clear").addEventListener("click", clearDrawing);
+}

@@ -1,0 +1,86 @@
+"use strict";
+// What the network makes of the picture: class probabilities, and the prediction after each layer.
+
+const MOST_CLASSES = 10; // with more than these, the most probable ones are shown
+
+/** Whether the network's answer for the chosen picture is there, and goes with what is shown. */
+const isComputed = () => classified !== null && classified.picture === view.picture && atEnd();
+
+const indexOfLargest = (values) => values.indexOf(Math.max(...values));
+
+/** Numbers of the classes to show, in the order to show them. */
+function shownClasses() {
+  const all = network.classes.map((_, n) => n);
+  if (all.length <= MOST_CLASSES + 2) return all;
+  const logits = classified.logits.at(-1);
+  return all.sort((a, b) => logits[b] - logits[a]).slice(0, MOST_CLASSES);
+}
+
+/** What the network takes a picture for: as computed here, or as stored with it. */
+function predictionText(picture) {
+  if (!network) return picture.prediction && `predicted ${picture.prediction} (${percent(picture.confidence)})`;
+  if (!isComputed()) return "";
+  const probabilities = classProbabilities(classified.logits.at(-1));
+  const best = indexOfLargest(probabilities);
+  return `predicted ${network.classes[best]} (${percent(probabilities[best])})`;
+}
+
+function makePanels() {
+  if (!network) return;
+  for (let n = 0; n < Math.min(network.classes.length, MOST_CLASSES + 2); n++) {
+    const button = make("button", { type: "button" },
+      make("span", { className: "name" }), make("span", { className: "bar" }), make("output"));
+    button.addEventListener("click", () => {
+      const chosen = Number(button.dataset.class);
+      const again = view.overlay === "contribution" && view.class === chosen;
+      choose(again ? { overlay: "head", class: null } : { overlay: "contribution", class: chosen });
+    });
+    $("bars").append(make("li", {}, button));
+  }
+  const names = ["input", ...data.layers.map((_, l) => `layer ${l + 1}`)];
+  $("lens-rows").append(...names.map((name) => make("tr", {}, make("th", { scope: "row", textContent: `${name}` }))));
+}
+
+function showPanels() {
+  const hidden = !network || !atEnd() || classified === null;
+  $("classes").hidden = $("lens").hidden = hidden;
+  if (hidden) return;
+  $("panels").classList.toggle("waiting", !isComputed());
+  const classes = shownClasses();
+  showBars(classes);
+  showLens(classes);
+}
+
+/** Bars of the class probabilities; the picture's own class and the explained one are marked. */
+function showBars(classes) {
+  const probabilities = classProbabilities(classified.logits.at(-1));
+  const label = data.pictures[view.picture]?.label;
+  const best = indexOfLargest(probabilities);
+  [...$("bars").children].forEach((row, n) => {
+    const button = row.firstChild, chosen = classes[n];
+    button.dataset.class = chosen;
+    button.style.setProperty("--share", probabilities[chosen]);
+    button.classList.toggle("best", chosen === best);
+    button.classList.toggle("label", network.classes[chosen] === label);
+    button.setAttribute("aria-pressed", view.overlay === "contribution" && explainedClass() === chosen);
+    button.querySelector(".name").textContent = network.classes[chosen];
+    button.querySelector("output").textContent = percent(probabilities[chosen]);
+    button.title = `What each pixel adds to ${network.classes[chosen]}`;
+  });
+}
+
+/** The classifier on the mean of each layer: a row a layer, a column a class. */
+function showLens(classes) {
+  [...$("lens-rows").rows].forEach((row, l) => {
+    const probabilities = classProbabilities(classified.logits[l]);
+    const best = indexOfLargest(probabilities);
+    while (row.cells.length > 1) row.deleteCell(-1);
+    for (const chosen of classes) {
+      const cell = make("td", { className: chosen === best ? "best" : "" });
+      cell.style.setProperty("--share", probabilities[chosen]);
+      cell.title = `${network.classes[chosen]}: ${percent(probabilities[chosen])}`;
+      row.append(cell);
+    }
+    row.append(make("td", { className: "text", textContent: `${network.classes[best]} (${percent(probabilities[best])})` }));
+  });
+}

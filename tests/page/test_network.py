@@ -1,0 +1,248 @@
+"""The network in the page: its logits are the model's, for every kind of network, and what it says can be seen."""
+
+from xml.etree import ElementTree
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax.config import create_model, validate
+from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
+from attn_cnn_jax.models.pruning import split_heads
+from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.page.collect import page_data, picture_entries
+from attn_cnn_jax.page.network import network_data, reason_not_to_compute
+from attn_cnn_jax.page.pictures import Picture
+from attn_cnn_jax.page.render import render, render_pair, write
+from attn_cnn_jax.runs.load import Run
+from tests.page.conftest import GRID, small_config
+from tests.page.test_browser import ActionChains, Page
+
+pytestmark = pytest.mark.slow
+KINDS = [
+    (encoding, content, gate)
+    for encoding in sorted(REGISTRY)
+    for content, gate in ((False, False), (True, False), (True, True))
+    if encoding_class(encoding).accepts_content or not content
+]
+
+
+def random_run(seed=0, **model):
+    """A run whose parameters are all large and random, so that no term or head is negligible."""
+    config = small_config(**model)
+    validate(config)
+    skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+    random = np.random.default_rng(seed)
+    drawn = {
+        name: jnp.asarray(random.normal(size=x.shape) / x.shape[0] ** 0.5, x.dtype) for name, x in parameters.items()
+    }
+    return Run(config, 40, join(skeleton, drawn, statistics))
+
+
+def written(run, pictures, path, class_names=()):
+    """Writes the page of a run, which computes, and returns its path; with class names the pictures count as a test."""
+    data = page_data(run, tuple(run.config.model.image_shape[:2]), title="a network")
+    assert reason_not_to_compute(run, GRID) is None
+    data["network"] = network_data(run, GRID, class_names, pictures if class_names else ())
+    data["pictures"] = list(picture_entries(run, pictures, class_names, with_content=False))
+    write(path, render(data))
+    return path
+
+
+@pytest.fixture(scope="module")
+def quadratic():
+    """A quadratic network of three heads a layer."""
+    return random_run(1, encoding="quadratic", num_heads=3)
+
+
+@pytest.fixture(scope="module")
+def probed(quadratic, tmp_path_factory):
+    """The page of `quadratic`, with labelled pictures, and the pictures."""
+    random = np.random.default_rng(5)
+    pixels = random.integers(0, 256, (12, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
+    names = tuple(str(n) for n in range(10))
+    predicted = np.asarray(quadratic.predict(pixels)).argmax(axis=1)
+    pictures = [Picture(x, f"test {n}", names[predicted[n] if n % 3 else 0]) for n, x in enumerate(pixels)]
+    path = written(quadratic, pictures, tmp_path_factory.mktemp("page") / "page.html", names)
+    return path, pixels, np.array([int(picture.label) for picture in pictures])
+
+
+def test_changes_are_the_models(driver, quadratic, probed):
+    """Silencing is that of notebooks/restore_a_run.ipynb: a head's part of the value map is zero."""
+    path, pixels, labels = probed
+    skeleton, parameters, statistics = split(quadratic.model)
+    output, centre, spread = (
+        f"blocks.0.attention.{name}" for name in ("output.kernel", "position.centre", "position.spread")
+    )
+    silent = split_heads(parameters[output], 0, 3).at[1].set(0).reshape(parameters[output].shape)
+    moved = {
+        centre: parameters[centre].at[2].set(jnp.array([1.0, -0.5])),
+        spread: parameters[spread].at[2].multiply(1.5),
+    }
+    x = quadratic.normalised(pixels)
+    model = jax.jit(lambda parameters: join(skeleton, parameters, statistics)(x))
+    without = quadratic.model.classifier(quadratic.model.blocks[1](model(parameters)[1]["embedding"]).mean(axis=(1, 2)))
+    for hash_, expected in {
+        "": model(parameters)[0],
+        "&off=1.2": model(parameters | {output: silent})[0],
+        "&move=1.3:1:-0.5:1.5": model(parameters | moved)[0],
+        "&skip=1": without,
+    }.items():
+        page = Page(driver, path).open(f"#picture=4{hash_}")
+        np.testing.assert_allclose(page.run("viewer.logits()"), expected[4], atol=1e-4, err_msg=hash_)
+        page.wait(lambda page=page, now=bool(hash_): page.run("viewer.accuracy()")["now" if now else "original"])
+        counted = page.run("viewer.accuracy()")["now" if hash_ else "original"]
+        assert counted["right"] == int((np.asarray(expected).argmax(axis=1) == labels).sum()), hash_
+    page.find("#reset").click()
+    page.ready()
+    np.testing.assert_allclose(page.run("viewer.logits()"), model(parameters)[0][4], atol=1e-4)
+
+
+def test_layers_rollout_and_contributions(driver, quadratic, probed):
+    path, pixels, _ = probed
+    page = Page(driver, path).open("#picture=2&query=1,4")
+    _, found = quadratic.model(quadratic.normalised(pixels[2:3]))
+    activations = [found["embedding"], *(layer["output"] for layer in found["layers"])]
+    for layer, x in enumerate(activations):
+        expected = quadratic.model.classifier(x.mean(axis=(1, 2)))[0]
+        np.testing.assert_allclose(page.run("viewer.logits(arguments[0])", layer), expected, atol=1e-4)
+    pixel_logits = np.asarray(found["pixel_logits"]).reshape(-1, 10)
+    expected = (pixel_logits - pixel_logits.mean(axis=1, keepdims=True))[:, 3] / len(pixel_logits)
+    np.testing.assert_allclose(page.run("viewer.contributions(3)"), expected, atol=1e-5)
+    size = GRID[0] * GRID[1]
+    rollout = np.eye(size)
+    for layer in found["layers"]:
+        mean = np.asarray(layer["attention"]).mean(axis=0).reshape(size, size)
+        rollout = (0.5 * mean + 0.5 * np.eye(size)) @ rollout
+    np.testing.assert_allclose(page.run("viewer.rollout()"), rollout[1 * GRID[1] + 4], atol=1e-6)
+
+
+def test_a_head_is_switched_off_and_dragged(driver, probed):
+    page = Page(driver, probed[0]).open("#query=2,3&head=1,1&move=1.1:1:1:1")
+    before = page.run("viewer.logits()")
+    ActionChains(driver, duration=0).move_to_element_with_offset(
+        page.find("#picture"), *place(page, 3, 4)
+    ).click_and_hold().move_to_element_with_offset(page.find("#picture"), *place(page, 1, 2)).release().perform()
+    page.ready()
+    assert page.view()["query"] == [2, 3]
+    np.testing.assert_allclose(page.view()["moved"]["0,0"]["centre"], [-1, -1], atol=0.1)
+    assert np.abs(np.subtract(page.run("viewer.logits()"), before)).max() > 1e-3
+    page.find("#head-on").click()
+    assert page.view()["off"] == ["0,0"]
+    assert "off" in page.all(".head")[0].get_attribute("class")
+    page.find("#head-on").click()
+    page.all(".layer-on")[1].click()
+    assert (page.view()["off"], page.view()["skipped"]) == ([], [1])
+
+
+def place(page, row, column):
+    """A pixel's middle, as an offset from the middle of the picture."""
+    size = page.find("#picture").rect
+    return (
+        round(((column + 0.5) / GRID[1] - 0.5) * size["width"]),
+        round(((row + 0.5) / GRID[0] - 0.5) * size["height"]),
+    )
+
+
+def test_saving_makes_a_figure(driver, probed):
+    page = Page(driver, probed[0]).open("#head=1,1")
+    svg = ElementTree.fromstring(page.run("viewer.figureSvg()"))
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(svg.findall("{*}image")) == 1 + 6  # the picture and all heads
+    assert page.driver.execute_async_script("viewer.figurePng().then(arguments[0])") > 1000
+
+
+@pytest.mark.timeout(300)
+def test_logits_and_attention_are_the_models(driver, pictures, tmp_path, record_property):
+    assert len(KINDS) >= 12
+    images = np.stack([picture.pixels for picture in pictures])
+    for number, (encoding, content, gate) in enumerate(KINDS):
+        # Every other network keeps its value maps: heads smaller than the hidden size.
+        size = {"head_size": 4} if number % 2 else {}
+        run = random_run(encoding=encoding, content=content, gate=gate, hidden_size=12, **size)
+        logits, found = jax.jit(run.model)(run.normalised(images))
+        layers = [layer["attention"] for layer in found["layers"]]
+        page = Page(driver, written(run, pictures, tmp_path / "page.html")).open("#picture=1&query=3,5")
+        name = f"{encoding}{' + content' * content}{', gated' * gate}"
+        difference = np.abs(np.array(page.run("viewer.logits()")) - logits[1]).max()
+        record_property(name, float(difference))
+        print(f"{name}: {difference:.1e}, logits up to {np.abs(logits).max():.1f}")
+        assert difference < 1e-4, name
+        for layer, attention in enumerate(layers):
+            of_picture = attention[1] if run.model.depends_on_content else attention
+            for head, expected in enumerate(of_picture):
+                np.testing.assert_allclose(
+                    page.probabilities(layer, head), expected[3, 5], atol=1e-5, err_msg=f"{name}: {layer} {head}"
+                )
+
+
+def test_a_drawing_is_classified(driver, tmp_path):
+    """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
+    shape = (GRID[0] * 2, GRID[1] * 2, 1)
+    run = random_run(2, encoding="learned", content=True, image_shape=shape)
+    run.config.dataset.name = "digits"
+    pixels = np.zeros((1, *shape), np.uint8)
+    pixels[0, 1:9, 4:10] = 255
+    names = tuple("0123456789")
+    path = written(run, [Picture(pixels[0], "test 0", "3")], tmp_path / "page.html", names)
+    page = Page(driver, path).open()
+    page.find("#draw").click()
+    assert page.view()["picture"] == 1
+    canvas = page.find("#picture")
+    for start, end in (((0, 0), (2, 0)), ((2, 0), (2, 2))):
+        ActionChains(driver, duration=0).move_to_element_with_offset(
+            canvas, *place(page, *start)
+        ).click_and_hold().move_to_element_with_offset(canvas, *place(page, *end)).release().perform()
+    page.ready()
+    drawn = np.array(page.run("Array.from(bytesOf(data.pictures[1].image))"), np.uint8).reshape(shape)
+    rows, columns = np.nonzero(drawn[..., 0] > 25)
+    assert (rows.min(), rows.max()) == (1, 8) or (columns.min(), columns.max()) == (4, 9)
+    assert abs(columns.mean() - 6.5) < 1.5
+    logits, found = run.model(run.normalised(drawn[None]))
+    np.testing.assert_allclose(page.run("viewer.logits()"), logits[0], atol=1e-4)
+    query = page.view()["query"]
+    expected = found["layers"][1]["attention"][0, 1][tuple(query)]
+    np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)
+    page.find("#clear").click()
+    page.ready()
+    assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
+
+
+def test_two_runs_share_query_and_picture(driver, probed, tmp_path):
+    page = probed[0].read_text()
+    pair = tmp_path / "pair.html"
+    pair.write_text(render_pair([page, page]))
+    driver.get(f"file://{pair}")
+    shown = Page(driver, pair)
+    left, right = shown.all("iframe")
+
+    def inside(frame, script):
+        driver.switch_to.default_content()
+        driver.switch_to.frame(frame)
+        return driver.execute_script(f"return {script}")
+
+    try:
+        for frame in (left, right):
+            shown.wait(lambda frame=frame: inside(frame, "typeof viewer === 'object' && classified !== null"))
+        inside(left, "choose({ query: [4, 1], picture: 3, head: [0, 1] })")
+        shown.wait(lambda: inside(right, "viewer.view().query.join()") == "4,1")
+        view = inside(right, "viewer.view()")
+        assert (view["picture"], view["head"]) == (3, None)
+        inside(right, "pointAt({ query: [0, 0] })")
+        shown.wait(lambda: inside(left, "viewer.view().query.join()") == "0,0")
+    finally:
+        driver.switch_to.default_content()
+
+
+def test_nothing_serious_for_axe(driver, probed):
+    axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed")
+    for hash_ in ("#head=1,2", "#overlay=contribution&class=3&off=1.1"):
+        Page(driver, probed[0]).open(hash_)
+        violations = axe.Axe().run(driver)["violations"]
+        serious = [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations if v["impact"] in GRAVE]
+        assert serious == [], hash_
+
+
+GRAVE = ("serious", "critical")
