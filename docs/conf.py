@@ -86,6 +86,13 @@ def train_run(app):
     os.environ["RUN"] = str(RUN)
 
 
+def write_live_page(app, exception):
+    """Writes the interactive page of the run, which the front page shows in a frame."""
+    if exception is None and app.builder.format == "html":
+        command = [sys.executable, "-m", "attn_cnn_jax", "page", str(RUN), f"--out={Path(app.outdir) / 'page.html'}"]
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
 def remove_stale_api(app, config):
     """Removes the pages of modules that may no longer exist; autosummary writes those that do."""
     shutil.rmtree(HERE / "api", ignore_errors=True)
@@ -129,6 +136,7 @@ def setup(app):
     app.connect("config-inited", remove_stale_api)
     app.connect("builder-inited", train_run)
     app.connect("source-read", notebook_links)
+    app.connect("build-finished", write_live_page)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-process-docstring", keep_colon, priority=400)  # before napoleon

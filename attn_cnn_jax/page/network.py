@@ -52,7 +52,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
       one another are merged where that is cheaper.
     """
     config, pack = run.config, Packer()
-    model = merged(run.model, grid[0] * grid[1])
+    model: Any = merged(run.model, grid[0] * grid[1])
     spec = SPECS[config.dataset.name]
     names = class_names or tuple(f"class {n}" for n in range(config.model.num_classes))
     return {

@@ -264,6 +264,31 @@ def test_epochs(page, attention):
     np.testing.assert_allclose(opened.probabilities(0, 0), attention("quadratic")[0][0][2, 3], atol=1e-4)
 
 
+def test_the_course_of_training_plays(page):
+    opened = page("quadratic")
+    opened.find("#play").click()
+    assert opened.view()["overlay"] == "centres"
+    opened.wait(lambda: opened.find("#play").text == "Pause" and opened.view()["epoch"] == 1)
+    opened.wait(lambda: opened.find("#play").text == "Play")
+    assert opened.view()["epoch"] == 2  # the end
+    assert opened.run("centresOf(0).map((head) => head.centre.join())") == [
+        ",".join(f"{n}" for n in centre) for centre in opened.run("data.layers[0].position.centre")
+    ]
+
+
+def test_colours_and_numbers_of_maps(page):
+    opened = page("quadratic")
+    uniform = "rangeOf(new Float64Array(35).fill(1 / 35))"
+    np.testing.assert_allclose(opened.run(uniform), [0, 4 / 35])  # not the darkest colour
+    opened.find("#softmax").click()
+    scores = "rangeOf(Float64Array.from({ length: 100 }, (_, n) => (n < 3 ? -1e6 : n)))"
+    assert opened.run(scores) == [5, 99]  # a few far pixels do not take all colours
+    assert opened.run("[shortNumber(-2), signed(-2)]") == ["\N{MINUS SIGN}2.00", "\N{MINUS SIGN}2.00"]
+    assert [tile.text for tile in opened.all(".head .number")] == ["1", "2", "3", "1"]
+    assert "does not depend on the picture" in opened.find("#picture-note").text
+    assert "predicted" in opened.find("#caption").text
+
+
 def test_no_slider_where_nothing_was_recorded(page):
     assert not page("learned").find("#history").is_displayed()
 

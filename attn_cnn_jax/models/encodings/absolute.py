@@ -65,7 +65,7 @@ class Absolute(Content):
         return self.position[...].astype(x.dtype)[None]
 
     def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        pixels = jnp.zeros((1, *grid, self.query.in_features), at_least_float32(self.query.dtype))
+        pixels = jnp.zeros((1, *grid, self.query.in_features), self.query.kernel[...].dtype)
         maps = {"query": page_map(self.query), "key": page_map(self.key)}
         return {
             "add": self.position_vectors(pixels)[0],

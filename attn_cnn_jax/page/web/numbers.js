@@ -5,30 +5,41 @@
 /** Position scores of one head from `position` (see Encoding.page_parameters), added to `scores`. */
 function addPositionScores(scores, position, head, query, grid) {
   const [height, width] = grid;
-  for (let k = 0, n = 0; k < height; k++) {
-    for (let l = 0; l < width; l++, n++) {
-      scores[n] += positionScore(position, head, k - query[0], l - query[1], grid);
+  const { kind } = position;
+  if (kind === "axes" || kind === "quadratic") {
+    const rows = axisScores(position, head, 0, query, grid), columns = axisScores(position, head, 1, query, grid);
+    for (let k = 0, n = 0; k < height; k++) {
+      for (let l = 0; l < width; l++, n++) scores[n] += rows[k] + columns[l];
     }
+    return;
+  }
+  const score = kind === "shifts" ? tableScore : gaussianScore;
+  for (let k = 0, n = 0; k < height; k++) {
+    for (let l = 0; l < width; l++, n++) scores[n] += score(position, head, k - query[0], l - query[1], grid);
   }
 }
 
-/** The score of one shift, key minus query. */
-function positionScore(position, head, rowShift, columnShift, grid) {
-  if (position.kind === "axes") {
-    return position.row[head][rowShift + grid[0] - 1] + position.column[head][columnShift + grid[1] - 1];
+/** Scores of all keys along one axis, of an encoding whose score is a row score plus a column score. */
+function axisScores(position, head, axis, query, grid) {
+  const scores = new Float64Array(grid[axis]);
+  const table = position.kind === "axes" ? position[axis === 0 ? "row" : "column"][head] : null;
+  for (let n = 0; n < scores.length; n++) {
+    const shift = n - query[axis];
+    scores[n] = table ? table[shift + grid[axis] - 1]
+      : -0.5 * position.spread[head] ** 2 * (shift - position.centre[head][axis]) ** 2;
   }
-  if (position.kind === "shifts") {
-    return position.table[head][rowShift + grid[0] - 1][columnShift + grid[1] - 1];
-  }
-  const row = rowShift - position.centre[head][0];
-  const column = columnShift - position.centre[head][1];
-  const spread = position.spread[head];
-  if (position.kind === "quadratic") {
-    return -0.5 * spread ** 2 * (row ** 2 + column ** 2);
-  }
-  // "gaussian": -1/2 |S^T delta|^2
-  const first = row * spread[0][0] + column * spread[1][0];
-  const second = row * spread[0][1] + column * spread[1][1];
+  return scores;
+}
+
+/** The score of one shift, key minus query, from a table of all shifts. */
+const tableScore = ({ table }, head, row, column, grid) => table[head][row + grid[0] - 1][column + grid[1] - 1];
+
+/** -1/2 |S^T (shift - centre)|^2. */
+function gaussianScore({ centre, spread }, head, rowShift, columnShift) {
+  const row = rowShift - centre[head][0], column = columnShift - centre[head][1];
+  const factors = spread[head];
+  const first = row * factors[0][0] + column * factors[1][0];
+  const second = row * factors[0][1] + column * factors[1][1];
   return -0.5 * (first ** 2 + second ** 2);
 }
 
@@ -82,12 +93,12 @@ function headProbabilities(layer, head, factors, query, grid, terms) {
 
 /** Softmax over all keys. */
 function softmax(scores) {
-  let largest = -Infinity;
-  for (const score of scores) largest = Math.max(largest, score);
-  const result = scores.map((score) => Math.exp(score - largest));
-  let sum = 0;
-  for (const value of result) sum += value;
-  return result.map((value) => value / sum);
+  let largest = -Infinity, sum = 0;
+  for (let n = 0; n < scores.length; n++) if (scores[n] > largest) largest = scores[n];
+  const result = new Float64Array(scores.length);
+  for (let n = 0; n < scores.length; n++) sum += result[n] = Math.exp(scores[n] - largest);
+  for (let n = 0; n < scores.length; n++) result[n] /= sum;
+  return result;
 }
 
 /** [smallest, largest] value of a map. */
