@@ -122,6 +122,8 @@ def test_layers_rollout_and_contributions(driver, quadratic, probed):
 def test_a_head_is_switched_off_and_dragged(driver, probed):
     page = Page(driver, probed[0]).open("#query=2,3&head=1,1&move=1.1:1:1:1")
     before = page.run("viewer.logits()")
+    ActionChains(driver, duration=0).move_to_element_with_offset(page.find("#picture"), *place(page, 0, 0)).perform()
+    assert page.view()["query"] == [2, 3]  # else the centre would move away from the pointer
     ActionChains(driver, duration=0).move_to_element_with_offset(
         page.find("#picture"), *place(page, 3, 4)
     ).click_and_hold().move_to_element_with_offset(page.find("#picture"), *place(page, 1, 2)).release().perform()

@@ -67,13 +67,16 @@ function queryAt(event) {
   return [clamp(row, grid[0]), clamp(column, grid[1])];
 }
 
+/** Whether the picture shows a centre that can be dragged. */
+const hasHandle = () => view.overlay === "head" && canMove(view.head);
+
 /** Whether a pointer is on the handle of the chosen head's centre. */
 function isOnHandle(event) {
-  if (view.overlay !== "head" || !canMove(view.head)) return false;
+  if (!hasHandle()) return false;
   const box = $("picture").getBoundingClientRect();
   const [x, y] = handlePlace($("picture"), grid, currentQuery(), moveOf(view.head).centre);
   const scale = box.width / $("picture").width;
-  return Math.hypot(event.clientX - box.left - x * scale, event.clientY - box.top - y * scale) < 14;
+  return Math.hypot(event.clientX - box.left - x * scale, event.clientY - box.top - y * scale) < (event.pointerType === "touch" ? 24 : 14);
 }
 
 /** The centre, as a shift from the query pixel, of a head that is dragged to where the pointer is. */
@@ -95,9 +98,11 @@ function listenToPointer() {
   picture.addEventListener("pointermove", (event) => {
     if (drawing.isOn) return event.buttons ? stroke(placeOf(event)) : undefined;
     if (dragging) return move(view.head, { centre: centreAt(event) });
-    // A finger that drags chooses; a mouse that hovers only points.
+    // A finger that drags chooses; a mouse that hovers only points. Not while a centre can be dragged: it lies at a shift
+    // from the query, and would move away.
     if (event.buttons) choose({ query: queryAt(event) });
-    else if (!isOnHandle(event)) pointAt({ query: queryAt(event) });
+    else if (!hasHandle()) pointAt({ query: queryAt(event) });
+    picture.style.cursor = isOnHandle(event) ? "grab" : "";
   });
   picture.addEventListener("pointerdown", (event) => {
     picture.setPointerCapture(event.pointerId);
