@@ -86,7 +86,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "title": title,
         "facts": {
             "dataset": run.config.dataset.name,
-            "encoding": model.encoding + (" + content" if model.content else ""),
+            "encoding": model.encoding + " + content" * model.content + " (gated)" * model.gate,
             "step": int(run.step),
         },
         "size": list(size),

@@ -42,7 +42,8 @@ function makeHeading() {
 }
 
 function makeHeads() {
-  $("heads").style.setProperty("--most", Math.max(...data.layers.map((layer) => layer.heads)));
+  const sizes = { most: Math.max(...data.layers.map((layer) => layer.heads)), layers: data.layers.length, aspect: grid[1] / grid[0] };
+  for (const name in sizes) $("heads").style.setProperty(`--${name}`, sizes[name]);
   data.layers.forEach((layer, l) => {
     tiles.push(Array.from({ length: layer.heads }, (_, h) => {
       const canvas = make("canvas", { width: grid[1], height: grid[0] });
