@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from attn_cnn_jax.data.augment import augment, normalise
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.training.mesh import Pictures, data_mesh
 from attn_cnn_jax.training.step import epoch_order, step_keys
 from benchmarks.measure import median_ratio, table, turns, write_json

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.mesh import Pictures, place

@@ -50,7 +50,7 @@ def measure_run(
     if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
     if test_images is None:
-        test_images = min(TEST_IMAGES, sources.SPECS[run.config.dataset.name].test_examples)
+        test_images = min(TEST_IMAGES, len(sources.load_configured(run.config.dataset, data_dir).test.labels))
     images, labels = pictures.first_pictures(run, test_images, data_dir)
     images = run.normalised(images)
     attention = [jnp.asarray(layer, jnp.float32) for layer in pictures.mean_attention(run, num_images, data_dir)]

@@ -23,7 +23,7 @@ def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> 
     Raises:
       UserError: if the data set is not there, or has fewer test pictures.
     """
-    dataset = sources.load(run.config.dataset.name, data_dir or run.config.dataset.data_dir or None)
+    dataset = sources.load_configured(run.config.dataset, data_dir)
     total = len(dataset.test.labels)
     if not 1 <= count <= total:
         raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")

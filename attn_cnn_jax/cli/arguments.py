@@ -117,6 +117,12 @@ def pixel(text: str) -> tuple[int, int]:
     return row, column
 
 
+def image_size(text: str) -> int | tuple[int, int]:
+    """`64` or `HEIGHTxWIDTH`, in pixels."""
+    height, cross, width = text.partition("x")
+    return (at_least_one(height), at_least_one(width)) if cross else at_least_one(height)
+
+
 def seeds(text: str) -> list[int]:
     """`0-4`, `0,2,5` or `0-2,7`: different integers from 0, in the order given."""
     found = []

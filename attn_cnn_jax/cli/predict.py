@@ -64,7 +64,9 @@ def picture_files(paths: list[Path]) -> list[Path]:
 
 
 def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
-    """Returns the names of the classes; none where the data set is not on this machine."""
+    """The names of the classes; none where neither run nor package know them and the data is not on this machine."""
+    if run.class_names:
+        return run.class_names
     try:
         return pictures.load_dataset(run.config, data_dir).class_names
     except UserError:

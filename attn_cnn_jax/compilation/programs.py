@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import create_model
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, replicated

@@ -11,7 +11,7 @@ from attn_cnn_jax.compilation.estimate import Estimate, estimate
 from attn_cnn_jax.compilation.programs import Lengths, lower
 from attn_cnn_jax.compilation.targets import Target, mesh_of
 from attn_cnn_jax.config import create_model
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
@@ -37,6 +37,9 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
     """
     mesh = mesh_of(target)
     check_devices(config, mesh.size)
+    if config.dataset.name not in SPECS:
+        allowed = f"one of {', '.join(SPECS)}, whose number and size of pictures are known without the data"
+        raise UserError(f"config.dataset.name={config.dataset.name!r}: to compile, allowed is {allowed}")
     check_counts(config, SPECS[config.dataset.name].train_examples)
     lowered = lower(config, mesh)
     try:

@@ -17,11 +17,12 @@ from attn_cnn_jax.config.fields import (
     integer,
     integers,
     number,
+    numbers,
     pairs,
     text,
     unknown_key,
 )
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import OWN, SPECS, is_own
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.implementations import IMPLEMENTATIONS
 from attn_cnn_jax.models.encodings import REGISTRY
@@ -80,6 +81,11 @@ RESNET = {
 }
 
 
+def are_names(value: Any) -> bool:
+    """Whether a value is a tuple or list of texts."""
+    return isinstance(value, tuple | list) and all(isinstance(name, str) for name in value)
+
+
 FIGURES = ("centres", "maps", "training")  # see analysis/figures
 
 
@@ -95,9 +101,28 @@ REST = {
         "freeze_values": boolean(False),
     },
     "dataset": {
-        "name": choice("cifar10", *(name for name in SPECS if name != "cifar10")),
+        "name": Field(
+            "cifar10",
+            lambda value: isinstance(value, str) and (value in SPECS or is_own(value)),
+            f"one of {', '.join(map(repr, sorted([*SPECS, *OWN])))} or 'tfds:NAME'",
+        ),
+        "path": text("", "of name 'folder' a folder of class folders, of 'npz' a file; else ''"),
+        "image_size": Field(
+            0,
+            lambda value: integer(0, 0, 10_000).allows(value) or integers((), 1, "", length=2).allows(value),
+            "of pictures of your own: a side in pixels, (height, width), or 0 for the size that all have",
+            any_type=True,
+        ),
+        "test_fraction": number(0.2, 0, 1, open_low=True),  # of each class, where there is no test split
+        "split_seed": integer(0, 0),  # chooses that test split, for all values of `seed` the same
+        "skip_unreadable": boolean(False),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
         "num_validation": integer(0, 0),  # pictures held out of the training set
+        # Taken from the data set in training, and kept with the run.
+        "mean": numbers((), "one number per channel, or () for that of the training pictures"),
+        "std": numbers((), "one number above 0 per channel, or () for that of the training pictures", low=1e-9),
+        "has_validation": boolean(False),  # whether it has a validation split of its own
+        "class_names": Field((), are_names, "one text per class, or () for those of the data set"),
     },
     "augment": {"crop_padding": integer(4, 0, 1000), "flip": boolean(True)},
     "optimizer": {

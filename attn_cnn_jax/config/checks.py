@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config.base import MODEL_COMMON, network_kind, schema_of
 from attn_cnn_jax.config.fields import Field, unknown_key
 from attn_cnn_jax.config.network import depends_on_content, encoding_of, factorises
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.encodings import REGISTRY
@@ -30,8 +30,10 @@ def validate(config: ConfigDict) -> None:
     enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     if config.model.dtype == "float64" and not enabled:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
+    _check_dataset(config.dataset)
     if config.model.name == "attention":
-        _check_attention(config.model)
+        # The size of the user's own pictures is known only once they are loaded, and with it their mean.
+        _check_attention(config.model, shape_is_known=config.dataset.name in SPECS or len(config.dataset.mean) > 0)
 
 
 def _check_fields(config: Any, schema: dict, path: str) -> None:
@@ -86,9 +88,19 @@ def _check_start(config: ConfigDict) -> None:
         _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
-def _check_attention(model: ConfigDict) -> None:
+def _check_dataset(dataset: ConfigDict) -> None:
+    if dataset.name in OWN and not dataset.path and not dataset.mean:
+        kind = "a folder of class folders" if dataset.name == "folder" else "a .npz file"
+        _refuse("dataset.path", "", f"{kind} for config.dataset.name={dataset.name!r}")
+    if dataset.name not in OWN and dataset.path:
+        _refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
+    if dataset.name in SPECS and dataset.image_size not in (0, (0, 0)):
+        _refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose pictures have one size")
+
+
+def _check_attention(model: ConfigDict, *, shape_is_known: bool) -> None:
     height, width, _ = model.image_shape
-    if height % model.downsample or width % model.downsample:
+    if shape_is_known and (height % model.downsample or width % model.downsample):
         _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
@@ -127,22 +139,60 @@ def _check_attention(model: ConfigDict) -> None:
             )
 
 
-def complete(config: ConfigDict) -> ConfigDict:
-    """Returns a copy with the picture size and the number of classes of the data set, checked.
+def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
+    """Returns a copy with what the data set determines: picture size, classes, mean and deviation; checked.
 
-    Both may be left at their defaults; a value of one's own that contradicts the data set is refused.
+    Of a data set of the package, picture size and number of classes may be left at their defaults; other values that
+    contradict it are refused. For pictures of the user's own they are taken from the data.
+
+    Args:
+      config: of a run.
+      spec: of its data set, once that is loaded. None before: then mean, deviation and class names stay as they are,
+        and of the user's own data the size and number of classes too.
     """
     validate(config)
-    spec = SPECS[config.dataset.name]
     config = config.copy_and_resolve_references()
-    for key, value in (("image_shape", spec.image_shape), ("num_classes", spec.num_classes)):
+    own = config.dataset.name not in SPECS
+    known = spec or SPECS.get(config.dataset.name)
+    if known is None:
+        return config
+    for key, value in (("image_shape", known.image_shape), ("num_classes", known.num_classes)):
         given = config.model[key]
         given = tuple(given) if isinstance(given, tuple | list) else given
-        if given not in (MODEL_COMMON[key].default, value):
-            _refuse(f"model.{key}", given, f"{value!r} for {spec.name}; leave it out")
+        if given not in (MODEL_COMMON[key].default, value) and not own:
+            _refuse(f"model.{key}", given, f"{value!r} for {known.name}; leave it out")
         config.model[key] = value
+    if spec is not None:
+        for key, value in (("mean", spec.mean), ("std", spec.std), ("class_names", spec.class_names)):
+            given = tuple(config.dataset[key])
+            if len(given) not in (0, len(value)):
+                _refuse(f"dataset.{key}", given, f"{len(value)} values for {spec.name}; or leave it out")
+            config.dataset[key] = given or value
+        config.dataset.has_validation = spec.has_validation
+        if spec.has_validation and config.dataset.num_validation:
+            allowed = f"0 for {config.dataset.path}, which has a validation split of its own"
+            _refuse("dataset.num_validation", config.dataset.num_validation, allowed)
     validate(config)
     return config
+
+
+def spec_of(config: ConfigDict) -> Spec:
+    """Returns what a run keeps of its data set; of runs before 0.2.0, which kept nothing, what the package knows.
+
+    Args:
+      config: of a run, complete.
+    """
+    dataset, model = config.dataset, config.model
+    known = SPECS.get(dataset.name)
+    return Spec(
+        dataset.name,
+        tuple(model.image_shape),
+        model.num_classes,
+        mean=tuple(dataset.mean) or (known.mean if known else ()),
+        std=tuple(dataset.std) or (known.std if known else ()),
+        class_names=tuple(dataset.class_names) or (known.class_names if known else ()),
+        has_validation=dataset.has_validation,
+    )
 
 
 def allowed_values(config: ConfigDict, path: str) -> str:

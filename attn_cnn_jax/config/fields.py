@@ -57,6 +57,12 @@ def integers(default: tuple, low: int, allowed: str, length: int | None = None) 
     return Field(default, allows, allowed)
 
 
+def numbers(default: tuple, allowed: str, low: float = -1e6) -> Field:
+    """Returns a field for a tuple of numbers from `low` on."""
+    one = number(0.0, low)
+    return Field(default, lambda value: isinstance(value, tuple | list) and all(map(one.allows, value)), allowed)
+
+
 def pairs(default: tuple, allowed: str) -> Field:
     def allows(value):
         one = integers((), 1, "", length=2).allows

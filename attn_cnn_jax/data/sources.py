@@ -3,19 +3,23 @@
 import contextlib
 import hashlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+from ml_collections import ConfigDict
 
-from attn_cnn_jax.data.builders import SPECS, Spec
+from attn_cnn_jax.data.builders import Recipe, Spec, recipe, recipe_of
 from attn_cnn_jax.data.preparation import cache, store
+from attn_cnn_jax.data.preparation.quiet import quiet
 from attn_cnn_jax.data.preparation.store import read_origin
 from attn_cnn_jax.errors import UserError
 
 log = logging.getLogger(__name__)
 
+SPLITS = ("train", "validation", "test")
 READ_AT_ONCE = 1000  # records; one by one takes twice as long
 
 
@@ -27,75 +31,92 @@ class Split(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """Both splits in the order of their ids; `class_names[label]` is the name of a label."""
+    """All splits in the order of their ids; `class_names[label]` is the name of a label."""
 
     train: Split
     test: Split
     class_names: tuple[str, ...]
     spec: Spec
+    validation: Split | None = None  # where the data set has one of its own
 
 
-def load(name: str, data_dir: str | Path | None = None, *, download: bool = True) -> Dataset:
+def load(which: str | Recipe, data_dir: str | Path | None = None, *, download: bool = True) -> Dataset:
     """Returns a data set, after preparing it where it is not there yet.
 
-    `digits` needs no network. CIFAR is downloaded as tfds does, if its host answers. Data made from a reduced or
-    otherwise unofficial archive is loaded with a warning in the log.
+    `digits` and data of one's own need no network. CIFAR is downloaded as tfds does, if its host answers. Data made
+    from a reduced or otherwise unofficial archive is loaded with a warning in the log.
 
     Args:
-      name: one of SPECS.
+      which: one of SPECS, or the recipe of a data set.
       data_dir: where prepared data sets lie; None is the default of tfds, $TFDS_DATA_DIR or ~/tensorflow_datasets.
       download: False never uses the network.
 
     Raises:
       UserError: the name is unknown, or the data is damaged, or missing and (known within 15 s) out of reach.
     """
-    if name not in SPECS:
-        raise UserError(f"There is no data set {name!r}.\nChoose one of {', '.join(SPECS)}.")
-    if not store.is_prepared(name, data_dir):
-        store.prepare(name, data_dir, download=download, say=log.info)
-    dataset = read_cached(name, data_dir)
+    known = recipe(which) if isinstance(which, str) else which
+    if not store.is_prepared(known, data_dir):
+        store.prepare(known, data_dir, download=download, say=log.info)
+    dataset = read_cached(known, data_dir)
     if dataset is None:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # a read-only folder cannot be locked, and nobody replaces it
-                stack.enter_context(store.locked(store.folder(name, data_dir), log.warning))
-            dataset = read_cached(name, data_dir) or decode(name, data_dir)
-    if remark := describe_origin(store.folder(name, data_dir), dataset):
-        log.warning("%s in %s: %s.", name, store.folder(name, data_dir), remark)
+                stack.enter_context(store.locked(store.folder(known, data_dir), log.warning))
+            dataset = read_cached(known, data_dir) or decode(known, data_dir)
+    folder = store.folder(known, data_dir)
+    if remark := describe_origin(folder, dataset):
+        log.warning("%s in %s: %s.", known.name, folder, remark)
+    for line in known.describe(folder):
+        log.info("%s", line)
     return dataset
 
 
-def read_cached(name: str, data_dir: str | Path | None) -> Dataset | None:
+def load_configured(dataset: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> Dataset:
+    """Returns the data set that `config.dataset` describes, see `load`.
+
+    Args:
+      dataset: `config.dataset`.
+      data_dir: where prepared data sets lie, if not in `dataset.data_dir`.
+      download: False never uses the network.
+    """
+    return load(recipe_of(dataset), data_dir or dataset.data_dir or None, download=download)
+
+
+def read_cached(known: Recipe, data_dir: str | Path | None) -> Dataset | None:
     """Returns a prepared data set from its cache, or None where no valid cache was made from its present files."""
-    folder = store.folder(name, data_dir)
+    folder = store.folder(known, data_dir)
     try:
         made_from = cache.stamp(folder)
         arrays = cache.read(folder, made_from)
         if arrays is None:
             return None
-        dataset = assemble(arrays, store.open_builder(name, data_dir), SPECS[name])
+        dataset = assemble(arrays, store.open_builder(known, data_dir), known.spec(folder))
         # Another process may have put new files there meanwhile.
         return dataset if cache.stamp(folder) == made_from else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         return None
 
 
-def decode(name: str, data_dir: str | Path | None) -> Dataset:
+def decode(known: Recipe, data_dir: str | Path | None) -> Dataset:
     """Returns a prepared data set from its ArrayRecord files, and writes the cache; its lock should be held.
 
     Raises:
       UserError: the files are damaged.
     """
-    folder = store.folder(name, data_dir)
-    builder = store.open_builder(name, data_dir)
+    folder = store.folder(known, data_dir)
+    builder = store.open_builder(known, data_dir)
     try:
         made_from = cache.stamp(folder)
-        arrays = {}
-        with store.quiet():
-            for split in ("train", "test"):
-                arrays[f"{split}_images"], arrays[f"{split}_labels"] = decode_split(builder, split, SPECS[name])
-        dataset = assemble(arrays, builder, SPECS[name])
+        arrays, spec = {}, known.spec(folder)
+        with quiet():
+            for split in SPLITS:
+                if split in builder.info.splits:
+                    arrays[f"{split}_images"], arrays[f"{split}_labels"] = decode_split(builder, split, spec)
+        dataset = assemble(arrays, builder, spec)
+    except UserError:
+        raise
     except Exception as error:  # Riegeli, protobuf, Pillow and tfds each raise their own on damaged files
-        raise store.damaged(name, data_dir, error) from error
+        raise store.damaged(known, data_dir, error) from error
     cache.write(folder, arrays, made_from)
     return dataset
 
@@ -125,13 +146,16 @@ def decode_split(builder: Any, split: str, spec: Spec) -> Split:
 
 
 def assemble(arrays: dict[str, np.ndarray], builder: Any, spec: Spec) -> Dataset:
-    """Returns the data set of arrays `train_images`, `train_labels`, `test_images`, `test_labels`.
+    """Returns the data set of arrays `train_images`, `train_labels`, `test_images`, `test_labels`, ...
 
     Raises:
+      KeyError: there is no training or no test split.
       ValueError: an array has another shape, type or range than the data set has.
     """
     splits = {}
-    for split in ("train", "test"):
+    for split in SPLITS:
+        if split == "validation" and f"{split}_images" not in arrays:
+            continue
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         if (images.dtype, images.shape) != (np.uint8, (len(labels), *spec.image_shape)) or not len(images):
             raise ValueError(f"{split} pictures are {images.dtype} {images.shape}")
@@ -140,13 +164,14 @@ def assemble(arrays: dict[str, np.ndarray], builder: Any, spec: Spec) -> Dataset
         if not np.all((labels >= 0) & (labels < spec.num_classes)):
             raise ValueError(f"labels from {labels.min()} to {labels.max()} where there are {spec.num_classes} classes")
         splits[split] = Split(images, labels)
-    return Dataset(**splits, class_names=tuple(builder.info.features["label"].names), spec=spec)
+    names = tuple(builder.info.features["label"].names)
+    return Dataset(**splits, class_names=names, spec=replace(spec, class_names=names))
 
 
 def describe_origin(folder: Path, dataset: Dataset) -> str:
     """Returns in what a data set is known to differ from the official one, or an empty text."""
     train, test, spec = len(dataset.train.labels), len(dataset.test.labels), dataset.spec
-    if (train, test) != (spec.train_examples, spec.test_examples):
+    if spec.train_examples and (train, test) != (spec.train_examples, spec.test_examples):
         return (
             f"a reduced copy with {train:,} training and {test:,} test pictures "
             f"(the official data set has {spec.train_examples:,} and {spec.test_examples:,})"

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, resnet_config, validate
-from attn_cnn_jax.data.sources import SPECS, Spec
+from attn_cnn_jax.data.builders import SPECS, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import BLOCKS

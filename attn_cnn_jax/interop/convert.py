@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import encoding_of, head_size
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.architecture import listed, network_config
 from attn_cnn_jax.interop.names import pytorch_name, to_pytorch, transposed_back

@@ -54,7 +54,7 @@ def build(
     if run.model.depends_on_content and not pictures:
         raise UserError("this network's attention depends on content: give it pictures, --images 1 or more")
     rows, columns = data["grid"]
-    class_names = dataset.class_names if dataset else ()
+    class_names = dataset.class_names if dataset else run.class_names
     reason = reason_not_to_compute(run, (rows, columns), most_parameters)
     entries = picture_entries(run, pictures, class_names, with_content=reason is not None)
     data["pictures"] = those_that_fit(data, entries, megabytes)

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import split
@@ -53,7 +53,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     """
     config, pack = run.config, Packer()
     model: Any = merged(run.model, grid[0] * grid[1])
-    spec = SPECS[config.dataset.name]
+    spec = spec_of(config)
     names = class_names or tuple(f"class {n}" for n in range(config.model.num_classes))
     return {
         "downsample": config.model.downsample,

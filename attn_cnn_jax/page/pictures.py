@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
-from PIL import Image, ImageOps
+from PIL import Image
 
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.pictures import fit, read_picture
 from attn_cnn_jax.errors import UserError
 
 
@@ -45,24 +46,11 @@ def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) ->
 
 def from_file(path: str | Path, shape: tuple[int, int, int]) -> Picture:
     """Returns a picture file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C)."""
-    try:
-        with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image).convert("L" if shape[2] == 1 else "RGB")
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as a picture: {error}") from error
-    height, width, _ = shape
+    height, width, channels = shape
+    if not Path(path).exists():
+        raise UserError(f"there is no file {path}")
+    upright = read_picture(path, channels, formats=None)
     return Picture(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
-
-
-def fit(image: Image.Image, size: tuple[int, int]) -> np.ndarray:
-    """The largest middle part of a picture with the shape of `size`, resized to it: `(H, W, C)` uint8."""
-    height, width = size
-    if image.size != (width, height):
-        image = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
-    pixels = np.asarray(image)
-    return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def data_uri(pixels: np.ndarray) -> str:
@@ -74,4 +62,4 @@ def data_uri(pixels: np.ndarray) -> str:
 
 def load_dataset(config: ConfigDict, data_dir: str | None) -> sources.Dataset:
     """The run's data set, from `data_dir` if given, else where the run found it."""
-    return sources.load(config.dataset.name, data_dir or config.dataset.data_dir or None, download=False)
+    return sources.load_configured(config.dataset, data_dir, download=False)

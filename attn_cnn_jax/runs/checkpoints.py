@@ -73,20 +73,25 @@ def open_checkpoints(
             policies.append(preservation_policy.EveryNSteps(every))
         if config.get("start", {}).get("run"):
             policies.append(preservation_policy.CustomSteps([0]))
-        if config.dataset.num_validation:
+        if validates(config):
             best = preservation_policy.BestN(
                 get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
             )
             policies.append(best)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
-        best_fn=validation_accuracy if config is not None and config.dataset.num_validation else None,
+        best_fn=validation_accuracy if config is not None and validates(config) else None,
         read_only=read_only,
         create=not read_only,
         save_interval_steps=0 if read_only else 1,
         cleanup_tmp_directories=not read_only,
     )
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
+
+
+def validates(config: ConfigDict) -> bool:
+    """Returns whether a run has a validation split, held out of the training set or of the data set's own."""
+    return config.dataset.num_validation > 0 or config.dataset.has_validation
 
 
 class NotSaved(UserError):

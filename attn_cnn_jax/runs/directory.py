@@ -20,7 +20,9 @@ from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.seeds import seeds_of
 
 # Where the data lies is no part of an experiment: a run may move to another machine.
-MAY_CHANGE = ("dataset.data_dir",)
+MAY_CHANGE = ("dataset.data_dir", "dataset.path")
+# Taken from the data when a run begins; runs before 0.2.0 kept nothing of it.
+FROM_DATA = ("dataset.mean", "dataset.std", "dataset.class_names", "dataset.has_validation")
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
 MOST_SHOWN = 5  # keys that differ, in a message
@@ -160,7 +162,8 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
             f"continued\ntrain one run directory per seed: attn-cnn train --seeds={seeds[0]}-{seeds[-1]}"
         )
     old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
-    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
+    ignored = (*MAY_CHANGE, *(key for key in FROM_DATA if not old.get(key) or not new.get(key)))
+    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in ignored]
     differing = [key for key in differing if key not in MAY_GROW or not is_larger(new.get(key), old.get(key))]
     if differing:
         changes = [f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing]

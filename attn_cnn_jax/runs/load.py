@@ -14,10 +14,9 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Activations, Images
-from attn_cnn_jax.config import create_model, validate, with_defaults
+from attn_cnn_jax.config import create_model, spec_of, validate, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.sources import SPECS
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.merging import merged
@@ -52,6 +51,11 @@ class Run(NamedTuple):
             f"  {kind}; {parameters:,} parameters, {model.dtype}\n"
             f"  pictures {shape} uint8 -> {model.num_classes} classes"
         )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes by number; () where a run of version 0.1.0 does not know them."""
+        return spec_of(self.config).class_names
 
     def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
         """Returns the class probabilities of pictures as the data set has them.
@@ -130,7 +134,7 @@ class Run(NamedTuple):
         if images.shape[1] % downsample or images.shape[2] % downsample:
             height, width = images.shape[1:3]
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
-        spec = SPECS[self.config.dataset.name]
+        spec = spec_of(self.config)
         return normalise(jnp.asarray(images), spec.mean, spec.std, jnp.dtype(self.config.model.dtype))
 
     def _in_batches(self, function: Callable[[nnx.Module, jax.Array], Any], images: Images, batch_size: int) -> Any:

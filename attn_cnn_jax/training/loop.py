@@ -75,8 +75,9 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     check_same_devices(jax.devices())
     check_same(settings(config))
     check_devices(config, mesh.size)
+    dataset = sources.load_configured(config.dataset)
+    config = complete(config, dataset.spec)
     check_memory(config)
-    dataset = sources.load(config.dataset.name, config.dataset.data_dir or None)
     check_counts(config, len(dataset.train.labels))
     with held(workdir, config) as claim:
         check_shared(workdir)

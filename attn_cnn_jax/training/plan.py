@@ -11,6 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.sources import Dataset, split_validation
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.variables import Skeleton
@@ -67,7 +68,10 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
       dataset: the data set that the configuration names.
     """
     config, model, _ = beginning
+    spec = spec_of(config)
     train_set, eval_sets = dataset.train, {"test": dataset.test}
+    if dataset.validation is not None:
+        eval_sets = {"validation": dataset.validation} | eval_sets
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         eval_sets = {"validation": validation} | eval_sets
@@ -83,8 +87,8 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
         eval_sets={name: place(Pictures(*pictures), mesh) for name, pictures in eval_sets.items()},
         schedule=schedule,
         skeleton=skeleton,
-        train_steps=create_train_steps(config, mesh, skeleton, optimizer, dataset.spec),
-        evaluate=create_evaluate(config, mesh, skeleton, dataset.spec),
+        train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec),
+        evaluate=create_evaluate(config, mesh, skeleton, spec),
         implementations=implementations_in_words(config, model),
     )
     return plan, place(state, mesh)

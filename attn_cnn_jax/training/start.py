@@ -67,7 +67,8 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         return Beginning(config, create_model(config.model, rngs=nnx.Rngs(seed)))
     saved = saved_config(workdir)
     if saved is not None:
-        saved.dataset.data_dir, saved.train.num_epochs = config.dataset.data_dir, config.train.num_epochs
+        saved.dataset.data_dir, saved.dataset.path = config.dataset.data_dir, config.dataset.path
+        saved.train.num_epochs = config.train.num_epochs
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
     if config.start.kernel:
         return Beginning(config, create_from_kernel(config))

@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import SPECS
 
 TRAIN_SHA256 = "0d9c5288f6e33780c379517635d2a09a9a36ba665165e1332d94557bc77dac86"
 TEST_SHA256 = "3f53dde2e1e7e8a55378950dc46794171d8451ca9063e7992a75fb9672256dc1"
@@ -40,7 +41,7 @@ def test_checksums_are_those_of_the_first_release(digits):
 
 
 def test_spec_tells_the_truth(digits):
-    spec = sources.SPECS["digits"]
+    spec = SPECS["digits"]
     assert digits.spec == spec
     assert (len(digits.train.labels), len(digits.test.labels)) == (spec.train_examples, spec.test_examples)
     assert digits.train.images.shape[1:] == digits.test.images.shape[1:] == spec.image_shape

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import recipe
 from attn_cnn_jax.data.preparation import cache
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
@@ -140,12 +141,12 @@ def test_a_cache_of_impossible_arrays_is_made_again(root, change, caplog):
     caplog.clear()
     assert sources.fingerprint(sources.load("cifar10", root)) == sources.fingerprint(first)
     assert [record for record in caplog.records if "reduced copy" not in record.getMessage()] == []
-    assert sources.read_cached("cifar10", root)  # the cache is whole again
+    assert sources.read_cached(recipe("cifar10"), root)  # the cache is whole again
 
 
 def test_no_cache_is_made_of_data_that_changed_while_it_was_read(root):
     folder = root / "cifar10" / "3.0.2"
-    arrays = {key: np.zeros(1) for key in cache.KEYS}
+    arrays = {key: np.zeros(1) for key in ("train_images", "test_images")}
     cache.write(folder, arrays, "another stamp")
     assert not list(folder.glob("arrays*"))
     cache.write(folder, arrays, cache.stamp(folder))
@@ -162,7 +163,7 @@ def test_a_cache_of_data_that_changed_meanwhile_is_not_taken(root, monkeypatch):
         return arrays
 
     monkeypatch.setattr(cache, "read", read_while_another_process_replaces)
-    assert sources.read_cached("cifar10", root) is None
+    assert sources.read_cached(recipe("cifar10"), root) is None
 
 
 def test_a_cache_that_cannot_be_written_is_left_out(root, monkeypatch):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import SPECS, builder_class
-from attn_cnn_jax.data.preparation import archives, store
+from attn_cnn_jax.data.builders import SPECS, builder_class, recipe
+from attn_cnn_jax.data.preparation import archives, network, store
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
 from tests.support.cifar_archives import prepare, random_pictures
@@ -118,13 +118,13 @@ def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offlin
 
 
 def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_path, offline, monkeypatch):
-    monkeypatch.setattr(store, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(network, "PROBE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for name in ("HTTPS_PROXY", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{silent.getsockname()[1]}")
         start = time.monotonic()
         with pytest.raises(UserError, match=r"no answer within 0\.5 s|Timeout"):
-            store.prepare("cifar100", tmp_path)
+            store.prepare(recipe("cifar100"), tmp_path)
     assert time.monotonic() - start < 30
     assert not list(tmp_path.iterdir())
 
@@ -170,7 +170,7 @@ def test_killed_while_replacing_one_of_both_is_there_whole(tmp_path, moment, lef
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], capture_output=True, text=True, timeout=120)
     assert done.returncode == -9, done.stderr
     assert {path.name for path in (tmp_path / "cifar10").iterdir()} == {".lock", *left}
-    store.prepare("cifar10", tmp_path)  # the network is not needed
+    store.prepare(recipe("cifar10"), tmp_path)  # the network is not needed
     assert_holds(tmp_path, seed=seed)
 
 
@@ -233,7 +233,7 @@ def test_three_at_once_wait_for_each_other_and_all_end_well(tmp_path):
 
 def test_who_waited_finds_the_work_done(tmp_path):
     content, said = archives.read(cifar_archives.write(tmp_path / "a.tar.gz"), "cifar10"), []
-    final = store.folder("cifar10", tmp_path)
+    final = store.folder(recipe("cifar10"), tmp_path)
     waiting = threading.Thread(
         target=store.prepare, args=("cifar10", tmp_path), kwargs={"content": content, "say": said.append}
     )
@@ -241,7 +241,7 @@ def test_who_waited_finds_the_work_done(tmp_path):
         waiting.start()
         while waiting.is_alive() and not said:
             time.sleep(0.01)
-        store.generate("cifar10", final, content, print)
+        store.generate(recipe("cifar10"), final, content, print)
     waiting.join(60)
     assert [line.split()[0] for line in said] == ["Another", "cifar10"]
     assert said[1] == f"cifar10 is already prepared in {final}"
@@ -283,7 +283,7 @@ def test_without_a_home_folder_the_error_says_where_to_name_another(tmp_path, mo
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     with pytest.raises(UserError, match=r"~/tensorflow_datasets .*HOME is not set.*\nChoose .*--data-dir or TFDS"):
         sources.load("digits")
-    assert store.folder("digits", tmp_path) == tmp_path / "digits" / "1.0.0"
+    assert store.folder(recipe("digits"), tmp_path) == tmp_path / "digits" / "1.0.0"
 
 
 def test_neither_tensorflow_nor_anything_in_tmpdir(tmp_path):
@@ -312,7 +312,7 @@ print(any(name.split(".")[0] == "tensorflow" for name in sys.modules))
 @pytest.mark.skipif("ATTN_CNN_CIFAR10_ARCHIVE" not in os.environ, reason="ATTN_CNN_CIFAR10_ARCHIVE names no archive")
 def test_the_full_archive(tmp_path):
     content = archives.read(os.environ["ATTN_CNN_CIFAR10_ARCHIVE"], "cifar10")
-    store.prepare("cifar10", tmp_path, content=content)
+    store.prepare(recipe("cifar10"), tmp_path, content=content)
     dataset = sources.load("cifar10", tmp_path)
     assert dataset.train.images.shape == (50_000, 32, 32, 3)
     assert dataset.test.images.shape == (10_000, 32, 32, 3)

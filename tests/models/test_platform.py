@@ -9,7 +9,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.training import evaluate, step
 from attn_cnn_jax.training.mesh import Pictures, data_mesh

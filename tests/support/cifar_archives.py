@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from attn_cnn_jax.data.builders import recipe
 from attn_cnn_jax.data.preparation import archives, store
 
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -133,4 +134,4 @@ def prepare(root, name="cifar10", kind="binary", seed=0, **options):
     path = root / f"{name}_{kind}_{seed}.tar.gz"
     if not path.exists():
         write(path, name, kind, seed)
-    store.prepare(name, root, content=archives.read(path, name), **options)
+    store.prepare(recipe(name), root, content=archives.read(path, name), **options)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.data.augment import augment, normalise
-from attn_cnn_jax.data.sources import SPECS
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 FILE = "arrays.npz"
-KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
 def stamp(folder: Path) -> str:
@@ -29,11 +28,11 @@ def stamp(folder: Path) -> str:
 
 
 def read(folder: Path, made_from: str) -> dict[str, np.ndarray] | None:
-    """Returns the four arrays by name, or None where no readable cache was made from the files of that stamp."""
+    """Returns the arrays by name, or None where no readable cache was made from the files of that stamp."""
     try:
         with (folder / FILE).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             if str(file["fingerprint"]) == made_from:
-                return {key: file[key] for key in KEYS}
+                return {key: file[key] for key in file.files if key != "fingerprint"}
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         pass
     return None
@@ -44,7 +43,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray], made_from: str) -> None:
 
     Args:
       folder: of the prepared data set; its lock must be held.
-      arrays: by the names in KEYS.
+      arrays: by name, such as `train_images`.
       made_from: the stamp from before the arrays were read.
     """
     temporary = folder / f"{FILE}.incomplete"

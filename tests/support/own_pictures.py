@@ -1,0 +1,39 @@
+"""Small folders and files of pictures such as users have."""
+
+import numpy as np
+from PIL import Image
+
+from attn_cnn_jax.data.builders.digits import pictures
+
+
+def random_picture(seed=0, size=(8, 8), mode="RGB"):
+    """A picture of random pixels; `size` is (height, width)."""
+    channels = {"L": (), "RGB": (3,), "RGBA": (4,), "LA": (2,), "CMYK": (4,)}[mode]
+    values = np.random.default_rng(seed).integers(0, 256, (*size, *channels), dtype=np.uint8)
+    return Image.fromarray(values, mode=None if mode != "CMYK" else "CMYK")
+
+
+def write_folder(root, classes=("cat", "dog"), count=4, splits=("",), size=(8, 8), mode="RGB"):
+    """A folder of class folders with `count` PNG files each; `splits` are folders above, "" for none."""
+    for s, split in enumerate(splits):
+        for label, name in enumerate(classes):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for n in range(count):
+                seed = 1000 * s + count * label + n
+                random_picture(seed, size, mode).save(folder / f"{name}_{n}.png")
+    return root
+
+
+def write_digits(root, per_split=None):
+    """The digits of scikit-learn as a folder and as a .npz file; returns both paths."""
+    arrays = {}
+    for split, prefix in (("train", ""), ("test", "test_")):
+        images, labels = (array[:per_split] for array in pictures(split))
+        for n, (image, label) in enumerate(zip(images, labels, strict=True)):
+            folder = root / "folder" / split / str(label)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(folder / f"{n:05d}.png", compress_level=0)
+        arrays |= {f"{prefix}images": images, f"{prefix}labels": labels}
+    np.savez(root / "digits.npz", **arrays)
+    return root / "folder", root / "digits.npz"
