@@ -18,6 +18,8 @@ from attn_cnn_jax.cli.arguments import Parser, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config
 from attn_cnn_jax.config import attention_config, complete, resnet_config, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
@@ -87,7 +89,8 @@ def default_configs() -> dict[str, ConfigDict]:
 
 def row(name: str, config: ConfigDict) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
-    model = complete(config).model
+    own = config.dataset.name not in SPECS and not config.dataset.mean  # in a run directory all is known
+    model = complete(config, sources.load_configured(config.dataset).spec if own else None).model
     # As dictionaries: a ConfigDict that is locked equals none that is not.
     published = next((known for known in TABLE_1.values() if known.config.model.to_dict() == model.to_dict()), None)
     flops = count_flops(model)

@@ -83,7 +83,7 @@ RESNET = {
 
 def are_names(value: Any) -> bool:
     """Whether a value is a tuple or list of texts."""
-    return isinstance(value, tuple | list) and all(isinstance(name, str) for name in value)
+    return isinstance(value, tuple | list) and all(isinstance(name, str) and name for name in value)
 
 
 FIGURES = ("centres", "maps", "training")  # see analysis/figures
@@ -119,7 +119,7 @@ REST = {
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
         "num_validation": integer(0, 0),  # pictures held out of the training set
         # Taken from the data set in training, and kept with the run.
-        "mean": numbers((), "one number per channel, or () for that of the training pictures"),
+        "mean": numbers((), "one number from 0 per channel, or () for that of the training pictures", low=0),
         "std": numbers((), "one number above 0 per channel, or () for that of the training pictures", low=1e-9),
         "has_validation": boolean(False),  # whether it has a validation split of its own
         "class_names": Field((), are_names, "one text per class, or () for those of the data set"),

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.flops import count_parameters
+from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.data import sources
@@ -124,5 +126,10 @@ def test_prepare_says_what_it_found(tmp_path, capsys):
     assert "Read back 6 training and 2 test pictures" in said
     assert main(line) == 0
     assert "is already prepared" in capsys.readouterr().out
+    keys = {"name": "folder", "path": own, "image_size": "(4,8)", "data_dir": tmp_path}
+    assert main(["summary", "digits", *(f"--config.dataset.{key}={value}" for key, value in keys.items())]) == 0
+    model = load_config("digits").model
+    model.update({"image_shape": (4, 8, 3), "num_classes": 2})
+    assert f"{count_parameters(model):,}" in capsys.readouterr().out
     assert main(["prepare", "folder"]) == 2
     assert main(["prepare", "digits", "--path=x"]) == 2
