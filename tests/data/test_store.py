@@ -235,7 +235,7 @@ def test_who_waited_finds_the_work_done(tmp_path):
     content, said = archives.read(cifar_archives.write(tmp_path / "a.tar.gz"), "cifar10"), []
     final = store.folder(recipe("cifar10"), tmp_path)
     waiting = threading.Thread(
-        target=store.prepare, args=("cifar10", tmp_path), kwargs={"content": content, "say": said.append}
+        target=store.prepare, args=(recipe("cifar10"), tmp_path), kwargs={"content": content, "say": said.append}
     )
     with store.locked(final, print):
         waiting.start()
