@@ -5,7 +5,7 @@
 #     make test EXTRAS=test,torch   also what compares with PyTorch
 #     make quick                    tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
-#     make robustness               attacks on training processes, fuzzing, memory over time: half an hour
+#     make robustness               attacks on training processes, fuzzing, memory over time: an hour
 PYTHON ?= python3
 CONFIG ?= configs/digits.py
 ARGS ?=

@@ -9,19 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from flax import nnx
-
-from attn_cnn_jax.config import create_model
-from attn_cnn_jax.runs.checkpoints import Damaged, open_checkpoints, read_plain, restore
-from attn_cnn_jax.runs.directory import read_config
-from attn_cnn_jax.training.distributed.lost_peer import END_OF_ALL, HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT
-from attn_cnn_jax.training.optimizer import create_optimizer
-from attn_cnn_jax.training.step import initial_state
 from robustness import memory
+from robustness.bench import EPOCHS, Bench, Skipped, goes_on
 from robustness.small_runs import (
-    Trainer,
     assert_same_run,
     comparable,
     end,
@@ -33,39 +24,7 @@ from robustness.small_runs import (
     wait_for_records,
 )
 
-EPOCHS = 20  # of the runs under attack, and:
-PAIR_EPOCHS = 6
 EPOCHS_A_KILL = 9  # of which a killed process does at most 8
-
-
-class Bench(NamedTuple):
-    """What attacks need: `trainer` starts a process; `references` is the folder of runs that nobody disturbs."""
-
-    trainer: Trainer
-    references: Path
-
-    def reference(self, count: int = EPOCHS, processes: int = 1) -> Path:
-        """A run of so many epochs; trained when it is first asked for."""
-        workdir = self.references / f"{count}_epochs_{processes}_processes"
-        if not workdir.exists():
-            start = self.trainer.pair if processes == 2 else lambda *arguments: [self.trainer(*arguments)]
-            outputs = [finish(process) for process in start(workdir, epochs(count))]
-            workdir.with_suffix(".log").write_text("".join(outputs))
-        return workdir
-
-
-class Skipped(Exception):
-    """Why an attack is not possible here."""
-
-
-def goes_on(bench: Bench, workdir: Path, count: int = EPOCHS) -> str:
-    """The same command goes on from the newest finished checkpoint, to the end of the undisturbed run."""
-    steps = finished_steps(workdir)
-    output = finish(bench.trainer(workdir, epochs(count)))
-    assert not steps or f"going on after step {steps[-1]} of" in output, f"not from {steps}: {output}"
-    assert "Traceback" not in output, output
-    assert_same_run(workdir, bench.reference(count))
-    return output
 
 
 def killed(times: int):
@@ -180,52 +139,6 @@ def deleted(bench: Bench, folder: Path, generator: random.Random) -> str:
     return ""
 
 
-# For a child's sitecustomize: what network file systems take their time for.
-SLOW = """
-import os, time
-def slow(call):
-    def after_a_while(*arguments, **keywords):
-        time.sleep({seconds})
-        return call(*arguments, **keywords)
-    return after_a_while
-for name in ("mkdir", "rename", "replace", "rmdir"):
-    setattr(os, name, slow(getattr(os, name)))
-"""
-
-
-def slow_files(checkpoints: int, seconds: float = 0.05):
-    """An attack on so many checkpoints of a run, all kept, with delayed file operations."""
-
-    def attack(bench: Bench, folder: Path, generator: random.Random) -> str:
-        (folder / "slow").mkdir()
-        (folder / "slow/sitecustomize.py").write_text(SLOW.format(seconds=seconds))
-        keep = f"--config.checkpoint.keep_last={checkpoints}"
-        finish(bench.trainer(folder / "run", epochs(checkpoints), keep, pythonpath=folder / "slow"))
-        steps = finished_steps(folder / "run")
-        assert len(steps) == checkpoints, f"{len(steps)} checkpoints are left"
-        found = damaged_checkpoints(folder / "run")
-        assert not found, f"{len(found)} of {checkpoints} are damaged, first: {found[0]}"
-        return ""
-
-    return attack
-
-
-def damaged_checkpoints(workdir: Path) -> list[Damaged]:
-    """What every part of every checkpoint, read whole, has against it."""
-    config = read_config(workdir)
-    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
-    like = initial_state(model, create_optimizer(config.optimizer, lambda step: 0.0))[1]
-    found = []
-    with open_checkpoints(workdir, read_only=True) as checkpoints:
-        for step in checkpoints.all_steps():
-            try:
-                read_plain(checkpoints, step, "config")
-                restore(checkpoints, step, like)
-            except Damaged as error:
-                found.append(error)
-    return found
-
-
 def two_at_once(bench: Bench, folder: Path, generator: random.Random) -> str:
     first = bench.trainer(folder / "run", epochs(EPOCHS))
     wait_for_records(first, generator.randint(1, 6))
@@ -265,25 +178,6 @@ def clock_set_back(bench: Bench, folder: Path, generator: random.Random) -> str:
     assert f"going on after step {steps[-1]} of" in output, f"not from {steps}: {output}"
     assert_same_run(folder / "run", bench.reference())
     return ""
-
-
-def one_of_two_dies(number: int):
-    """An attack on process `number` of a run of two processes; 0 is the coordinator."""
-
-    def attack(bench: Bench, folder: Path, generator: random.Random) -> str:
-        processes = bench.trainer.pair(folder / "run", epochs(PAIR_EPOCHS))
-        wait_for_records(processes[0], generator.randint(1, 4))
-        end(processes[number])
-        started = time.monotonic()
-        fail(processes[1 - number], END_OF_ALL, seconds=HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT)
-        seconds = time.monotonic() - started
-        steps = finished_steps(folder / "run")
-        outputs = [finish(process) for process in bench.trainer.pair(folder / "run", epochs(PAIR_EPOCHS))]
-        assert not steps or f"going on after step {steps[-1]} of" in outputs[0], f"not from {steps}: {outputs[0]}"
-        assert_same_run(folder / "run", bench.reference(PAIR_EPOCHS, processes=2))
-        return f"the other ends after {seconds:.1f} s"
-
-    return attack
 
 
 def memory_grows(bench: Bench, folder: Path, generator: random.Random) -> str:

@@ -4,8 +4,9 @@
 
 After every attack the message has to be clear, without traceback; no finished checkpoint may be lost; the same
 command has to go on from the newest intact checkpoint, and say which it skips; and metrics (but for timings) and
-parameters at the end have to be those of an uninterrupted run, bit for bit. Only then has the run survived. Some
-attacks mount a file system, which takes root: they are left out elsewhere, and the table says so.
+parameters at the end have to be those of an uninterrupted run, bit for bit (to rounding, where the number of devices
+changes). Only then has the run survived. Some attacks mount a file system, which takes root, or compile a library that
+fails calls: they are left out where that is not possible, and the table says so.
 """
 
 import argparse
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import table, write_json
-from robustness import attacks
-from robustness.attacks import Bench
+from robustness import attacks, files, hosts
+from robustness.bench import Bench, Skipped
 from robustness.small_runs import Trainer
 
 KILLS_A_RUN = 10
@@ -43,12 +44,20 @@ def all_attacks(options: argparse.Namespace) -> dict[str, Attack]:
         "truncated": Attack(attacks.damaged(attacks.truncated), options.damages),
         "byte flipped": Attack(attacks.damaged(attacks.flipped), options.damages),
         "read-only": Attack(attacks.read_only, 2),
-        "slow files": Attack(attacks.slow_files(options.checkpoints), 1, options.checkpoints),
+        "failing calls": Attack(files.failing, options.failures),
+        "slow files": Attack(files.slow_files(options.checkpoints), 1, options.checkpoints),
         "deleted": Attack(attacks.deleted, 3),
         "two at once": Attack(attacks.two_at_once, 1),
         "clock set back": Attack(attacks.clock_set_back, 1),
-        "process 0 of 2 dies": Attack(attacks.one_of_two_dies(0), 2),
-        "process 1 of 2 dies": Attack(attacks.one_of_two_dies(1), 2),
+        "devices change": Attack(hosts.devices_change, 3, 4),
+        "run of 0.1.0": Attack(hosts.old_run, 2),
+        **{f"process {n} of 2 dies": Attack(hosts.one_of_two_dies(n), 2) for n in range(2)},
+        **{f"process {n} of 2 stopped": Attack(hosts.one_of_two_is_stopped(n), 2) for n in range(2)},
+        **{f"process {n} of 2 alone": Attack(hosts.nobody_comes(n), 1) for n in range(2)},
+        **{f"another {name} on process 1": Attack(hosts.different(name), 1) for name in hosts.DIFFERENT},
+        "2 processes, truncated": Attack(hosts.damaged(attacks.truncated), 2),
+        "2 processes, byte flipped": Attack(hosts.damaged(attacks.flipped), 2),
+        "strangers": Attack(hosts.strangers, 1, 20),
         "memory": Attack(attacks.memory_grows, 1),
     }
 
@@ -57,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="rounded up to tens")
     parser.add_argument("--damages", type=int, default=20, help="files to truncate, and to flip a byte of")
+    parser.add_argument("--failures", type=int, default=30, help="calls on files to fail, in as many runs")
     parser.add_argument("--checkpoints", type=int, default=200, help="to save with delayed file operations")
     parser.add_argument("--seed", type=int, default=0, help="of what is random in the attacks")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="attacks to try; all by default")
@@ -85,7 +95,7 @@ def carry_out(bench: Bench, folder: Path, name: str, attack: Attack, seed: int) 
         try:
             remarks.append(attack.function(bench, place, random.Random(f"{seed} {name} {number}")))
             outcome = "survived"
-        except attacks.Skipped as reason:
+        except Skipped as reason:
             remarks.append(f"skipped: {reason}")
             break
         except (AssertionError, subprocess.TimeoutExpired) as error:

@@ -26,7 +26,6 @@ SMALL = (
     "--config.model.downsample=2",
     "--config.train.batch_size=100",
     "--config.train.log_every_steps=9",
-    "--config.train.tensorboard=False",
     "--config.checkpoint.every_epochs=1",
 )
 
@@ -84,18 +83,29 @@ class Trainer(NamedTuple):
         while self.started:
             end(self.started.pop())
 
-    def pair(self, workdir: Path, *arguments: str) -> list[subprocess.Popen]:
-        """The two processes of one run, the coordinator first."""
+    def pair(
+        self,
+        workdir: Path,
+        *arguments: str,
+        second: Sequence[str] = (),
+        second_prefix: Sequence[str] = (),
+        only: int | None = None,
+    ) -> list[subprocess.Popen]:
+        """The two processes of one run, the coordinator first; the second with more arguments; or `only` one."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         together = ("--multihost", f"--coordinator-address=127.0.0.1:{port}", "--num-processes=2")
-        return [self(workdir, *arguments, *together, f"--process-id={n}") for n in range(2)]
+        return [
+            self(workdir, *arguments, *together, f"--process-id={number}", *more, prefix=prefix)
+            for number, more, prefix in ((0, (), ()), (1, second, second_prefix))
+            if only in (None, number)
+        ]
 
 
-def finish(process: subprocess.Popen) -> str:
+def finish(process: subprocess.Popen, seconds: float = 300) -> str:
     """Waits for a process that has to succeed; what it said."""
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, f"ended with {process.returncode}: {output}"
     return output
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from robustness import attacks
-from robustness.attacks import EPOCHS, PAIR_EPOCHS, goes_on
+from robustness import attacks, files, hosts
+from robustness.bench import EPOCHS, PAIR_EPOCHS, Bench, Skipped, goes_on
 from robustness.small_runs import comparable, epochs, fail, parameters, wait_for_records
 
 
 @pytest.fixture(scope="module")
 def bench(trainer, tmp_path_factory):
-    return attacks.Bench(trainer, tmp_path_factory.mktemp("references"))
+    return Bench(trainer, tmp_path_factory.mktemp("references"))
 
 
 ATTACKS = {
@@ -25,7 +25,12 @@ ATTACKS = {
     "read-only": attacks.read_only,
     "deleted": attacks.deleted,
     "two at once": attacks.two_at_once,
-    "process 0 of 2 dies": attacks.one_of_two_dies(0),
+    "a call fails": files.failing,
+    "files are slow": files.slow_files(3),
+    "process 0 of 2 dies": hosts.one_of_two_dies(0),
+    "process 1 of 2 is stopped": hosts.one_of_two_is_stopped(1),
+    "process 1 has other data": hosts.different("data"),
+    "two processes find a damaged checkpoint": hosts.damaged(attacks.truncated),
 }
 
 
@@ -33,7 +38,7 @@ ATTACKS = {
 def test_nothing_is_lost_when(bench, tmp_path, name):
     try:
         ATTACKS[name](bench, tmp_path, random.Random(name))
-    except attacks.Skipped as reason:
+    except Skipped as reason:
         pytest.skip(str(reason))
     finally:
         bench.trainer.end_all()
