@@ -56,7 +56,7 @@ robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m robustness.fuzz
 	$(BIN)/python -m robustness.faults
 
-# The site, in docs/_build/html/index.html. The first build trains the run that a notebook opens and executes both notebooks.
+# The site, in docs/_build/html/index.html. The first build trains the run that a notebook opens and executes all notebooks.
 docs:
 	@$(MAKE) --no-print-directory EXTRAS=docs $(VENV)/installed-docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

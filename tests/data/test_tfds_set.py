@@ -132,6 +132,8 @@ def test_a_set_that_cannot_be_downloaded(known, tmp_path, monkeypatch):
     known(builder("far", FEATURES, flips, urls=["http://far.example/a.zip"]))
     monkeypatch.setattr(tfds_set, "failure_of", lambda url: "ConnectTimeout")
     refused("far", tmp_path, "http://far.example/a.zip: ConnectTimeout", "network access")
+    with pytest.raises(UserError, match="downloading is switched off"):
+        sources.load(Own("tfds:far", ""), tmp_path, download=False)
 
 
 def test_names_that_tfds_does_not_know(tmp_path):

@@ -120,7 +120,7 @@ class Recipe:
         """Returns what is known of the data set that was prepared in a folder."""
         raise NotImplementedError
 
-    def write(self, folder: Path, data_dir: Path) -> None:
+    def write(self, folder: Path, data_dir: Path, *, download: bool = True) -> None:
         """Writes the data set into a new folder, given where others lie; a built-in one is written by its builder."""
         raise NotImplementedError
 

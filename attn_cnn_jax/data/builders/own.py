@@ -99,11 +99,11 @@ class Own(Recipe):
         kinds = {"folder": folder, "npz": npz}
         return kinds[self.name].stamp(self.path) if self.name in kinds else None
 
-    def collect(self, data_dir: Path) -> Collection:
-        """Returns the pictures; of a set of tfds, prepared in a data folder."""
+    def collect(self, data_dir: Path, download: bool = True) -> Collection:
+        """Returns the pictures; of a set of tfds, prepared in a data folder, with or without the network."""
         if self.name.startswith(tfds_set.PREFIX):
             name = self.name.removeprefix(tfds_set.PREFIX)
-            return tfds_set.collect(name, data_dir, self.test_fraction, self.split_seed)
+            return tfds_set.collect(name, data_dir, self.test_fraction, self.split_seed, download=download)
         kind = folder if self.name == "folder" else npz
         return kind.collect(self.path, self.test_fraction, self.split_seed)
 
@@ -137,17 +137,18 @@ class Own(Recipe):
             options += ["--split-seed", str(self.split_seed)]
         return (*options, *(["--skip-unreadable"] if self.skip_unreadable else []))
 
-    def write(self, folder: Path, data_dir: Path) -> None:
+    def write(self, folder: Path, data_dir: Path, *, download: bool = True) -> None:
         """Reads every picture and writes the data set into a new folder.
 
         Args:
           folder: to create.
           data_dir: where prepared data sets lie.
+          download: False never uses the network.
 
         Raises:
           UserError: naming the file, for what cannot be read or makes no data set.
         """
-        stamp, collection = self.stamp(), self.collect(data_dir)
+        stamp, collection = self.stamp(), self.collect(data_dir, download)
         skipped: dict[Entry, str] = {}
         attempt = skipping(skipped) if self.skip_unreadable else refusing
         shape = self.choose_shape(collection, attempt)

@@ -115,7 +115,7 @@ def prepare(
     try:
         with locked(final, say):
             if replace or not is_current(recipe, final):
-                generate(recipe, final, content, say)
+                generate(recipe, final, content, say, download=download)
             elif content and read_origin(final).get("sha256") != content.sha256:
                 raise UserError(
                     f"{final} is already prepared, from another archive.\n"
@@ -169,7 +169,7 @@ def put_right(final: Path) -> None:
         shutil.rmtree(path)
 
 
-def generate(recipe: Recipe, final: Path, content: Archive | None, say: Say) -> None:
+def generate(recipe: Recipe, final: Path, content: Archive | None, say: Say, *, download: bool = True) -> None:
     """Writes the ArrayRecord files, after a download if need be, and moves them to `final`; see `prepare`."""
     made_in = final.with_name("incomplete.new")
     try:
@@ -177,7 +177,7 @@ def generate(recipe: Recipe, final: Path, content: Archive | None, say: Say) -> 
             download_and_write(recipe, made_in, final, content, say)
         else:
             say(f"Writing {final}")
-            recipe.write(made_in / recipe.place / final.name, final.parent.parent)
+            recipe.write(made_in / recipe.place / final.name, final.parent.parent, download=download)
         if final.exists():
             shutil.rmtree(aside(final), ignore_errors=True)  # `put_right` left nothing there that counts
             final.rename(aside(final))
