@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.runs.pretrained import FOLDER, located
 
 OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
 
@@ -74,7 +75,7 @@ def import_file(name: str) -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """`RUN`, `--step`, `--seed` and `--data-dir`, for a subcommand that reads a network back."""
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, as training leaves it")
+    parser.add_argument("run", metavar="RUN", type=run_directory, help="run directory, as training leaves it")
     add_step(parser)
     add_data_dir(parser)
 
@@ -82,6 +83,16 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     """`--data-dir`: where the data set is."""
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
+
+
+def run_directory(text: str) -> Path:
+    """A run directory, a folder of exported weights, or `pretrained:NAME`."""
+    return located(text)
+
+
+def beside(run: Path, name: str) -> Path:
+    """Returns where a command writes by default: into the run directory, of a pretrained network the current folder."""
+    return Path(name) if run.is_relative_to(FOLDER) else run / name
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from tabulate import tabulate
 from attn_cnn_jax.analysis.convolution import IN_WORDS, TEST_IMAGES, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
-from attn_cnn_jax.cli.arguments import add_run, at_least_one
+from attn_cnn_jax.cli.arguments import add_run, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import Run, load_run
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         run, args.kernel_sizes, num_images=args.images, test_images=args.test_images, data_dir=args.data_dir
     )
     print(to_text(run, original, results, args.images))
-    out = args.out or args.run / "convolution"
+    out = args.out or beside(args.run, "convolution")
     paths = style.save(draw(original, results), out, "convolution")
     write_atomically(out / "convolution.csv", to_csv(original, results))
     print("", *paths, out / "convolution.csv", sep="\n")

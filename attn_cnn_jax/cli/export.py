@@ -1,25 +1,33 @@
-"""Write a run as a checkpoint of another framework.
+"""Write a run's network for use elsewhere.
 
+safetensors: a folder with the arrays by name. It can be given wherever a RUN is asked for.
+jax: a folder with StableHLO, which jax.export loads without this package, for CPU, CUDA and TPU.
+onnx: a folder with a file for ONNX Runtime. Needs jax2onnx: pip install "attn-cnn-jax[onnx]".
 pytorch: a file that the authors' PyTorch release loads. Needs PyTorch: pip install "attn-cnn-jax[torch]".
+
+The folders also hold config.json and a model card: data, accuracy, classes, normalisation, how to load the network.
+What was written is read back, and the largest difference of its logits from the run's is printed.
 """
 
 import argparse
 from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import add_step
-from attn_cnn_jax.interop.pytorch import export_run
+from attn_cnn_jax.cli.arguments import add_step, run_directory
+from attn_cnn_jax.interop.export import FORMATS, export_run
 
-EXAMPLE = "runs/digits --format=pytorch --out=digits.checkpoint"
+EXAMPLE = "runs/digits --format=onnx --out=digits_onnx"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, as training leaves it")
-    parser.add_argument("--format", choices=["pytorch"], required=True, help="what to write")
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="a file that does not exist yet")
+    parser.add_argument("run", metavar="RUN", type=run_directory, help="run directory, as training leaves it")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
+    parser.add_argument(
+        "--out", metavar="DIR|FILE", type=Path, required=True, help="a folder or file that does not exist yet"
+    )
+    parser.add_argument("--note", default="", metavar="TEXT", help="a sentence on the data for the model card")
     add_step(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    export_run(args.run, args.out, args.step, args.seed)
-    print(args.out)
+    print(export_run(args.run, args.out, args.format, step=args.step, seed=args.seed, note=args.note))
     return 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
-from attn_cnn_jax.cli.arguments import add_step, at_least_one, pixel
+from attn_cnn_jax.cli.arguments import add_step, at_least_one, beside, pixel, run_directory
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import Run, load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -31,7 +31,9 @@ PAPERS_LAYER = 4  # whose training figure 3 shows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories, as training leaves them")
+    parser.add_argument(
+        "runs", metavar="RUN", type=run_directory, nargs="+", help="run directories, as training leaves them"
+    )
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/figures by default")
     add_step(parser)
@@ -65,7 +67,7 @@ def draw(args: argparse.Namespace) -> list[Path]:
     """Draws what was asked for and then, if all of it can be drawn, writes it; returns the files."""
     run = load_run(args.runs[0], args.step, args.seed)
     wanted = args.figures or applicable(run, args.runs[0])
-    out = args.out or args.runs[0] / "figures"
+    out = args.out or beside(args.runs[0], "figures")
     saves = []
     if "curves" in wanted:
         saves.append(partial(style.save, curves.draw(args.runs), out, "curves"))

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import add_data_dir, add_step, positive
+from attn_cnn_jax.cli.arguments import add_data_dir, add_step, beside, positive, run_directory
 from attn_cnn_jax.data.sources import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
@@ -26,7 +26,9 @@ IMAGES = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, nargs="+", help="run directory; two are shown side by side")
+    parser.add_argument(
+        "run", metavar="RUN", type=run_directory, nargs="+", help="run directory; two are shown side by side"
+    )
     add_step(parser)
     add_data_dir(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{len(args.run)} runs: a page shows one run, or two side by side")
     pages = [page_of(args, workdir) for workdir in args.run]
     html = pages[0].html if len(pages) == 1 else render_pair([page.html for page in pages])
-    out = args.out or args.run[0] / ("viewer.html" if len(pages) == 1 else "compare.html")
+    out = args.out or beside(args.run[0], "viewer.html" if len(pages) == 1 else "compare.html")
     write(out, html)
     print(f"{out}: {', '.join(f'{page.pictures} pictures' for page in pages)}, {len(html.encode()) / 1e6:.2f} MB")
     for workdir, page in zip(args.run, pages, strict=True):

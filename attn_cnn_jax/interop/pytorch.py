@@ -20,8 +20,7 @@ from attn_cnn_jax.files import replacing, write_atomically
 from attn_cnn_jax.interop.convert import check_release_has, state_dict, to_run
 from attn_cnn_jax.interop.release_file import import_torch, read_checkpoint
 from attn_cnn_jax.runs import checkpoints, directory
-from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.runs.load import Run, load_run
 from attn_cnn_jax.runs.seeds import seeds_of
 
 
@@ -43,22 +42,33 @@ def import_checkpoint(path: str | Path, out: str | Path) -> str:
     checkpoint = read_checkpoint(Path(path))
     config, state = to_run(checkpoint)
     step = int(state.step)
+    record = None
+    if checkpoint.test_accuracy is not None and checkpoint.epoch is not None:
+        record = {"step": step, "epoch": checkpoint.epoch + 1.0, "split": "test"}
+        record["accuracy"] = checkpoint.test_accuracy
+    write_run(out, config, state, record)
+    return describe(config, step)
+
+
+def write_run(out: Path, config: ConfigDict, state: checkpoints.TrainState, record: dict | None) -> None:
+    """Writes a run directory with one checkpoint and, where given, one record of metrics.jsonl; all or nothing.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
             run = Path(folder) / "run"
             run.mkdir()
             directory.claim(run, config)
-            if checkpoint.test_accuracy is not None and checkpoint.epoch is not None:
-                record = {"step": step, "epoch": checkpoint.epoch + 1.0, "split": "test"}
-                record["accuracy"] = checkpoint.test_accuracy
+            if record is not None:
                 write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
             with checkpoints.open_checkpoints(run, config) as manager:
-                checkpoints.save(manager, step, state, config, {"loss": [], "accuracy": []})
+                checkpoints.save(manager, int(state.step), state, config, {"loss": [], "accuracy": []})
             os.rename(run, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
-    return describe(config, step)
 
 
 def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest", seed: int | None = None) -> None:
@@ -74,22 +84,29 @@ def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest"
       UserError: if PyTorch is not installed, `path` exists, the run has several seeds and none is chosen, or the
         release has no such network.
     """
-    torch, path, workdir = import_torch(), Path(path), Path(workdir)
-    refuse_existing(path)
+    import_torch()
+    refuse_existing(Path(path))
+    write_release(load_one(workdir, step, seed), Path(path))
+
+
+def load_one(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
+    """Returns a run as `load_run` does; UserError for one of several seeds of which none is chosen."""
     run = load_run(workdir, step, seed)
     if run.seed is not None and seed is None:
-        seeds = seeds_of(directory.read_config(workdir) or run.config)
+        seeds = seeds_of(directory.read_config(Path(workdir)) or run.config)
         raise UserError(f"{workdir} has seeds {seeds[0]} to {seeds[-1]}: choose the one to export by --seed=N")
+    return run
+
+
+def write_release(run: Run, path: Path) -> None:
+    """Writes the network of a run as a file that the release loads; raises as `export_run` does."""
+    torch = import_torch()
     check_release_has(run)
-    arrays = state_dict(run)
-    tests = (record for record in read_metrics(workdir / "metrics.jsonl") if record["split"] == "test")
-    found = (record for record in tests if (record["step"], record.get("seed")) == (run.step, run.seed))
-    tested = next(found, None)
     content = {
         "step": run.step,  # what the release's epochs are depends on its batch size; it ignores this
-        "epoch": tested and round(tested["epoch"]) - 1,
-        "test_accuracy": tested and tested["accuracy"],
-        "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in arrays.items()),
+        "epoch": run.test and round(run.test["epoch"]) - 1,
+        "test_accuracy": run.test and run.test["accuracy"],
+        "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in state_dict(run).items()),
     }
     try:
         with replacing(path) as file:

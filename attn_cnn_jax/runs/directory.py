@@ -19,8 +19,8 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.seeds import seeds_of
 
-# Where the data lies is no part of an experiment: a run may move to another machine.
-MAY_CHANGE = ("dataset.data_dir", "dataset.path")
+# Where the data lies and metrics go is no part of an experiment: a run may move to another machine.
+MAY_CHANGE = ("dataset.data_dir", "dataset.path", "train.logger")
 # Taken from the data when a run begins; runs before 0.2.0 kept nothing of it.
 FROM_DATA = ("dataset.mean", "dataset.std", "dataset.class_names", "dataset.has_validation")
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs

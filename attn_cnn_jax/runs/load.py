@@ -17,14 +17,19 @@ from attn_cnn_jax.arrays import Activations, Images
 from attn_cnn_jax.config import create_model, spec_of, validate, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_plain
 from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.runs.seeds import pick, seeds_of
+from attn_cnn_jax.runs.weights import is_weights
 
 
 class Run(NamedTuple):
@@ -34,6 +39,12 @@ class Run(NamedTuple):
     step: int
     model: AttentionClassifier | ResNet  # in evaluation mode: called without a key
     seed: int | None = None  # which seed of a run of several (seeds.py); else None
+    test: dict[str, Any] | None = None  # the record of metrics.jsonl with the test accuracy at this step
+
+    @property
+    def spec(self) -> Spec:
+        """What the run keeps of its data set: its mean and standard deviation normalise pictures."""
+        return spec_of(self.config)
 
     def __repr__(self) -> str:
         model = self.config.model
@@ -55,7 +66,7 @@ class Run(NamedTuple):
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes by number; () where a run of version 0.1.0 does not know them."""
-        return spec_of(self.config).class_names
+        return self.spec.class_names
 
     def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
         """Returns the class probabilities of pictures as the data set has them.
@@ -114,6 +125,42 @@ class Run(NamedTuple):
         # By name, since the page is built on runs and not the other way round.
         return importlib.import_module("attn_cnn_jax.page.inline").inline(self, images, data_dir, height)
 
+    def intermediates(self, images: Images, batch_size: int = 100) -> dict[str, Any]:
+        """Returns the logits and what the network computes on the way to them, as NumPy arrays.
+
+        Args:
+          images: `(b, H, W, C)` uint8.
+          batch_size: pictures per call of the network.
+
+        Returns:
+          `logits`, `(b, classes)`, and the named intermediates of the network, pictures first: see
+          `AttentionClassifier.__call__`. What does not depend on pictures (position scores, attention without
+          content) comes once, without an axis of pictures.
+
+        Raises:
+          UserError: for images of another shape or type.
+        """
+
+        def all_of_it(model, x):
+            logits, intermediates = model(x)
+            return {"logits": logits} | intermediates
+
+        return self._in_batches(all_of_it, images, batch_size)
+
+    def export(self, out: str | Path, format: str = "safetensors", note: str = "") -> str:
+        """Writes the network for use elsewhere, see attn_cnn_jax.interop.export; returns a line that says what.
+
+        Args:
+          out: a folder (for "pytorch" a file) that does not exist yet; it appears whole or not at all.
+          format: "safetensors", "jax" (StableHLO), "onnx" or "pytorch" (the authors' release).
+          note: a sentence on data or training for the model card.
+
+        Raises:
+          UserError: if `out` exists, a package is missing, or the format has no such network.
+        """
+        # By name, for interop builds on runs and not the other way round.
+        return importlib.import_module("attn_cnn_jax.interop.export").export(self, out, format, note)
+
     def normalised(self, images: Images) -> Activations:
         """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.
 
@@ -134,8 +181,7 @@ class Run(NamedTuple):
         if images.shape[1] % downsample or images.shape[2] % downsample:
             height, width = images.shape[1:3]
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
-        spec = spec_of(self.config)
-        return normalise(jnp.asarray(images), spec.mean, spec.std, jnp.dtype(self.config.model.dtype))
+        return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
 
     def _in_batches(self, function: Callable[[nnx.Module, jax.Array], Any], images: Images, batch_size: int) -> Any:
         """Applies a jitted `function(model, x)` batch by batch; returns its results joined, as NumPy arrays."""
@@ -144,28 +190,36 @@ class Run(NamedTuple):
         skeleton, *arrays = split(self.model)
         jitted = jax.jit(lambda arrays, x: function(join(skeleton, *arrays), x))
         x = self.normalised(images)
+        # A result has an axis of pictures where its shape follows the size of the batch.
+        one, two = (jax.eval_shape(jitted, arrays, jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype)) for n in (1, 2))
         parts = [jitted(arrays, x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
-        return jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
+
+        def joined(one, two, *pieces):
+            return np.concatenate(pieces) if one.shape != two.shape else np.asarray(pieces[0])
+
+        return jax.tree.map(joined, one, two, *parts)
 
 
 def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
     """Restores a run that training left, finished or not, on any number of devices, without its data.
 
     Args:
-      workdir: the run directory.
+      workdir: the run directory, a folder that `export` wrote as safetensors, or `pretrained:NAME` (pretrained.py).
       step: "latest", "best" (by validation accuracy; only with a validation split), or the number of a step.
       seed: the seed of the run, or one seed of a run of several (seeds.py); None for the first.
 
     Raises:
       UserError: if there is no such run, step, seed, or intact checkpoint, or the system cannot read it now.
     """
-    workdir = Path(workdir)
+    workdir = located(workdir)
     saved = read_config(workdir) if workdir.is_dir() else None
     if saved is None:
         raise UserError(f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir")
+    config = known_config(workdir, saved)
+    if is_weights(workdir):
+        return load_weights(workdir, config, step, seed)
     if not (workdir / "checkpoints").is_dir():
         raise UserError(f"{workdir} has no checkpoint yet")
-    known_config(workdir, saved)
     seeds = seeds_of(saved)
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
@@ -184,7 +238,26 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
         network = pick(read_arrays(checkpoints, number, "network", like), seeds, seed)
     model = join(skeleton, network["parameters"], network["statistics"])
     assert isinstance(model, AttentionClassifier | ResNet)
-    return Run(config, number, model, seed if several else None)
+    several_seed = seed if several else None
+    return Run(config, number, model, several_seed, find_test(workdir, number, several_seed))
+
+
+def load_weights(folder: Path, config: ConfigDict, step: int | str, seed: int | None) -> Run:
+    """Returns the network of a folder without checkpoints, see weights.py; UserError if it has another step or seed."""
+    model, number = weights.read(folder, config)
+    if step not in ("latest", number):
+        raise UserError(f"step={step!r}: {folder} holds one network, of step {number}")
+    if seed not in (None, config.seed):
+        raise UserError(f"seed={seed!r}: {folder} has seed {config.seed} alone")
+    assert isinstance(model, AttentionClassifier | ResNet)
+    return Run(config, number, model, test=find_test(folder, number))
+
+
+def find_test(workdir: Path, step: int, seed: int | None = None) -> dict[str, Any] | None:
+    """Returns the record of metrics.jsonl with the test accuracy at a step; None where there is none."""
+    records = read_metrics(workdir / "metrics.jsonl")
+    found = [each for each in records if each["split"] == "test" and each["step"] == step and each.get("seed") == seed]
+    return found[-1] if found else None
 
 
 def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:

@@ -236,7 +236,7 @@ NO_FLAGS = [
     ("page", "--megabytes=nan"),
     ("page", "--megabytes=-1"),
     ("predict", "--top=0"),
-    ("export", "--format=onnx"),
+    ("export", "--format=tensorflow"),
     ("convolution", "--kernel-sizes=0"),
     ("convolution", "--kernel-sizes=3,x"),
 ]

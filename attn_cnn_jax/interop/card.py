@@ -1,0 +1,113 @@
+"""The model card of an exported network: what it is, its data and accuracy, its classes, how to load it."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.runs.load import Run
+
+CALL = "# images: uint8 (B, {shape}), as the data set has them; logits: float32 (B, {classes})"
+LOAD = {
+    "safetensors": """\
+import attn_cnn_jax
+
+run = attn_cnn_jax.load_run("FOLDER")  # this folder
+run.predict(images)  # class probabilities
+# the arrays alone: safetensors.numpy.load_file("FOLDER/model.safetensors")""",
+    "jax": """\
+import jax.export, pathlib
+
+network = jax.export.deserialize(bytearray(pathlib.Path("FOLDER/model.stablehlo").read_bytes()))
+logits = network.call(images)  # on CPU, CUDA or TPU; attn-cnn-jax is not needed""",
+    "onnx": """\
+import onnxruntime
+
+network = onnxruntime.InferenceSession("FOLDER/model.onnx")
+(logits,) = network.run(["logits"], {"images": images})""",
+}
+ABOUT = "image classifier whose heads attend as in arXiv 1911.03584, trained by attn-cnn-jax"
+
+
+def card(run: Run, format: str, note: str = "") -> str:
+    """Returns the text of README.md.
+
+    Args:
+      run: what was exported.
+      format: a key of LOAD.
+      note: a sentence on data or training; "" for none.
+    """
+    config, spec = run.config, run.spec
+    shape = ", ".join(map(str, config.model.image_shape))
+    accuracy = f"{run.test['accuracy']:.2%} of the test pictures, at step {run.step}" if run.test else "not measured"
+    classes = ", ".join(names) if (names := run.class_names) else "numbered from 0; their names are not known"
+    rows = [
+        ("network", describe(config)),
+        ("parameters", f"{count_parameters(config.model):,}"),
+        ("FLOPs per picture", short(count_flops(config.model).linear)),
+        ("data", f"{config.dataset.name}, pictures of {config.model.image_shape[0]}x{config.model.image_shape[1]}"),
+        ("accuracy", accuracy),
+        ("training", training(config)),
+        ("normalisation", f"(pixel / 255 - mean) / std, mean {numbers(spec.mean)}, std {numbers(spec.std)}"),
+        (f"{config.model.num_classes} classes", classes),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    inside = "" if format == "safetensors" else "The file normalises pictures itself.\n"
+    return f"""\
+---
+library_name: attn-cnn-jax
+pipeline_tag: image-classification
+tags: [jax, self-attention, arxiv:1911.03584]
+---
+
+# {config.dataset.name}: {describe(config)}
+
+An {ABOUT}.
+{note.strip()}
+
+| | |
+|---|---|
+{table}
+
+{inside}`config.json` holds the whole configuration.
+
+```python
+{LOAD[format]}
+{CALL.format(shape=shape, classes=config.model.num_classes)}
+```
+
+Written by attn-cnn-jax {package_version()}.
+"""
+
+
+def describe(config: ConfigDict) -> str:
+    """Returns what a network is, in words."""
+    model = config.model
+    if model.name == "resnet":
+        return f"ResNet-{model.depth}"
+    heads = "/".join(map(str, dict.fromkeys(heads_by_layer(model))))
+    content = " and content" if model.content else ""
+    return f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"
+
+
+def training(config: ConfigDict) -> str:
+    """Returns how a network was trained, in words."""
+    optimizer = config.optimizer
+    return (
+        f"{optimizer.name}, {config.train.num_epochs} epochs of batches of {config.train.batch_size}, "
+        f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule}), seed {config.seed}"
+    )
+
+
+def numbers(values) -> str:
+    """Returns numbers as text, separated by commas."""
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def package_version() -> str:
+    """Returns the version of this package, or that it is not known."""
+    try:
+        return version("attn-cnn-jax")
+    except PackageNotFoundError:  # a checkout that is not installed
+        return "(version unknown)"

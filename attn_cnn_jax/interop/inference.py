@@ -1,0 +1,82 @@
+"""A run's network as one function, from pictures as the data set has them to logits: what export formats hold."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from attn_cnn_jax.arrays import Images
+from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.network import grid
+from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.load import Run
+
+MOST_BYTES = 2**24  # of attention that a file may hold for one layer instead of computing it
+SAMPLE = 8  # pictures on which an exported network is compared with the run
+TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "bfloat16": 5e-2}  # relative to the largest logit
+
+Logits = Callable[[Any], jax.Array]
+
+
+def inference(run: Run, dtype: str | None = None) -> Logits:
+    """Returns `logits(images)`: uint8 `(b, H, W, C)` to float32 `(b, classes)`, also for a batch of symbolic size.
+
+    Args:
+      run: whose network, without dropout and with merged linear maps.
+      dtype: of activations, that of the run by default.
+    """
+    config = run.config.copy_and_resolve_references()
+    config.model.dtype = dtype or config.model.dtype
+    skeleton = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))[0]
+    model = merged(join(skeleton, *split(run.model)[1:]))
+    if isinstance(model, AttentionClassifier):
+        for block in model.blocks:
+            block.attention.implementation = implementation_of(block.attention, grid(config.model))
+    spec = run.spec
+
+    def logits(images):
+        return model(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))[0]
+
+    return logits
+
+
+def implementation_of(layer: Any, size: tuple[int, int]) -> str:
+    """Returns the attention implementation for any batch: dense unless the attention fills memory or the file."""
+    pixels = size[0] * size[1]
+    name = layer.implementation_for((1, *size, layer.output.out_features), training=False)
+    if name == "dense" and not layer.depends_on_content and 4 * layer.num_heads * pixels**2 > MOST_BYTES:
+        return "factorised" if layer.factorises else "blocked"
+    return name
+
+
+def sample(run: Run) -> Images:
+    """Returns pictures of noise to compare networks on."""
+    shape = (SAMPLE, *run.config.model.image_shape)
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def difference(run: Run, found: Callable[[Images], Any]) -> float:
+    """Returns the largest difference of an exported network's logits from those of the run, on `sample` and on one.
+
+    Args:
+      run: what was exported.
+      found: the exported network, read back from its file: pictures to logits.
+
+    Raises:
+      UserError: if the difference is more than rounding.
+    """
+    images = sample(run)
+    skeleton, *arrays = split(run.model)
+    expected = np.asarray(jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])(arrays, run.normalised(images)))
+    differences = [np.abs(np.asarray(found(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
+    largest, most = float(max(differences)), TOLERANCE[run.config.model.dtype] * float(np.abs(expected).max())
+    if not largest <= most:
+        raise UserError(f"the exported network's logits differ by {largest:.2g}, more than rounding ({most:.2g}): bug")
+    return largest
