@@ -16,6 +16,7 @@ from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.cli.arguments import run_directory
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.runs.directory import flatten, read_config
 from attn_cnn_jax.runs.load import load_run
@@ -43,8 +44,15 @@ class Outcome(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories, as training leaves them")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also draw the curves, as curves.png and .svg there")
+    parser.add_argument(
+        "runs", metavar="RUN", type=run_directory, nargs="+", help="run directories, as training leaves them"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="also draw the curves, seeds as mean and deviation, as curves.png and .svg there",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     rows = [row(outcomes) for outcomes in groups.values()]
     print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
     if args.out:
-        print("", *style.save(curves.draw(args.runs), args.out, "curves"), sep="\n")
+        figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in groups.values()])
+        print("", *style.save(figure, args.out, "curves"), sep="\n")
     return 0
 
 

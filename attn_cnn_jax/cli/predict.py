@@ -1,7 +1,8 @@
 """Classify picture files: the most probable classes of each, with their probabilities.
 
 Takes files in any format that Pillow reads, and folders, of which it takes the pictures. Pictures of another size are
-cropped to the shape that the network was trained on and resized, which the command says on standard error.
+cropped to the shape that the network was trained on and resized, which the command says on standard error. --figure
+draws the first pictures, their classes, and per layer the contours of what every head attends to from the middle pixel.
 """
 
 import argparse
@@ -12,9 +13,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 from tabulate import tabulate
 
+from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.cli.arguments import add_run, at_least_one
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures
@@ -30,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON: a list with one object per picture")
     form.add_argument("--csv", action="store_true", help="print CSV: one line per picture and class")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw them, as FILE with .png and with .svg")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +48,23 @@ def run(args: argparse.Namespace) -> int:
     found = top_classes(probabilities, class_names(run, args.data_dir), args.top)
     table = [{"picture": str(path), "classes": classes} for path, classes in zip(paths, found, strict=True)]
     print(json.dumps(table, indent=1) if args.json else to_csv(table) if args.csv else to_text(table))
+    if args.figure:
+        pixels = [picture.pixels for picture in loaded]
+        written = style.save(draw(run, pixels, paths, found), args.figure.parent, args.figure.stem)
+        print(*written, sep="\n", file=sys.stderr)
     return 0
+
+
+def draw(run: Run, pixels: list[np.ndarray], paths: list[Path], found: list[list[dict]]) -> Figure:
+    """Returns the figure of the first pictures."""
+    shown = pixels[: predictions.MOST_PICTURES]
+    attention: list[list[np.ndarray]] = [[] for _ in shown]
+    if run.config.model.name == "attention":
+        layers = run.attention(np.stack(shown))  # with an axis of pictures where it depends on them
+        of_picture = lambda n: [layer[n] if layer.ndim == 6 else layer for layer in layers]  # noqa: E731
+        attention = [of_picture(n) for n in range(len(shown))]
+    classes = [[(c["name"] or str(c["class"]), c["probability"]) for c in each] for each in found]
+    return predictions.draw(shown, [path.name for path in paths], classes, attention)
 
 
 def picture_files(paths: list[Path]) -> list[Path]:
@@ -68,7 +88,7 @@ def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
     if run.class_names:
         return run.class_names
     try:
-        return pictures.load_dataset(run.config, data_dir).class_names
+        return run.class_names or pictures.load_dataset(run.config, data_dir).class_names
     except UserError:
         return ()
 

@@ -41,6 +41,7 @@ def mean_record(records: Sequence[dict]) -> dict:
         return first
     numbers = [name for name in first if name not in ("step", "epoch", "split", "seed")]
     mean = {name: float(np.mean([record[name] for record in records])) for name in numbers}
-    std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in ("loss", "accuracy")}
+    measured = [name for name in ("loss", "accuracy") if name in numbers]  # imported weights come without a loss
+    std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in measured}
     where = {name: first[name] for name in ("step", "epoch", "split")}
     return where | {"seeds": len(records)} | mean | std

@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 
+from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_parameters
 from attn_cnn_jax.cli.compare import training_seconds, with_deviation
 from attn_cnn_jax.cli.main import main
@@ -60,6 +61,9 @@ def test_another_configuration_has_a_line_of_its_own(runs, capsys):
 def test_curves_are_drawn_where_out_says(runs, tmp_path, capsys):
     assert main(["compare", *map(str, runs), f"--out={tmp_path / 'figure'}"]) == 0
     assert sorted(path.name for path in (tmp_path / "figure").iterdir()) == ["curves.png", "curves.svg"]
+    text = (tmp_path / "figure" / "curves.svg").read_text()
+    assert "seed_0 (3 seeds)" in text  # one curve
+    assert "seed_1" not in text
 
 
 def test_training_time_adds_up_the_rates():
@@ -75,3 +79,13 @@ def test_training_time_adds_up_the_rates():
 
 def test_one_value_has_no_deviation():
     assert [with_deviation(values, "{:.1f}") for values in ([], [1.0], [1.0, 2.0])] == ["", "1.0", "1.5 ± 0.7"]
+
+
+def test_seeds_share_a_curve_with_a_band_of_one_deviation(runs):
+    accuracy = curves.draw([runs]).axes[0]
+    (band,) = [each for each in accuracy.collections if each.get_gid() == "0 test band"]
+    heights = band.get_paths()[0].vertices[:, 1]
+    mean, deviation = 100 * statistics.mean(ACCURACIES), 100 * statistics.stdev(ACCURACIES)
+    assert (heights.min(), heights.max()) == pytest.approx((mean - deviation, mean + deviation))
+    (line,) = [each for each in accuracy.lines if each.get_gid() == "0 test"]
+    assert line.get_ydata() == pytest.approx([mean])

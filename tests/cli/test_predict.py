@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.figures import predictions
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.cli.predict import top_classes
 from attn_cnn_jax.data import sources
@@ -82,3 +83,30 @@ def test_the_best_classes_come_first_without_names_too():
     assert first == {"class": 2, "name": None, "probability": 0.7}
     assert second["class"] == 0
     assert top_classes(np.array([[0.2, 0.8]]), ("cat", "dog"), 5)[0][0]["name"] == "dog"
+
+
+@pytest.mark.parametrize("kind", ["quadratic_run", "content_run", "resnet_run"])
+def test_the_figure_shows_pictures_classes_and_heads(kind, request, images, folder, capsys):
+    run = request.getfixturevalue(kind)
+    assert main(["predict", str(run), str(folder), "--top=2", f"--figure={folder / 'seen.png'}"]) == 0
+    assert capsys.readouterr().err.splitlines() == [str(folder / "seen.png"), str(folder / "seen.svg")]
+    text = (folder / "seen.svg").read_text()
+    assert all(name in text for name in ("0.png", "1.png", "2.png"))
+    best = load_run(run).predict(images).max(axis=1)
+    assert all(f"{probability:.0%}" in text for probability in best)
+    assert ("layer 2" in text) == (kind != "resnet_run")
+
+
+def test_heads_are_drawn_where_they_look():
+    """A head that attends to one pixel has its contour there, in pixels of the picture; a uniform head has none."""
+    from matplotlib.figure import Figure
+
+    layer = np.full((2, 4, 4, 4, 4), 1 / 16)
+    layer[0] = 0
+    layer[0, ..., 1, 3] = 1
+    axes = Figure().subplots()
+    predictions.draw_heads(axes, layer, (8, 8))  # one pixel of attention is two of the picture
+    (contour,) = axes.collections
+    (points,) = [path.vertices for path in contour.get_paths()]
+    np.testing.assert_allclose((points.min(axis=0) + points.max(axis=0))[1] / 2, 2.5)  # row 1: pixels 2 and 3
+    assert points.max() == 6.5  # column 3, the last: the contour opens at the border

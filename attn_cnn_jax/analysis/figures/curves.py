@@ -1,5 +1,6 @@
 """Accuracy and loss over epochs, several runs in one plot (Fig. 2)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,10 +16,13 @@ from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "train": "--"}
 
 
-def draw(workdirs: list[Path]) -> Figure:
+def draw(workdirs: Sequence[Path | Sequence[Path]]) -> Figure:
     """Curves of runs, finished or not; a colour a run, a kind of line a split.
 
     Of several seeds their mean, with a band of one standard deviation to either side.
+
+    Args:
+      workdirs: run directories; several in one entry are seeds of one configuration, and share a curve.
 
     Raises:
       UserError: if a run has no metrics yet.
@@ -27,10 +31,9 @@ def draw(workdirs: list[Path]) -> Figure:
         figure = style.create_figure(style.PAGE, 2.3)
         accuracy, loss = figure.subplots(1, 2)
         splits, markers = set(), []
-        for n, workdir in enumerate(workdirs):
-            records = read_metrics(workdir / "metrics.jsonl")
-            if not records:
-                raise UserError(f"{workdir} has no metrics yet: train it with train.py --workdir={workdir}")
+        groups = [[entry] if isinstance(entry, Path) else list(entry) for entry in workdirs]
+        for n, group in enumerate(groups):
+            records = read_group(group)
             for split, line in LINES.items():
                 of_split = [record for record in records if record["split"] == split]
                 if not of_split:
@@ -45,8 +48,8 @@ def draw(workdirs: list[Path]) -> Figure:
                     look = {"color": style.look(n).colour}
                     width, marker = 0.7 if split == "train" else 1.1, "." if len(known) == 1 else ""
                     axes.plot(epochs, values, line, **look, linewidth=width, marker=marker, gid=f"{n} {split}")
-                    if known and "seeds" in known[0]:
-                        std = scale * np.array([record[f"{name}_std"] for record in known])
+                    if any("seeds" in record for record in known):
+                        std = scale * np.array([record.get(f"{name}_std", 0.0) for record in known])
                         band = {"alpha": 0.2, "linewidth": 0, "gid": f"{n} {split} band"}
                         axes.fill_between(epochs, values - std, values + std, **look, **band)
             markers.append(Line2D([], [], color=style.look(n).colour))
@@ -60,8 +63,27 @@ def draw(workdirs: list[Path]) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         kinds = [split for split in LINES if split in splits]
         handles = markers + [Line2D([], [], color="0.3", linestyle=LINES[split]) for split in kinds]
-        figure.legend(handles, names(workdirs) + kinds, loc="outside lower center", ncols=4, frameon=False)
+        labels = names([group[0] for group in groups])
+        labels = [
+            f"{label} ({len(group)} seeds)" if group[1:] else label for label, group in zip(labels, groups, strict=True)
+        ]
+        figure.legend(handles, labels + kinds, loc="outside lower center", ncols=4, frameon=False)
     return figure
+
+
+def read_group(workdirs: list[Path]) -> list[dict]:
+    """Returns the records of runs that differ in their seed alone, those of one moment side by side.
+
+    Raises:
+      UserError: if a run has no metrics yet.
+    """
+    records = []
+    for workdir in workdirs:
+        found = read_metrics(workdir / "metrics.jsonl")
+        if not found:
+            raise UserError(f"{workdir} has no metrics yet: train it with train.py --workdir={workdir}")
+        records += found
+    return sorted(records, key=lambda record: (record["split"], record["step"])) if workdirs[1:] else records
 
 
 def names(workdirs: list[Path]) -> list[str]:
