@@ -92,13 +92,20 @@ FIGURES = ("centres", "maps", "training")  # see analysis/figures
 REST = {
     "seed": integer(0, 0),
     "start": {  # from a finished run instead of from nothing, see training/start.py
-        "run": text("", "a run directory, or '' to start from nothing"),
+        "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
         "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
         "prune": boolean(False),  # remove degenerate heads
         "reset": boolean(False),  # or start them again: position and value weights
         "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
         "freeze_positions": boolean(False),  # of all heads that are not reset
         "freeze_values": boolean(False),
+        "freeze": text(
+            "", "'encoder' (all but the classifier), patterns of parameter names such as 'embedding.*', or ''"
+        ),
+        "rate_factor": number(
+            1.0, 0, 1, open_low=True, open_high=False
+        ),  # of the learning rate, for what is taken over from the run
+        "new_head": boolean(False),  # whether the classifier starts anew, as it does for another number of classes
     },
     "dataset": {
         "name": Field(
@@ -144,6 +151,7 @@ REST = {
         "eval_every_epochs": integer(1, 1),
         "log_every_steps": integer(50, 1),
         "tensorboard": boolean(True),
+        "logger": choice("none", "trackio", "wandb"),  # where metrics go too, see training/loggers.py
         "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
         "figures": Field(
             ("centres", "maps"),

@@ -70,6 +70,9 @@ def _check_start(config: ConfigDict) -> None:
         _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
     if changes and not start.run:
         _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
+    for key, nothing in (("freeze", ""), ("rate_factor", 1.0), ("new_head", False)):
+        if start[key] != nothing and not start.run:
+            _refuse(f"start.{key}", start[key], f"{nothing!r} without a run to start from, config.start.run")
     if len(changes) == 2:
         _refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
     if start.heads and not changes:

@@ -29,6 +29,7 @@ from attn_cnn_jax.training.distributed.comparison import (
 )
 from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
 from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
+from attn_cnn_jax.training.loggers import module_of
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.plan import Plan, compiled, create_plan
 from attn_cnn_jax.training.reporter import NOTHING, DrawFigures, SilentReporter, create_reporter
@@ -75,6 +76,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     check_same_devices(jax.devices())
     check_same(settings(config))
     check_devices(config, mesh.size)
+    module_of(config.train.logger)
     dataset = sources.load_configured(config.dataset)
     config = complete(config, dataset.spec)
     check_memory(config)

@@ -1,7 +1,7 @@
 """optax: SGD as the paper runs it (or Adam), learning-rate schedules, and what weight decay leaves alone."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,16 +53,44 @@ def decayed(parameters: Arrays) -> dict[str, bool]:
 
 
 def create_optimizer(
-    config: ConfigDict, schedule: optax.Schedule, fixed: Mapping[str, np.ndarray] | None = None
+    config: ConfigDict,
+    schedule: optax.Schedule,
+    fixed: Mapping[str, np.ndarray] | None = None,
+    *,
+    frozen: Collection[str] = (),
+    factors: Mapping[str, float] | None = None,
 ) -> optax.GradientTransformation:
-    """Returns the optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
+    """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
 
     Args:
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
+      frozen: names of parameters that must not change at all; their gradients are not computed.
+      factors: of the learning rate, by a parameter's name; 1 for those without.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
     rule = optax.adam(schedule) if config.name == "adam" else optax.sgd(schedule, momentum=config.momentum)
-    return optax.chain(decay, rule, hold(fixed)) if fixed else optax.chain(decay, rule)
+    parts = [decay, rule]
+    if factors:
+        parts.append(scaled(factors))
+    if fixed:
+        parts.append(hold(fixed))
+    if frozen:
+        held = hold({name: np.array(True) for name in frozen})
+        parts = [
+            held,
+            *parts,
+            held,
+        ]  # before the rule, so that XLA leaves the gradients out; after it, for weight decay
+    return optax.chain(*parts)
+
+
+def scaled(factors: Mapping[str, float]) -> optax.GradientTransformation:
+    """Multiplies updates by a factor per parameter."""
+
+    def multiply(updates, parameters):
+        return {name: update * factors[name] if name in factors else update for name, update in updates.items()}
+
+    return optax.stateless(multiply)
 
 
 def hold(fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:

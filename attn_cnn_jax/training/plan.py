@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.sources import Dataset, split_validation
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.models.variables import Skeleton
+from attn_cnn_jax.models.variables import Skeleton, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.evaluate import Evaluate, create_evaluate
@@ -22,6 +22,7 @@ from attn_cnn_jax.training.mesh import Pictures, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.start import Beginning, fixed_entries
 from attn_cnn_jax.training.step import create_train_steps, initial_state
+from attn_cnn_jax.training.transfer import frozen_names, hold_statistics, rate_factors
 
 
 class Plan(NamedTuple):
@@ -77,7 +78,12 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
         eval_sets = {"validation": validation} | eval_sets
     steps_per_epoch = len(train_set.labels) // config.train.batch_size
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
-    optimizer = create_optimizer(config.optimizer, schedule, fixed_entries(config, model))
+    names = list(split(model)[1])
+    frozen = frozen_names(config.start.freeze, names)
+    hold_statistics(model, frozen)
+    optimizer = create_optimizer(
+        config.optimizer, schedule, fixed_entries(config, model), frozen=frozen, factors=rate_factors(config, names)
+    )
     skeleton, state = initial_state(model, optimizer)
     plan = Plan(
         config=config,

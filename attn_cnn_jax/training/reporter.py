@@ -19,6 +19,7 @@ from attn_cnn_jax.models.variables import Arrays, Skeleton, join
 from attn_cnn_jax.runs.metrics import append, cut_back
 from attn_cnn_jax.runs.positions import create_recorder
 from attn_cnn_jax.training.distributed.agreement import is_main
+from attn_cnn_jax.training.loggers import create_logger
 
 NOTHING = -1  # as the step that a run goes on after: none, all records are to be written again
 
@@ -61,7 +62,7 @@ class Reporter(SilentReporter):
         """Opens the files of a run that goes on after `after_step`.
 
         Args:
-          config: of the run; read are `model`, `train.batch_size` and `train.tensorboard`.
+          config: of the run; read are `model`, `train.batch_size`, `train.tensorboard` and `train.logger`.
           workdir: the run directory.
           skeleton: of the network, see models/variables.py.
           after_step: the number of finished steps, NOTHING without a checkpoint; later records are removed, for the
@@ -79,14 +80,17 @@ class Reporter(SilentReporter):
             from tensorboardX import SummaryWriter
 
             self._board = SummaryWriter(str(workdir), purge_step=after_step + 1)
+        self._logger = create_logger(config.train.logger, config, workdir)
         self._terminal = Terminal(max(0, after_step), total_steps, config.train.batch_size)
 
     def record(self, record: dict) -> None:
         append(self._metrics, record)
+        split = record["split"]
+        numbers = {f"{split}/{key}": value for key, value in record.items() if key not in ("step", "epoch", "split")}
         if self._board is not None:
-            for name, value in record.items():
-                if name not in ("step", "epoch", "split"):
-                    self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, record["step"])
+        self._logger.log(record["step"], {"epoch": record["epoch"]} | numbers)
         self._terminal.say(record)
 
     def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
@@ -106,6 +110,7 @@ class Reporter(SilentReporter):
 
     def close(self) -> None:
         self._terminal.close()
+        self._logger.close()
         if self._board is not None:
             self._board.close()
 

@@ -24,17 +24,30 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
-from attn_cnn_jax.models.variables import Arrays, join, split
+from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.runs.seeds import seeds_of
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
+from attn_cnn_jax.training.distributed.agreement import say
+from attn_cnn_jax.training.transfer import changes, take_over
 
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness", "centre_std", "spread_std")
 Reasons = Mapping[int, Mapping[int, str]]  # `Heads` with the reason of each
-MAY_DIFFER = ("num_heads", "dropout", "attention_dropout", "attention_dropout_on", "implementation", "dtype", *INITIAL)
+MAY_DIFFER = (
+    "num_classes",
+    "image_shape",
+    "num_heads",
+    "dropout",
+    "attention_dropout",
+    "attention_dropout_on",
+    "implementation",
+    "dtype",
+    *INITIAL,
+)
 
 
 class Beginning(NamedTuple):
@@ -72,14 +85,20 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
     if config.start.kernel:
         return Beginning(config, create_from_kernel(config))
-    first = load_run(config.start.run, seed=seed if has_several_seeds(Path(config.start.run)) else None)
+    first = load_run(config.start.run, seed=seed if has_several_seeds(located(config.start.run)) else None)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
         first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
     check_same_kind(config, first.config)
+    if config.model.num_classes != first.config.model.num_classes:
+        config = ConfigDict(config.to_dict() | {"start": config.start.to_dict() | {"new_head": True}})
+    for change in changes(config, first.config):
+        say(f"starting from {config.start.run}: {change}")
     parameters, statistics = split(first.model)[1:]
     if config.model.name == "resnet":
-        return Beginning(config, with_arrays(create_model(config.model, rngs=nnx.Rngs(seed)), parameters, statistics))
+        fresh = create_model(config.model, rngs=nnx.Rngs(seed))
+        model = take_over(fresh, parameters, statistics, new_head=config.start.new_head)
+        return Beginning(config, model)
     assert isinstance(first.model, AttentionClassifier)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
@@ -94,7 +113,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     fresh = create_model(config.model, rngs=nnx.Rngs(key))
     if config.start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return Beginning(config, with_arrays(fresh, parameters, statistics), heads)
+    return Beginning(config, take_over(fresh, parameters, statistics, new_head=config.start.new_head), heads)
 
 
 def has_several_seeds(workdir: Path) -> bool:
@@ -124,12 +143,6 @@ def create_from_kernel(config: ConfigDict) -> nnx.Module:
             raise UserError(f"config.start.kernel={path!r} holds numbers that are not finite: save it anew")
         start_on_grid(block.attention, config.model.locality, kernel)
     return model
-
-
-def with_arrays(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
-    """Returns a network with the structure and types of `model` and the values of these arrays."""
-    skeleton, own, _ = split(model)
-    return join(skeleton, {name: parameters[name].astype(array.dtype) for name, array in own.items()}, statistics)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -199,6 +212,8 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
         for key in sorted(there | here)
         if key not in MAY_DIFFER and comparable(there.get(key)) != comparable(here.get(key))
     ]
+    if there["image_shape"][2] != here["image_shape"][2]:
+        differing.append(f"config.model.image_shape ({there['image_shape']!r} there, {here['image_shape']!r} here)")
     # One number for all layers is a choice; one per layer can only come from pruning, and is taken over.
     heads = there.get("num_heads"), here.get("num_heads")
     if all(isinstance(number, int) for number in heads) and heads[0] != heads[1]:

@@ -91,9 +91,12 @@ def in_chunks(
 ) -> Float[Array, "b i j o"]:
     """`function(x)`, a few pictures at a time.
 
-    Chunks take every n-th picture, so that devices that share a batch share each chunk.
+    Chunks take every n-th picture, so that devices that share a batch share each chunk. A batch of symbolic size, as
+    in a function that is exported, stays whole.
     """
     batch, *pixels, _ = x.shape
+    if not isinstance(batch, int):
+        return function(x)
     wanted = max(1, PIXELS_PER_CHUNK // math.prod(pixels))
     size = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= wanted) if batch else 0
     if size in (0, batch):

@@ -1,0 +1,180 @@
+"""Runs that start from a network for other classes or pictures: what is new, frozen, slow; resumed bit for bit."""
+
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs import checkpoints, directory, weights
+from attn_cnn_jax.training import loop
+from attn_cnn_jax.training.optimizer import create_optimizer
+from attn_cnn_jax.training.start import begin
+from attn_cnn_jax.training.step import initial_state
+from attn_cnn_jax.training.transfer import frozen_names, resized_table
+
+
+def config_of(data_dir, *, resnet=False, model=None, **start):
+    """A small network on digits; three steps an epoch."""
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 2, "num_heads": 2, "downsample": 2}
+    config = resnet_config(depth=10, **model or {}) if resnet else attention_config(**small | (model or {}))
+    config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
+    config.train.update({"batch_size": 400, "num_epochs": 2, "tensorboard": False})
+    config.optimizer.warmup_fraction = 0.0
+    config.start.update(start)
+    return config
+
+
+@pytest.fixture
+def first(tmp_path, data_dir):
+    """`first(image_shape, num_classes, ...)`: a finished run of such a network, as if its data set were another."""
+
+    def make(image_shape=(8, 8, 1), num_classes=7, *, resnet=False, **model):
+        config = config_of(data_dir, resnet=resnet, model=model)
+        config.model.update({"image_shape": image_shape, "num_classes": num_classes})
+        network = create_model(config.model, rngs=nnx.Rngs(5))
+        _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
+        workdir = tmp_path / "first"
+        workdir.mkdir()
+        directory.claim(workdir, config)
+        with checkpoints.open_checkpoints(workdir, config) as manager:
+            checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
+        return workdir
+
+    return make
+
+
+def parameters(run):
+    return split(run.model)[1]
+
+
+def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_frozen(first, data_dir, tmp_path, capsys):
+    config = config_of(data_dir, run=str(first()), freeze="encoder")
+    loop.run(config, tmp_path / "tuned")
+    assert "a new classifier for 10 classes, before 7" in capsys.readouterr().out
+    before, after = (parameters(load_run(tmp_path / name)) for name in ("first", "tuned"))
+    assert after["classifier.kernel"].shape == (8, 10)
+    for name in before:
+        if not name.startswith("classifier."):
+            np.testing.assert_array_equal(after[name], before[name])
+    fresh = split(begin(complete(config), tmp_path / "again")[1])[1]
+    assert np.any(after["classifier.kernel"] != fresh["classifier.kernel"])
+
+
+def test_a_tuned_run_goes_on_after_a_kill_without_the_first_run(first, data_dir, tmp_path):
+    origin = first()
+    options = {"freeze": "embedding.*,blocks.0.*", "rate_factor": 0.25}
+    config = config_of(data_dir, run=str(origin), **options)
+    loop.run(config, tmp_path / "tuned")
+    whole = parameters(load_run(tmp_path / "tuned"))
+    shutil.rmtree(tmp_path / "tuned" / "checkpoints" / "6")  # as if stopped in the second epoch
+    shutil.rmtree(origin)
+    loop.run(config, tmp_path / "tuned")
+    again = parameters(load_run(tmp_path / "tuned"))
+    for name, array in whole.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_what_is_old_moves_by_a_fraction_of_the_rate(first, data_dir, tmp_path):
+    """After one step of SGD: with a factor of 1/4 a quarter of the change, of the new head all of it."""
+    origin = str(first())
+    moves = []
+    for factor in (1.0, 0.25):
+        config = config_of(data_dir, run=origin, rate_factor=factor)
+        config.train.update({"num_epochs": 1, "batch_size": 1440})
+        fresh = split(begin(complete(config), tmp_path / f"not {factor}")[1])[1]
+        loop.run(config, tmp_path / str(factor))
+        after = parameters(load_run(tmp_path / str(factor)))
+        moves.append({name: np.asarray(after[name]) - np.asarray(fresh[name]) for name in after})
+    for name, move in moves[0].items():
+        factor = 1 if name.startswith("classifier.") else 0.25
+        np.testing.assert_allclose(moves[1][name], factor * move, rtol=1e-3, atol=3e-7, err_msg=name)
+    assert np.abs(moves[0]["embedding.kernel"]).max() > 1e-4
+
+
+@pytest.mark.parametrize("reach", [2, 5])
+def test_tables_keep_the_vector_of_every_shift_that_both_know(reach):
+    table = jnp.arange(7.0)[:, None] * jnp.ones((1, 2)) - 3  # the vector of shift s is (s, s), from -3 to 3
+    shifts = np.arange(-reach + 1, reach)
+    found = resized_table(table, len(shifts))
+    np.testing.assert_array_equal(found[:, 0], np.clip(shifts, -3, 3))
+
+
+@pytest.mark.parametrize("encoding", ["learned", "relative"])
+def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding, first, data_dir, tmp_path, capsys):
+    options = {"encoding": encoding} | ({"relative_terms": ("position_position",)} if encoding == "relative" else {})
+    origin = first((4, 6, 1), 10, **options)
+    config = complete(config_of(data_dir, model=options, run=str(origin)))
+    _, network = begin(config, tmp_path / "tuned")
+    assert "position tables extended (far shifts as the farthest known) around shift zero" in capsys.readouterr().out
+    small, large = (
+        model.blocks[0].attention.position.position_terms(height, width, jnp.array([0]))
+        for model, height, width in ((load_run(origin).model, 2, 3), (network, 4, 4))
+    )
+    ((small,), (large,)) = small.values(), large.values()
+    shown = large[:, 0, 0, :2, :3]  # from the first pixel down and to the right: shifts that both tables know
+    np.testing.assert_allclose(shown, small[:, 0, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_quadratic_network_takes_pictures_of_another_size_as_it_is(first, data_dir, tmp_path):
+    origin = first((32, 16, 1), 10)
+    _, network = begin(complete(config_of(data_dir, run=str(origin))), tmp_path / "tuned")
+    before, after = parameters(load_run(origin)), split(network)[1]
+    assert all(np.array_equal(before[name], after[name]) for name in before | after)
+
+
+def test_a_vector_per_pixel_cannot_be_resized(first, data_dir, tmp_path):
+    origin = first((4, 4, 1), 10, encoding="absolute_learned")
+    config = complete(config_of(data_dir, model={"encoding": "absolute_learned"}, run=str(origin)))
+    with pytest.raises(UserError, match=r"position.position has the shape \(2, 2, 8\) there and \(4, 4, 8\) here"):
+        begin(config, tmp_path / "tuned")
+
+
+def test_a_frozen_resnet_keeps_its_running_statistics(first, data_dir, tmp_path):
+    origin = first((8, 8, 1), 7, resnet=True, width=4)
+    config = config_of(data_dir, resnet=True, model={"width": 4}, run=str(origin), freeze="stem*,blocks.0.*")
+    config.train.num_epochs = 1
+    loop.run(config, tmp_path / "tuned")
+    before, after = (split(load_run(tmp_path / name).model) for name in ("first", "tuned"))
+    for group in (1, 2):
+        for name, array in before[group].items():
+            is_frozen = name.startswith(("stem", "blocks.0."))
+            if after[group][name].shape == array.shape:
+                assert np.array_equal(after[group][name], array) == is_frozen, name
+
+
+def test_training_starts_from_exported_weights_and_pretrained_names(first, data_dir, tmp_path, monkeypatch):
+    from attn_cnn_jax.runs import pretrained
+
+    origin = first()
+    load_run(origin).export(tmp_path / "weights" / "mine")
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "weights")
+    expected = parameters(load_run(origin))
+    for name in (str(tmp_path / "weights" / "mine"), "pretrained:mine"):
+        found = split(begin(complete(config_of(data_dir, run=name)), tmp_path / "tuned")[1])[1]
+        assert np.array_equal(found["embedding.kernel"], expected["embedding.kernel"])
+    with pytest.raises(UserError, match="allowed are mine"):
+        begin(complete(config_of(data_dir, run="pretrained:theirs")), tmp_path / "tuned")
+    assert weights.is_weights(tmp_path / "weights" / "mine")
+
+
+def test_names_that_are_frozen():
+    names = ["embedding.kernel", "blocks.0.dense.bias", "blocks.1.dense.bias", "classifier.bias"]
+    assert frozen_names("", names) == []
+    assert frozen_names("encoder", names) == names[:3]
+    assert frozen_names("blocks.*.bias, classifier.*", names) == names[1:]
+    with pytest.raises(UserError, match=r"'blocks\.2\.\*', which fits no parameter"):
+        frozen_names("blocks.0.*,blocks.2.*", names)
+    with pytest.raises(UserError, match="nothing is left to train"):
+        frozen_names("*", names)
+
+
+@pytest.mark.parametrize("start", [{"freeze": "encoder"}, {"rate_factor": 0.1}, {"new_head": True}])
+def test_what_needs_a_run_to_start_from_is_refused_without(start, data_dir):
+    with pytest.raises(UserError, match=f"start.{next(iter(start))}=.*without a run to start from"):
+        complete(config_of(data_dir, **start))
