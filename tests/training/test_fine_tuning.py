@@ -87,7 +87,7 @@ def test_what_is_old_moves_by_a_fraction_of_the_rate(first, data_dir, tmp_path):
     for factor in (1.0, 0.25):
         config = config_of(data_dir, run=origin, rate_factor=factor)
         config.train.update({"num_epochs": 1, "batch_size": 1440})
-        fresh = split(begin(complete(config), tmp_path / f"not {factor}")[1])[1]
+        fresh = split(begin(complete(config), tmp_path / f"not {factor}").model)[1]
         loop.run(config, tmp_path / str(factor))
         after = parameters(load_run(tmp_path / str(factor)))
         moves.append({name: np.asarray(after[name]) - np.asarray(fresh[name]) for name in after})
@@ -110,7 +110,7 @@ def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding
     options = {"encoding": encoding} | ({"relative_terms": ("position_position",)} if encoding == "relative" else {})
     origin = first((4, 6, 1), 10, **options)
     config = complete(config_of(data_dir, model=options, run=str(origin)))
-    _, network = begin(config, tmp_path / "tuned")
+    network = begin(config, tmp_path / "tuned").model
     assert "position tables extended (far shifts as the farthest known) around shift zero" in capsys.readouterr().out
     small, large = (
         model.blocks[0].attention.position.position_terms(height, width, jnp.array([0]))
@@ -123,7 +123,7 @@ def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding
 
 def test_a_quadratic_network_takes_pictures_of_another_size_as_it_is(first, data_dir, tmp_path):
     origin = first((32, 16, 1), 10)
-    _, network = begin(complete(config_of(data_dir, run=str(origin))), tmp_path / "tuned")
+    network = begin(complete(config_of(data_dir, run=str(origin))), tmp_path / "tuned").model
     before, after = parameters(load_run(origin)), split(network)[1]
     assert all(np.array_equal(before[name], after[name]) for name in before | after)
 
