@@ -15,7 +15,7 @@ from pathlib import Path
 from attn_cnn_jax.cli.arguments import add_step, run_directory
 from attn_cnn_jax.interop.export import FORMATS, export_run
 
-EXAMPLE = "runs/digits --format=onnx --out=digits_onnx"
+EXAMPLE = "runs/digits --format=safetensors --out=exported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

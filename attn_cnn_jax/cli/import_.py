@@ -16,7 +16,7 @@ from attn_cnn_jax.interop.pytorch import import_checkpoint
 from attn_cnn_jax.interop.safetensors import import_weights
 from attn_cnn_jax.runs.weights import FILE
 
-EXAMPLE = "digits.checkpoint --out=runs/imported"
+EXAMPLE = "exported --out=runs/imported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

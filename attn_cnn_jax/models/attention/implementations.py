@@ -10,6 +10,8 @@ Each is an einsum for one head and one picture, vmapped over pictures and heads,
   For all other scores and for dropout of single probabilities: memory grows as the pixels, time as their square.
 """
 
+from typing import Any
+
 # Probabilities that a layer may keep for the backward pass before the blocked form is taken.
 DENSE_BYTES = 2**28
 # Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
@@ -25,7 +27,7 @@ def choose(
     *,
     factorises: bool,
     pictures_share: bool,
-    shape: tuple[int, ...],
+    shape: tuple[Any, ...],
     num_heads: int,
 ) -> str:
     """Name of the implementation that runs: the one asked for where it applies, else the cheapest that fits.
@@ -34,7 +36,7 @@ def choose(
       implementation: one of `IMPLEMENTATIONS`.
       factorises: whether attention is a product, also after dropout.
       pictures_share: whether all pictures have the same attention.
-      shape: of the activations, `(b, H, W, d)`.
+      shape: of the activations, `(b, H, W, d)`; `b` may be symbolic unless it has to be compared.
       num_heads: of the layer.
     """
     if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):

@@ -6,6 +6,7 @@ Which score: an `Encoding`, alone or with a content term added.
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +128,7 @@ class SelfAttention(nnx.Module):
         assert self.output.bias is not None
         return self.output.bias[...].astype(self.output.dtype)[None, None, None]
 
-    def implementation_for(self, shape: tuple[int, ...], *, training: bool) -> str:
+    def implementation_for(self, shape: tuple[Any, ...], *, training: bool) -> str:
         """Name of the implementation that runs on pictures of this shape `(b, H, W, d)`; see `choose`."""
         drops = training and self.dropout_rate > 0 and self.dropout_on == "probabilities"
         return choose(
