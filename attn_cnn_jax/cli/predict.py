@@ -88,7 +88,7 @@ def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
     if run.class_names:
         return run.class_names
     try:
-        return run.class_names or pictures.load_dataset(run.config, data_dir).class_names
+        return pictures.load_dataset(run.config, data_dir).class_names
     except UserError:
         return ()
 

@@ -254,8 +254,11 @@ def load_weights(folder: Path, config: ConfigDict, step: int | str, seed: int | 
 
 
 def find_test(workdir: Path, step: int, seed: int | None = None) -> dict[str, Any] | None:
-    """Returns the record of metrics.jsonl with the test accuracy at a step; None where there is none."""
-    records = read_metrics(workdir / "metrics.jsonl")
+    """Returns the record of metrics.jsonl with the test accuracy at a step; None where there is none to be read."""
+    try:
+        records = read_metrics(workdir / "metrics.jsonl")
+    except (UserError, OSError):  # a network is whole without it
+        return None
     found = [each for each in records if each["split"] == "test" and each["step"] == step and each.get("seed") == seed]
     return found[-1] if found else None
 

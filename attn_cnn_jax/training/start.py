@@ -81,7 +81,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     saved = saved_config(workdir)
     if saved is not None:
         saved.dataset.data_dir, saved.dataset.path = config.dataset.data_dir, config.dataset.path
-        saved.train.num_epochs = config.train.num_epochs
+        saved.train.num_epochs, saved.train.logger = config.train.num_epochs, config.train.logger
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
     if config.start.kernel:
         return Beginning(config, create_from_kernel(config))
