@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import encoding_of, encoding_options, grid, head_size, heads_by_layer, sizes
 from attn_cnn_jax.models.encodings.content import content_multiply_adds
-from attn_cnn_jax.models.resnet import stages
+from attn_cnn_jax.models.resnet import BLOCKS, DEEPEST_WITHOUT_BOTTLENECKS, EXPANSION, WIDTH, stages
 
 UNITS = ("", "k", "M", "B", "T")
 
@@ -57,7 +57,11 @@ def attention_network_flops(model: ConfigDict) -> Flops:
     pixels, hidden = height * width, model.hidden_size
     layers = [layer_multiply_adds(model, heads) for heads in heads_by_layer(model)]
     linear, attention, positions = (sum(part) for part in zip(*layers, strict=True))
-    linear += pixels * model.image_shape[2] * model.downsample**2 * hidden + hidden * model.num_classes
+    height, width, channels = model.image_shape
+    if model.stem == "resnet":
+        linear += height * width * 9 * WIDTH * (channels + 2 * BLOCKS[18][0] * WIDTH)
+        channels = WIDTH
+    linear += pixels * channels * model.downsample**2 * hidden + hidden * model.num_classes
     return Flops(2 * linear, 2 * attention, 2 * positions)
 
 
@@ -83,10 +87,16 @@ def resnet_flops(model: ConfigDict) -> Flops:
     for stage, (count, channels) in enumerate(stages(model.depth, model.width)):
         for n in range(count):
             stride = 2 if stage > 0 and n == 0 else 1
+            before = height * width
             height, width = -(-height // stride), -(-width // stride)
-            shortcut = features * channels if stride != 1 or features != channels else 0
-            total += height * width * (9 * features * channels + 9 * channels**2 + shortcut)
-            features = channels
+            if model.depth > DEEPEST_WITHOUT_BOTTLENECKS:
+                out = EXPANSION * channels
+                total += before * features * channels + height * width * channels * (9 * channels + out)
+            else:
+                out = channels
+                total += height * width * 9 * channels * (features + channels)
+            total += height * width * features * out if stride != 1 or features != out else 0
+            features = out
     return Flops(2 * (total + features * model.num_classes))
 
 

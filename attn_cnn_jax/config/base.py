@@ -26,6 +26,7 @@ from attn_cnn_jax.data.builders import OWN, SPECS, is_own
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.implementations import IMPLEMENTATIONS
 from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.models.layers import ACTIVATIONS
 from attn_cnn_jax.models.resnet import BLOCKS, WIDTH
 
 MOST_DROPOUT = 0.9999  # rates are multiples of 2^-16 below 1
@@ -64,6 +65,9 @@ ATTENTION = {
     "hidden_size": integer(400, 1, 100_000),
     "head_size": integer(0, 0, 100_000),  # 0: the hidden size
     "intermediate_size": integer(512, 1, 100_000),
+    "activation": choice("gelu", *(name for name in ACTIVATIONS if name != "gelu")),  # of the feed-forward part
+    "layer_norm_epsilon": number(1e-12, 0, 1, open_low=True),  # inside the square root
+    "stem": choice("none", "resnet"),  # before the down-sampling: the stem and first stage of ResNet-18
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
     "dropout": number(0.1, 0, MOST_DROPOUT, open_high=False),
     "attention_dropout": number(0.1, 0, MOST_DROPOUT, open_high=False),
@@ -137,6 +141,7 @@ REST = {
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
         "weight_decay": number(1e-4, 0),
+        "max_grad_norm": number(0.0, 0),  # longest gradient, of all parameters together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),
         "schedule_every": choice("step", "epoch"),  # the authors' release moves the rate once an epoch
@@ -148,6 +153,9 @@ REST = {
         "batch_size": integer(100, 1),
         "num_epochs": integer(300, 1),
         "eval_batch_size": integer(500, 1),
+        # Of matrix products in float32. "default": JAX's own, TensorFloat-32 (10 bits of mantissa) on NVIDIA GPUs and
+        # bfloat16 on TPUs; "highest": float32 everywhere. CPUs always compute in float32.
+        "matmul_precision": choice("default", "high", "highest"),
         "eval_every_epochs": integer(1, 1),
         "log_every_steps": integer(50, 1),
         "tensorboard": boolean(True),

@@ -11,7 +11,7 @@ from attn_cnn_jax.config import attention_config, resnet_config, validate
 from attn_cnn_jax.data.builders import SPECS, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.resnet import BLOCKS
+from attn_cnn_jax.models.resnet import BLOCKS, DEEPEST_WITHOUT_BOTTLENECKS
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -68,7 +68,8 @@ def attention(shapes: Shapes) -> ConfigDict:
     encoding = REGISTRY[name]
     values |= {"encoding": name, "content": encoding.release_content and "query.weight" in first}
     for table in (array for ours, array in encoding.release.items() if ours.startswith("tables.")):
-        matrix(shapes, f"{here}.{table}")
+        if (size := matrix(shapes, f"{here}.{table}")[1]) != hidden_size:
+            values["position_size"] = size
     rows, columns = encoding.grid_in_release(first) or (0, 0)
     height, width = rows * downsample, columns * downsample
     heads_of = next(array for ours, array in encoding.release.items() if encoding.head_axis.get(ours) == 0)
@@ -84,12 +85,15 @@ def attention(shapes: Shapes) -> ConfigDict:
 def resnet(shapes: Shapes) -> ConfigDict:
     """Configuration of a ResNet; the picture size is 0, any will do."""
     stages = [len({name.split(".")[1] for name in shapes if name.startswith(f"layer{n}.")}) for n in range(1, 5)]
-    depths: dict[tuple[int, ...], int] = {blocks: depth for depth, blocks in BLOCKS.items()}
-    if tuple(stages) not in depths or any(name.endswith(".conv3.weight") for name in shapes):
+    bottlenecks = any(name.endswith(".conv3.weight") for name in shapes)
+    depths: dict[tuple[int, ...], int] = {
+        blocks: depth for depth, blocks in BLOCKS.items() if (depth > DEEPEST_WITHOUT_BOTTLENECKS) == bottlenecks
+    }
+    if tuple(stages) not in depths:
         known = ", ".join(f"{depth} ({'-'.join(map(str, blocks))})" for blocks, depth in sorted(depths.items()))
         raise UserError(
-            f"a ResNet with {'-'.join(map(str, stages))} blocks in its stages: allowed are the depths {known}, "
-            "blocks of two 3x3 convolutions"
+            f"a ResNet with {'-'.join(map(str, stages))} {'bottlenecks' if bottlenecks else 'blocks'} in its stages: "
+            f"allowed are the depths {known}"
         )
     require(shapes, "conv1.weight")
     width, image_channels, *_ = matrix(shapes, "conv1.weight", 4)

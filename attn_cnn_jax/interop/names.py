@@ -38,6 +38,8 @@ RESNET = {
     "norm1": "bn1",
     "conv2": "conv2",
     "norm2": "bn2",
+    "conv3": "conv3",
+    "norm3": "bn3",
     "shortcut": "shortcut.0",
     "shortcut_norm": "shortcut.1",
     "classifier": "linear",

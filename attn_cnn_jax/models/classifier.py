@@ -1,6 +1,5 @@
 """The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,14 +7,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from attn_cnn_jax.arrays import Activations, AnyArray
 from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.layers import Linear, at_least_float32, dropout, linear
+from attn_cnn_jax.models.layers import ACTIVATIONS, Linear, at_least_float32, dropout, linear
+from attn_cnn_jax.models.resnet import WIDTH, ResNetStem
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 
@@ -32,6 +32,7 @@ def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "
 class Block(nnx.Module):
     """BERT's post-norm block: `x = LN(x + drop(dense(attention(x))))`, `x = LN(x + drop(W2 gelu(W1 x)))`.
 
+    Another activation than GELU takes its place by name.
     For inference `dense` may be None: see merging.py.
     """
 
@@ -41,6 +42,8 @@ class Block(nnx.Module):
         *,
         hidden_size: int,
         intermediate_size: int,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         dropout_rate: float = 0.0,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -48,7 +51,7 @@ class Block(nnx.Module):
         def layer_norm():
             return nnx.LayerNorm(
                 hidden_size,
-                epsilon=LAYER_NORM_EPSILON,
+                epsilon=layer_norm_epsilon,
                 use_fast_variance=False,
                 dtype=dtype,
                 param_dtype=at_least_float32(dtype),
@@ -61,6 +64,7 @@ class Block(nnx.Module):
         self.intermediate = linear(hidden_size, intermediate_size, dtype=dtype, rngs=rngs)
         self.output = linear(intermediate_size, hidden_size, dtype=dtype, rngs=rngs)
         self.output_norm = layer_norm()
+        self.activation = activation
         self.dropout_rate = dropout_rate
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
@@ -72,13 +76,13 @@ class Block(nnx.Module):
         def add_and_norm(norm, key, x, change):
             return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
 
-        gelu = jax.checkpoint(functools.partial(jax.nn.gelu, approximate=False))
+        activation = jax.checkpoint(ACTIVATIONS[self.activation])
 
         attended = self.attention(x, keys[0])
         if self.dense is not None:
             attended = self.dense(attended)
         x = add_and_norm(self.attention_norm, keys[1], x, attended)
-        transformed = self.output(gelu(self.intermediate(x)))
+        transformed = self.output(activation(self.intermediate(x)))
         return add_and_norm(self.output_norm, keys[2], x, transformed)
 
 
@@ -100,6 +104,9 @@ class AttentionClassifier(nnx.Module):
         hidden_size: int = 400,
         head_size: int | None = None,
         intermediate_size: int = 512,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
+        stem: str = "none",
         downsample: int = 2,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
@@ -126,6 +133,9 @@ class AttentionClassifier(nnx.Module):
           hidden_size: `D`.
           head_size: `D_h`; None for the hidden size.
           intermediate_size: channels between the two maps of a block's feed-forward part.
+          activation: between those two maps, one of `layers.ACTIVATIONS`.
+          layer_norm_epsilon: inside the square root.
+          stem: "none", or "resnet": a ResNet's stem and first stage before the down-sampling.
           downsample: side of the squares of pixels that become one.
           dropout: rate after `dense` and after the feed-forward part.
           attention_dropout: rate of dropout on attention.
@@ -144,6 +154,10 @@ class AttentionClassifier(nnx.Module):
         counts = (num_heads,) * num_layers if isinstance(num_heads, int) else tuple(num_heads)
 
         self.downsample = downsample
+        # An attribute only where there is one: networks without a stem are then those of before.
+        if stem == "resnet":
+            self.stem = ResNetStem(channels, **common)
+            channels = WIDTH
         self.embedding = linear(channels * downsample**2, hidden_size, **common)
         blocks: list[Block] = []
         for heads in counts:
@@ -164,19 +178,32 @@ class AttentionClassifier(nnx.Module):
             if init == "grid":
                 kernel = identity_kernel(heads, hidden_size) if init_values == "identity" else None
                 start_on_grid(layer, locality, kernel)
-            sizes_of_block = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
-            blocks.append(Block(layer, **sizes_of_block, dropout_rate=dropout, **common))
+            block = Block(
+                layer,
+                hidden_size=hidden_size,
+                intermediate_size=intermediate_size,
+                activation=activation,
+                layer_norm_epsilon=layer_norm_epsilon,
+                dropout_rate=dropout,
+                **common,
+            )
+            blocks.append(block)
         self.blocks = nnx.List(blocks)
         self.classifier = linear(hidden_size, num_classes, **common)
 
     def __call__(
-        self, images: Float[AnyArray, "b H W C"], *, key: PRNGKeyArray | None = None
+        self,
+        images: Float[AnyArray, "b H W C"],
+        *,
+        key: PRNGKeyArray | None = None,
+        counts: Bool[AnyArray, " b"] | None = None,
     ) -> tuple[Float[Array, "b classes"], Intermediates]:
         """Classifies pictures.
 
         Args:
           images: normalised; sides divisible by `downsample`.
           key: random key in training; None in evaluation (no dropout).
+          counts: which pictures batch norm, of a stem, takes its statistics from in training; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
@@ -184,10 +211,13 @@ class AttentionClassifier(nnx.Module):
           - `embedding`: activations `(b, H, W, d)` before the first layer.
           - `layers`: for each layer a dictionary: `input` and `output`, activations; `attention`, `(h, i, j, k, l)`
             where it does not depend on content, else `(b, h, i, j, k, l)`, without dropout; `position_scores` and
-            `content_scores`, score terms by name.
+            `content_scores`, score terms by name; `separate_scores`, the latter in all terms of eq. 7.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
-        x = self.embedding(space_to_depth(jnp.asarray(images), self.downsample))
+        pixels = jnp.asarray(images)
+        if hasattr(self, "stem"):
+            pixels = self.stem(pixels, key is not None, counts)
+        x = self.embedding(space_to_depth(pixels, self.downsample))
         intermediates: Intermediates = {"embedding": x, "layers": []}
         for n, block in enumerate(self.blocks):
             layer = {"input": x, **attention_of(block.attention, x)}
@@ -220,4 +250,5 @@ def attention_of(layer: Any, x: Activations) -> Intermediates:
         "attention": layer.probabilities(x),
         "position_scores": layer.position_terms(x.shape[1], x.shape[2]),
         "content_scores": layer.content_terms(x),
+        "separate_scores": getattr(layer, "separate_terms", layer.content_terms)(x),
     }

@@ -1,5 +1,6 @@
 """Pieces of every network here: linear maps that start as PyTorch's, dropout, the type of parameters."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -8,6 +9,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray, UInt16
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,  # the release calls it swish
+}
+
+
+def in_precision(precision: str, function: Callable) -> Callable:
+    """Returns the function, to be jitted, with its matrix products in a precision.
+
+    Args:
+      precision: "default" leaves it to JAX and its settings; else as `jax.default_matmul_precision` has it.
+      function: any; what it calls is traced in this precision too.
+    """
+    return function if precision == "default" else jax.default_matmul_precision(precision)(function)
 
 
 def uniform(fan_in: int) -> nnx.Initializer:

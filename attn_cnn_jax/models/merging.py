@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+import jax
 from flax import nnx
 
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -19,6 +20,8 @@ def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
     used without dropout: the maps are not those that were trained. Other networks than attention classifiers are
     returned as they are. Works on tracers too.
 
+    The products are in float32 on every device, or rounding to fewer bits would show in every logit.
+
     Args:
       model: left as it is.
       pixels: of the pictures to come, as attention sees them, `H W`.
@@ -26,10 +29,11 @@ def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
     if not isinstance(model, AttentionClassifier):
         return model
     model = nnx.clone(model)
-    for block in model.blocks:
-        merge_dense(block)
-        if block.attention.value is not None and merging_pays(block.attention, pixels):
-            merge_values(block.attention)
+    with jax.default_matmul_precision("highest"):
+        for block in model.blocks:
+            merge_dense(block)
+            if block.attention.value is not None and merging_pays(block.attention, pixels):
+                merge_values(block.attention)
     return model
 
 

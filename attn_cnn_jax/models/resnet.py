@@ -7,13 +7,23 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
 
-BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+# Blocks per stage, by depth; deeper than 34 they are bottlenecks.
+BLOCKS = {
+    10: (1, 1, 1, 1),
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+DEEPEST_WITHOUT_BOTTLENECKS = 34
+EXPANSION = 4  # of a bottleneck: output channels per channel of its 3x3 convolution
 WIDTH = 64  # channels of the first stage
 
 
@@ -92,6 +102,14 @@ def batch_norm(features: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.BatchN
     return norm
 
 
+def batch_normalised(
+    norm: nnx.BatchNorm, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None
+) -> Float[Array, "b H W d"]:
+    """Returns activations after batch norm; in training by the statistics of the pictures that count, None for all."""
+    mask: Any = None if counts is None else counts[:, None, None, None]
+    return norm(x, use_running_average=not train, mask=mask)
+
+
 class ResidualBlock(nnx.Module):
     """`relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))`, two 3x3 convolutions."""
 
@@ -104,18 +122,65 @@ class ResidualBlock(nnx.Module):
         self.shortcut = make(in_features, features, 1, stride) if changes else None
         self.shortcut_norm = make.norm(features) if changes else None
 
-    def __call__(self, x: Float[Array, "b H W d"], train: bool) -> Float[Array, "b i j o"]:
+    def __call__(
+        self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
+    ) -> Float[Array, "b i j o"]:
         """`(b, H, W, d) -> (b, H / stride, W / stride, features)`."""
-        y = jax.nn.relu(self.norm1(self.conv1(x), use_running_average=not train))
-        y = self.norm2(self.conv2(y), use_running_average=not train)
+        y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
+        y = batch_normalised(self.norm2, self.conv2(y), train, counts)
         if self.shortcut is not None:
             assert self.shortcut_norm is not None
-            x = self.shortcut_norm(self.shortcut(x), use_running_average=not train)
+            x = batch_normalised(self.shortcut_norm, self.shortcut(x), train, counts)
         return jax.nn.relu(y + x)
 
 
+class Bottleneck(nnx.Module):
+    """A residual block of 1x1, 3x3 and 1x1 convolutions, batch norm after each; the 3x3 one has the stride."""
+
+    def __init__(self, make: LayerMaker, in_features: int, features: int, stride: int):
+        self.conv1 = make(in_features, features, 1, 1)
+        self.norm1 = make.norm(features)
+        self.conv2 = make(features, features, 3, stride)
+        self.norm2 = make.norm(features)
+        self.conv3 = make(features, EXPANSION * features, 1, 1)
+        self.norm3 = make.norm(EXPANSION * features)
+        changes = stride != 1 or in_features != EXPANSION * features
+        self.shortcut = make(in_features, EXPANSION * features, 1, stride) if changes else None
+        self.shortcut_norm = make.norm(EXPANSION * features) if changes else None
+
+    def __call__(
+        self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
+    ) -> Float[Array, "b i j o"]:
+        """`(b, H, W, d) -> (b, H / stride, W / stride, 4 features)`."""
+        y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
+        y = jax.nn.relu(batch_normalised(self.norm2, self.conv2(y), train, counts))
+        y = batch_normalised(self.norm3, self.conv3(y), train, counts)
+        if self.shortcut is not None:
+            assert self.shortcut_norm is not None
+            x = batch_normalised(self.shortcut_norm, self.shortcut(x), train, counts)
+        return jax.nn.relu(y + x)
+
+
+class ResNetStem(nnx.Module):
+    """The beginning of ResNet-18: its 3x3 stem and its first stage, `(b, H, W, C) -> (b, H, W, 64)`."""
+
+    def __init__(self, image_channels: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+        make = LayerMaker("convolution", math.inf, dtype, rngs)
+        self.conv = make(image_channels, WIDTH, 3, 1)
+        self.norm = make.norm(WIDTH)
+        self.blocks = nnx.List([ResidualBlock(make, WIDTH, WIDTH, 1) for _ in range(BLOCKS[18][0])])
+
+    def __call__(
+        self, images: Float[Array, "b H W C"], train: bool, counts: Bool[AnyArray, " b"] | None = None
+    ) -> Float[Array, "b H W o"]:
+        x = jax.nn.relu(batch_normalised(self.norm, self.conv(images), train, counts))
+        for block in self.blocks:
+            x = block(x, train, counts)
+        return x
+
+
 class ResNet(nnx.Module):
-    """ResNet-10, 18 or 34 for small pictures; the mean over the last stage is the 4x4 average pool of CIFAR."""
+    """A ResNet for small pictures; the mean over the last stage is the 4x4 average pool of CIFAR."""
 
     depends_on_content = True
 
@@ -150,29 +215,38 @@ class ResNet(nnx.Module):
         for stage, (count, channels) in enumerate(stages(depth, width)):
             for n in range(count):
                 stride = 2 if stage > 0 and n == 0 else 1
-                blocks.append(ResidualBlock(make, features, channels, stride))
-                features = channels
+                if depth > DEEPEST_WITHOUT_BOTTLENECKS:
+                    blocks.append(Bottleneck(make, features, channels, stride))
+                    features = EXPANSION * channels
+                else:
+                    blocks.append(ResidualBlock(make, features, channels, stride))
+                    features = channels
         self.blocks = nnx.List(blocks)
         self.classifier = linear(features, num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, images: Float[AnyArray, "b H W C"], *, key: PRNGKeyArray | None = None
+        self,
+        images: Float[AnyArray, "b H W C"],
+        *,
+        key: PRNGKeyArray | None = None,
+        counts: Bool[AnyArray, " b"] | None = None,
     ) -> tuple[Float[Array, "b classes"], dict[str, Any]]:
         """Classifies pictures.
 
         Args:
           images: normalised.
           key: given in training: batch norm then uses and updates with the batch's own statistics.
+          counts: which pictures these statistics are of; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name: `embedding`, activations after the stem; `layers`, for
           each block `input` and `output`; `pixel_logits`, the classifier on every pixel of the last stage.
         """
         train = key is not None
-        x = jax.nn.relu(self.stem_norm(self.stem(jnp.asarray(images)), use_running_average=not train))
+        x = jax.nn.relu(batch_normalised(self.stem_norm, self.stem(jnp.asarray(images)), train, counts))
         intermediates: dict[str, Any] = {"embedding": x, "layers": []}
         for block in self.blocks:
-            y = block(x, train)
+            y = block(x, train, counts)
             intermediates["layers"].append({"input": x, "output": y})
             x = y
         logits = self.classifier(x.mean(axis=(1, 2)))

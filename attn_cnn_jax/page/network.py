@@ -29,6 +29,9 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
     most_heads = max(block.attention.num_heads for block in run.model.blocks)
     if most_heads * pixels**2 > MOST_ATTENTION:
         return f"{most_heads} heads over {pixels} pixels are too much for a browser"
+    model = run.config.model
+    if (model.activation, model.stem) != ("gelu", "none"):
+        return f"it has config.model.activation={model.activation!r} and config.model.stem={model.stem!r}"
     for block in run.model.blocks:
         if any(encoding.page_content(grid) is None for encoding in block.attention.readers()):
             return f"its encoding {run.config.model.encoding!r} has no page_content()"

@@ -62,6 +62,8 @@ def create_optimizer(
 ) -> optax.GradientTransformation:
     """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
 
+    Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is.
+
     Args:
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
       frozen: names of parameters that must not change at all; their gradients are not computed.
@@ -69,7 +71,8 @@ def create_optimizer(
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
     rule = optax.adam(schedule) if config.name == "adam" else optax.sgd(schedule, momentum=config.momentum)
-    parts = [decay, rule]
+    clip = [optax.clip_by_global_norm(config.max_grad_norm)] if config.max_grad_norm else []
+    parts = [*clip, decay, rule]
     if factors:
         parts.append(scaled(factors))
     if fixed:

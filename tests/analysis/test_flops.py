@@ -1,5 +1,7 @@
 """Counts of parameters and FLOPs, against the paper and against what XLA counts."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -26,6 +28,25 @@ def test_parameters_and_flops_are_those_of_table_1(name):
     assert f"{billions:.2g}B" == published.flops
 
 
+def test_positions_of_200_channels_give_the_papers_29_5_million_parameters():
+    model = attention_config(encoding="learned", content=True, position_size=200).model
+    assert count_parameters(model) == 29_505_882 == PARAMETERS["learned_rel_content"] - 6 * 2 * (31 + 9) * 200
+
+
+@pytest.mark.parametrize(("depth", "count"), [(50, 23_520_842), (101, 42_512_970), (152, 58_156_618)])
+def test_parameters_of_deep_resnets_are_the_known_ones_for_cifar10(depth, count):
+    assert count_parameters(resnet_config(depth=depth).model) == count
+
+
+def test_a_stem_adds_its_convolutions():
+    plain, stem = (attention_config(stem=stem, image_shape=(16, 32, 3)).model for stem in ("none", "resnet"))
+    convolutions = 9 * 3 * 64 + 4 * 9 * 64**2
+    embedding = 4 * (64 - 3) * 400
+    assert count_parameters(stem) - count_parameters(plain) == convolutions + embedding + 5 * 2 * 64
+    more = count_flops(stem).full - count_flops(plain).full
+    assert more == 2 * (16 * 32 * convolutions + 8 * 16 * embedding)
+
+
 def test_attention_of_the_papers_networks_adds_2_83_and_5_66_billion_flops():
     attention = {name: count_flops(row.config.model).attention for name, row in TABLE_1.items()}
     applied = 2 * 6 * 9 * 256**2 * 400  # multiply-adds twice; layers, heads, pairs of pixels, channels
@@ -42,7 +63,7 @@ def flops_of_xla(model):
     """What XLA counts in the compiled program for one picture; nothing is allocated."""
     graph, state = nnx.split(nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))))
     picture = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
-    predict = jax.jit(lambda state, picture: nnx.merge(graph, state, copy=True)(picture))
+    predict = jax.jit(lambda state, picture: nnx.merge(graph, state, copy=True)(picture)[0])
     return predict.lower(state, picture).compile().cost_analysis()["flops"]
 
 
@@ -56,6 +77,8 @@ ATTENTION_NETWORKS = [
     *({"encoding": "relative", "relative_terms": (term,)} for term in RELATIVE_TERMS),
     {"encoding": "absolute_learned"},
     {"encoding": "absolute_sinusoidal", "num_heads": (2, 3), "num_layers": 2},
+    {"encoding": "absolute_learned", "position_join": "concatenate", "position_size": 160},
+    {"encoding": "content"},
 ]
 
 
@@ -70,6 +93,30 @@ def test_full_count_of_attention_networks_is_xlas_up_to_elementwise_work(network
     model = attention_config(implementation="dense", **(sizes | network)).model
     full = count_flops(model).full
     assert full <= flops_of_xla(model) <= 1.03 * full
+
+
+@pytest.mark.parametrize(
+    "model", [{"name": "resnet", "depth": 50}, {"name": "resnet", "depth": 18}, {"stem": "resnet"}]
+)
+def test_convolutions_are_counted_as_they_are_traced(model):
+    """Every output value is a sum over the kernel's rows, columns and input channels."""
+    config = resnet_config if model.get("name") == "resnet" else attention_config
+    model = config(**model, image_shape=(31, 17, 3) if config is resnet_config else (30, 16, 3)).model
+    graph, state = nnx.split(nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))))
+    picture = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
+    traced = jax.make_jaxpr(lambda state, picture: nnx.merge(graph, state, copy=True)(picture)[0])(state, picture)
+    products = [
+        math.prod(equation.outvars[0].aval.shape) * math.prod(equation.invars[1].aval.shape[:3])
+        for equation in traced.jaxpr.eqns
+        if equation.primitive.name == "conv_general_dilated"
+    ]
+    assert products
+    expected = 2 * (sum(products) + 10 * state["classifier"]["kernel"].shape[0])
+    if config is attention_config:
+        plain = attention_config(image_shape=model.image_shape).model
+        assert count_flops(model).full - count_flops(plain).full == expected - 2 * 4000 + 2 * 15 * 8 * 4 * 61 * 400
+    else:
+        assert count_flops(model).full == expected
 
 
 @pytest.mark.parametrize("depth", [10, 18, 34])

@@ -96,6 +96,9 @@ def test_every_key_refuses_what_makes_no_sense(base, path, field, wrong):
 MAY_BE_ZERO = {
     "seed",
     "model.head_size",
+    "model.position_size",
+    "model.centre_std",
+    "model.spread_std",
     "model.dropout",
     "model.attention_dropout",
     "dataset.image_size",
@@ -104,6 +107,7 @@ MAY_BE_ZERO = {
     "augment.crop_padding",
     "optimizer.momentum",
     "optimizer.weight_decay",
+    "optimizer.max_grad_norm",
     "optimizer.warmup_fraction",
     "optimizer.covariance_penalty",
     "train.figures_every_epochs",

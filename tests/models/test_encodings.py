@@ -67,6 +67,9 @@ def naive_scores(layer, x):
                 value(position.row_weight)[h],
                 value(position.column_weight)[h],
             )
+        elif kind == "ContentAlone":
+            maps_and_biases = [part[h] for each in (position.query, position.key) for part in per_head(each)]
+            total = naive.content_score(x[q], x[k], *maps_and_biases)
         elif kind == "Relative":
             nothing = np.zeros((HIDDEN, HEAD_SIZE))
             names = {"position_content": "bias_content", "position_position": "bias_position"}
@@ -83,16 +86,25 @@ def naive_scores(layer, x):
             )
         else:
             weights = [per_head(m)[0][h] for m in (position.query, position.key)]
-            if position.position is None:
-                p = naive.sinusoidal_positions(HEIGHT, WIDTH, HIDDEN)
-            else:
-                p = value(position.position)
-            total = naive.absolute_score(x[q], p[q], x[k], p[k], *weights)
+            total = naive.absolute_score(
+                *pixel_and_position(position, x, q), *pixel_and_position(position, x, k), *weights
+            )
         if layer.content is not None:
             total += naive.content_score(x[q], x[k], query[h], query_bias[h], key[h], key_bias[h])
         return total
 
     return naive.scores_of_picture(score, HEADS, HEIGHT, WIDTH)
+
+
+def pixel_and_position(position, x, pixel):
+    """`X` and `P` at a pixel, beside zeros where they are concatenated: then too their sum is what is read."""
+    if position.position is None:
+        p = naive.sinusoidal_positions(HEIGHT, WIDTH, position.position_size)
+    else:
+        p = value(position.position)
+    if not position.concatenated:
+        return x[pixel], p[pixel]
+    return np.pad(x[pixel], (0, position.position_size)), np.pad(p[pixel], (HIDDEN, 0))
 
 
 CASES = [
@@ -106,6 +118,11 @@ CASES = [
     *({"encoding": "relative", "head_size": HEAD_SIZE, "relative_terms": (term,)} for term in RELATIVE_TERMS),
     {"encoding": "absolute_learned", "head_size": HEAD_SIZE},
     {"encoding": "absolute_sinusoidal"},
+    {"encoding": "content"},
+    {"encoding": "learned", "position_size": 3},
+    {"encoding": "relative", "head_size": HEAD_SIZE, "position_size": 5},
+    {"encoding": "absolute_learned", "position_join": "concatenate", "position_size": 3},
+    {"encoding": "absolute_sinusoidal", "position_join": "concatenate", "position_size": 8},
 ]
 
 
@@ -134,6 +151,43 @@ def test_layer_output_is_the_sum_over_heads(case):
     other = jax.random.normal(jax.random.key(2), x.shape, x.dtype)
     got = layer(jnp.stack([other, x]))[1]
     chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("join", ["add", "concatenate"])
+@pytest.mark.parametrize("encoding", ["absolute_learned", "absolute_sinusoidal"])
+def test_absolute_attention_shows_the_four_terms_of_eq_7(encoding, join):
+    """Each is the product of what pixels or positions alone give; their sum is the score that attention uses."""
+    layer, x = layer_and_picture(encoding=encoding, position_join=join, head_size=HEAD_SIZE)
+    terms = layer.separate_terms(x[None])
+    maps = {name: per_head(getattr(layer.position, name))[0] for name in ("query", "key")}
+
+    def alone(part, pixel):
+        both = pixel_and_position(layer.position, np.asarray(x), pixel)
+        return both[0] if part == "content" else both[1]
+
+    assert list(terms) == ["content_content", "content_position", "position_content", "position_position"]
+    for name, term in terms.items():
+        parts = name.split("_")
+
+        def score(h, q, k, parts=parts):
+            query, key = alone(parts[0], q) @ maps["query"][h], alone(parts[1], k) @ maps["key"][h]
+            return query @ key / np.sqrt(HEAD_SIZE)
+
+        expected = naive.scores_of_picture(score, HEADS, HEIGHT, WIDTH)
+        chex.assert_trees_all_close(np.broadcast_to(term[0], expected.shape), expected, rtol=1e-10, atol=1e-12)
+    chex.assert_trees_all_close(
+        np.asarray(sum(term[0] for term in terms.values())), naive_scores(layer, x), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_content_alone_knows_no_positions():
+    """Pixels in another order: the same attention in that order."""
+    layer, x = layer_and_picture(encoding="content")
+    order = np.random.default_rng(0).permutation(HEIGHT * WIDTH)
+    mixed = x.reshape(-1, HIDDEN)[order].reshape(x.shape)
+    flat = lambda x: np.asarray(layer.probabilities(x[None]))[0].reshape(HEADS, HEIGHT * WIDTH, -1)  # noqa: E731
+    chex.assert_trees_all_close(flat(mixed), flat(x)[:, order][:, :, order], rtol=1e-12)
+    assert layer.position_terms(HEIGHT, WIDTH) == {}
 
 
 def test_head_size_below_hidden_size_factors_the_value_map():

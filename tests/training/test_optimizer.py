@@ -77,6 +77,20 @@ def test_weight_decay_joins_the_gradient_before_momentum_and_spares_centres_and_
         chex.assert_trees_all_close(parameters[name], expected.astype(np.float32), rtol=1e-6)
 
 
+def test_a_long_gradient_is_scaled_to_the_largest_norm_before_weight_decay():
+    config = attention_config().optimizer
+    config.update({"schedule": "constant", "warmup_fraction": 0.0, "momentum": 0.0, "max_grad_norm": 2.0})
+    optimizer = create_optimizer(config, learning_rate(config, 1, 10))
+    parameters = {"a": jnp.array([1.0]), "b": jnp.array([0.0])}
+    decay = np.array([config.weight_decay, 0.0])
+    for gradient, scaled in (((30.0, 40.0), (1.2, 1.6)), ((0.3, 0.4), (0.3, 0.4))):
+        gradients = {name: jnp.array([value]) for name, value in zip("ab", gradient, strict=True)}
+        updates, _ = optimizer.update(gradients, optimizer.init(parameters), parameters)
+        chex.assert_trees_all_close(
+            np.array([updates["a"][0], updates["b"][0]]), -0.1 * (np.float32(scaled) + decay), rtol=1e-5, atol=1e-7
+        )
+
+
 def test_every_other_parameter_is_decayed():
     parameters = {
         f"blocks.11.attention.{name}": jnp.zeros(1)

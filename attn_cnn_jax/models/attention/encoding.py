@@ -51,6 +51,16 @@ class Option(NamedTuple):
     allowed: str
 
 
+def number_from_0(value: Any) -> bool:
+    """Whether the value of an option is a number from 0 to a million."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e6
+
+
+def integer_from_0(value: Any) -> bool:
+    """Whether the value of an option is an integer from 0 to 100,000."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100_000
+
+
 class MultiplyAdds(NamedTuple):
     """Multiply-adds of one head's scores for one picture.
 
@@ -157,6 +167,15 @@ class Encoding(nnx.Module):
         """
         return {}
 
+    def separate_terms(
+        self, x: Float[Array, "b H W d"], query_rows: Int[Array, " i"]
+    ) -> dict[str, Float[Array, "..."]]:
+        """Returns `content_terms` of pictures, further apart where the equation has more terms than attention needs.
+
+        What models give as the intermediates `separate_scores`; the sum is the same.
+        """
+        return self.content_terms(self.project(x), query_rows)
+
     @classmethod
     def in_release(cls, shapes: Mapping[str, Shape]) -> bool:
         """Returns whether a layer of the authors' release with arrays of these names and shapes has this encoding."""
@@ -210,7 +229,7 @@ class Encoding(nnx.Module):
         return {"term": term, "kind": "shifts", "table": table}
 
     def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
-        """Returns what `degenerate_heads` judges by, one number per head, by name; empty where there is none."""
+        """What `degenerate_heads` judges by, as one number per head, by name; empty where there are no such numbers."""
         return {}
 
     def page_content(self, grid: Grid) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from attn_cnn_jax.models.attention.encoding import (
     Sizes,
 )
 from attn_cnn_jax.models.encodings.absolute import Absolute, AbsoluteLearned, AbsoluteSinusoidal
-from attn_cnn_jax.models.encodings.content import Content
+from attn_cnn_jax.models.encodings.content import Content, ContentAlone
 from attn_cnn_jax.models.encodings.learned import Learned, RelativeTables
 from attn_cnn_jax.models.encodings.quadratic import Quadratic
 from attn_cnn_jax.models.encodings.quadratic_generalized import GeneralizedQuadratic
@@ -25,6 +25,7 @@ __all__ = [
     "AbsoluteLearned",
     "AbsoluteSinusoidal",
     "Content",
+    "ContentAlone",
     "Encoding",
     "FactorisingEncoding",
     "GeneralizedQuadratic",

@@ -1,5 +1,6 @@
 """Content scores, which "learned + content" adds to positions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections
+from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections, Sizes
+from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import Linear, linear
 
 
@@ -56,6 +58,21 @@ class Content(Encoding):
     def page_content(self, grid: Grid) -> dict[str, Any] | None:
         maps = {"query": page_map(self.query), "key": page_map(self.key)}
         return {"add": None, **maps, "terms": {"content": {"kind": "product"}}}
+
+
+@register("content")
+class ContentAlone(Content):
+    """Content scores and nothing else: attention that knows no positions."""
+
+    release = {}
+
+    @classmethod
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
+        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
+
+    @classmethod
+    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
+        return content_multiply_adds(sizes.grid, sizes.hidden_size, sizes.head_size)
 
 
 def content_multiply_adds(grid: tuple[int, int], hidden_size: int, head_size: int) -> MultiplyAdds:

@@ -12,7 +12,14 @@ from jaxtyping import Array, Float
 from attn_cnn_jax.arrays import Grid, Shape
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, MultiplyAdds, Sizes
+from attn_cnn_jax.models.attention.encoding import (
+    Encoding,
+    FactorisingEncoding,
+    MultiplyAdds,
+    Option,
+    Sizes,
+    integer_from_0,
+)
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, uniform
@@ -22,13 +29,13 @@ class RelativeTables(nnx.Module):
     """A vector for every row shift and one for every column shift of a picture of `(H, W)` pixels.
 
     Attributes:
-      row: `(2 H - 1, D)`, starts as N(0, 1).
-      column: `(2 W - 1, D)`, likewise.
+      row: `(2 H - 1, D_p)`, starts as N(0, 1).
+      column: `(2 W - 1, D_p)`, likewise.
     """
 
-    def __init__(self, grid: Grid, hidden_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+    def __init__(self, grid: Grid, position_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         def table(size):
-            shape = (2 * size - 1, hidden_size)
+            shape = (2 * size - 1, position_size)
             return nnx.Param(jax.random.normal(rngs.params(), shape, at_least_float32(dtype)))
 
         self.row, self.column = table(grid[0]), table(grid[1])
@@ -43,6 +50,14 @@ class RelativeTables(nnx.Module):
             )
 
 
+POSITION_SIZE = Option(0, integer_from_0, "an integer from 0 to 100000, 0 for the hidden size")
+
+
+def position_size(sizes: Sizes, options: Mapping[str, Any]) -> int:
+    """Returns `D_p`, the size of a position's vector; 0 in the configuration stands for the hidden size."""
+    return options.get("position_size", 0) or sizes.hidden_size
+
+
 @register("learned")
 class Learned(FactorisingEncoding):
     """Learned 2-D relative encoding: a row score plus a column score.
@@ -51,12 +66,13 @@ class Learned(FactorisingEncoding):
 
     Attributes:
       tables: the vectors `e`, this layer's own or one object for all layers.
-      row_weight, column_weight: `(h, D)`, start uniform in `+-1/sqrt(D)`; no bias.
+      row_weight, column_weight: `(h, D_p)`, start uniform in `+-1/sqrt(D_p)`; no bias.
     """
 
     head_axis = {"row_weight": 0, "column_weight": 0}
     positions = ("row_weight", "column_weight", "tables.row", "tables.column")
     has_tables = True
+    options = {"position_size": POSITION_SIZE}
     release_content = True
     # The release counts positions along a row where it says `row`: its row tables score shifts between columns.
     release = {
@@ -69,22 +85,22 @@ class Learned(FactorisingEncoding):
     def __init__(
         self,
         num_heads: int,
-        hidden_size: int,
         tables: RelativeTables,
         *,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        init = uniform(hidden_size)
-        shape, param_dtype = (num_heads, hidden_size), at_least_float32(dtype)
+        size = tables.row.shape[1]
+        init = uniform(size)
+        shape, param_dtype = (num_heads, size), at_least_float32(dtype)
         self.tables = tables
         self.row_weight = nnx.Param(init(rngs.params(), shape, param_dtype))
         self.column_weight = nnx.Param(init(rngs.params(), shape, param_dtype))
 
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: Any = None, **options: Any) -> Encoding:
-        tables = tables or RelativeTables(sizes.grid, sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
-        return cls(sizes.num_heads, sizes.hidden_size, tables, dtype=sizes.dtype, rngs=rngs)
+        tables = tables or RelativeTables(sizes.grid, position_size(sizes, options), dtype=sizes.dtype, rngs=rngs)
+        return cls(sizes.num_heads, tables, dtype=sizes.dtype, rngs=rngs)
 
     @classmethod
     def grid_in_release(cls, shapes: Mapping[str, Shape]) -> Grid:
@@ -106,7 +122,7 @@ class Learned(FactorisingEncoding):
 
     @classmethod
     def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
-        return MultiplyAdds(positions=num_shifts(sizes.grid) * sizes.hidden_size)
+        return MultiplyAdds(positions=num_shifts(sizes.grid) * position_size(sizes, options))
 
 
 def num_shifts(grid: Grid) -> int:

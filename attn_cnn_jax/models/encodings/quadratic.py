@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid, Shape
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Option, Sizes, number_from_0
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
@@ -27,6 +27,11 @@ class CentredEncoding(Encoding):
     positions = ("centre", "spread")
     not_decayed = ("centre", "spread")  # decay would pull heads towards the query pixel and towards uniform attention
     release = {"centre": "attention_centers", "spread": "attention_spreads"}
+    # Standard deviations of the initial values, in pixels and in one over pixels.
+    options = {
+        "centre_std": Option(2.0, number_from_0, "a number from 0 to 1e+06"),
+        "spread_std": Option(0.01, number_from_0, "a number from 0 to 1e+06"),
+    }
     kind: ClassVar[str]  # how the page computes scores
     spread_axes: ClassVar[int]  # of the parameter `spread`
 
@@ -35,9 +40,9 @@ class CentredEncoding(Encoding):
 
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
+        return cls(sizes.num_heads, **options, dtype=sizes.dtype, rngs=rngs)
 
-    def __init__(self, num_heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    def __init__(self, num_heads: int, *, centre_std: float, spread_std: float, dtype: DTypeLike, rngs: nnx.Rngs):
         raise NotImplementedError
 
     @classmethod
@@ -72,17 +77,25 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
     """Isotropic quadratic encoding (eq. 9): `score_h(delta) = -alpha_h |delta - Delta_h|^2`, `alpha = s^2 / 2`.
 
     Attributes:
-      centre: `Delta`, `(h, 2)` pixels, row first; starts as N(0, 2^2).
-      spread: `s`, `(h,)` one over pixels; starts as 1 + N(0, 0.01^2).
+      centre: `Delta`, `(h, 2)` pixels, row first; starts as N(0, 2^2) or another `centre_std`.
+      spread: `s`, `(h,)` one over pixels; starts as 1 + N(0, 0.01^2) or another `spread_std`.
     """
 
     kind = "quadratic"
     spread_axes = 1
 
-    def __init__(self, num_heads: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        centre_std: float = 2.0,
+        spread_std: float = 0.01,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
         param_dtype = at_least_float32(dtype)
-        self.centre = nnx.Param(2 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
-        self.spread = nnx.Param(1 + 0.01 * jax.random.normal(rngs.params(), (num_heads,), param_dtype))
+        self.centre = nnx.Param(centre_std * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
+        self.spread = nnx.Param(1 + spread_std * jax.random.normal(rngs.params(), (num_heads,), param_dtype))
 
     def axis_scores(self, height: int, width: int) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
         def axis(size, centre):

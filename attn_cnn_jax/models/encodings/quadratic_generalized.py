@@ -24,18 +24,26 @@ class GeneralizedQuadratic(CentredEncoding):
     """Generalised quadratic encoding: `-1/2 (delta - mu_h)^T Sigma_h^-1 (delta - mu_h)`, `Sigma^-1 = S S^T`.
 
     Attributes:
-      centre: `mu`, `(h, 2)` pixels, row first; starts as N(0, 2^2).
-      spread: `S`, `(h, 2, 2)` one over pixels; starts as I + N(0, 0.01^2).
+      centre: `mu`, `(h, 2)` pixels, row first; starts as N(0, 2^2) or another `centre_std`.
+      spread: `S`, `(h, 2, 2)` one over pixels; starts as I + N(0, 0.01^2) or another `spread_std`.
     """
 
     kind = "gaussian"
     spread_axes = 3
     penalised: ClassVar[bool] = True
 
-    def __init__(self, num_heads: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        centre_std: float = 2.0,
+        spread_std: float = 0.01,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
         param_dtype = at_least_float32(dtype)
-        self.centre = nnx.Param(2 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
-        noise = 0.01 * jax.random.normal(rngs.params(), (num_heads, 2, 2), param_dtype)
+        self.centre = nnx.Param(centre_std * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
+        noise = spread_std * jax.random.normal(rngs.params(), (num_heads, 2, 2), param_dtype)
         self.spread = nnx.Param(jnp.eye(2, dtype=param_dtype)[None] + noise)
 
     def position_terms(

@@ -14,7 +14,7 @@ from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Option, Projections, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import content_scores, page_map, split_heads
-from attn_cnn_jax.models.encodings.learned import RelativeTables, num_shifts
+from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables, num_shifts, position_size
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
 
@@ -37,13 +37,16 @@ class Relative(Encoding):
 
     Attributes:
       query, key: linear maps `D -> h D_h`.
-      position_key: `What_key`, `(h, D, D_h)`.
+      position_key: `What_key`, `(h, D_p, D_h)`.
       content_bias, position_bias: `u` and `v`, `(h, D_h)`.
     """
 
     accepts_content = False
     has_tables = True
-    options = {"relative_terms": Option(RELATIVE_TERMS, some_terms, f"some of {', '.join(RELATIVE_TERMS)}")}
+    options = {
+        "relative_terms": Option(RELATIVE_TERMS, some_terms, f"some of {', '.join(RELATIVE_TERMS)}"),
+        "position_size": POSITION_SIZE,
+    }
     head_axis = {
         "position_key": 0,
         "content_bias": 0,
@@ -79,7 +82,8 @@ class Relative(Encoding):
         self.query = project() if needed("content_content", "content_position") else None
         self.key = project() if needed("content_content", "position_content") else None
         self.tables = tables if positions else None
-        self.position_key = parameter((num_heads, hidden_size, head_size), hidden_size) if positions else None
+        vector = tables.row.shape[1]
+        self.position_key = parameter((num_heads, vector, head_size), vector) if positions else None
         bias_shape = (num_heads, head_size)
         self.content_bias = parameter(bias_shape, head_size) if needed("position_content") else None
         self.position_bias = parameter(bias_shape, head_size) if needed("position_position") else None
@@ -94,7 +98,7 @@ class Relative(Encoding):
         relative_terms: tuple[str, ...] = RELATIVE_TERMS,
         **options: Any,
     ) -> Encoding:
-        tables = tables or RelativeTables(sizes.grid, sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
+        tables = tables or RelativeTables(sizes.grid, position_size(sizes, options), dtype=sizes.dtype, rngs=rngs)
         return cls(*sizes[:3], tables, terms=tuple(relative_terms), dtype=sizes.dtype, rngs=rngs)
 
     @classmethod
@@ -190,7 +194,7 @@ class Relative(Encoding):
         key = bool(terms & {"content_content", "position_content"})
         table = bool(terms & {"content_position", "position_position"})
         positions = (
-            table * shifts * hidden * size  # What_key^T r for every row and every column shift
+            table * shifts * position_size(sizes, options) * size  # What_key^T r for every row and every column shift
             + ("content_position" in terms) * pixels * (height + width) * size
             + ("position_content" in terms) * pixels * size
             + ("position_position" in terms) * shifts * size
