@@ -20,6 +20,7 @@ from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
@@ -188,7 +189,9 @@ class Run(NamedTuple):
         if not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
         skeleton, *arrays = split(self.model)
-        jitted = jax.jit(lambda arrays, x: function(join(skeleton, *arrays), x))
+        jitted = jax.jit(
+            in_precision(self.config.train.matmul_precision, lambda arrays, x: function(join(skeleton, *arrays), x))
+        )
         x = self.normalised(images)
         # A result has an axis of pictures where its shape follows the size of the batch.
         one, two = (jax.eval_shape(jitted, arrays, jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype)) for n in (1, 2))

@@ -77,7 +77,7 @@ def attention_to_conv(
     weights, bias = shift_weights(attention, kernel_size), layer.output.bias
     assert bias is not None  # only value maps have none
     return Convolution(
-        kernel=jnp.einsum("hrt,hdo->rtdo", weights, layer.merged_maps().astype(weights.dtype)),
+        kernel=jnp.einsum("hrt,hdo->rtdo", weights, layer.merged_maps().astype(weights.dtype), precision="highest"),
         bias=bias[...],
         weights=weights,
         mass_outside=mass_outside(attention, kernel_size),

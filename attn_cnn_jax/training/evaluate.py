@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sources import Spec
+from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join
@@ -25,7 +26,8 @@ def create_evaluate(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Sp
     The last batch is filled up with pictures that do not count.
 
     Args:
-      config: of the run; read are `model.dtype` and `train.eval_batch_size`, rounded up to the number of devices.
+      config: of the run; read are `model.dtype`, `train.matmul_precision` and `train.eval_batch_size`, rounded up
+        to the number of devices.
       mesh: the devices that a batch is split over.
       skeleton: of the network, from `initial_state`.
       spec: of the data set; its mean and standard deviation normalise the pictures.
@@ -50,4 +52,5 @@ def create_evaluate(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Sp
         (loss, right), _ = jax.lax.scan(body, (jnp.float32(0), jnp.int32(0)), starts)
         return {"loss": loss / count, "accuracy": right.astype(jnp.float32) / count}
 
+    evaluate = in_precision(config.train.matmul_precision, evaluate)
     return jax.jit(evaluate, out_shardings=replicated(mesh))

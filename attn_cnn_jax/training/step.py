@@ -19,6 +19,7 @@ from attn_cnn_jax.arrays import Key, Labels
 from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
+from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
@@ -60,7 +61,8 @@ def most_steps(config: ConfigDict, mesh: Mesh) -> int:
 
     One for convolutions on CPUs: there XLA computes their weight gradient twenty times slower inside a loop.
     """
-    convolutions = config.model.name == "resnet" and config.model.layers == "convolution"
+    model = config.model
+    convolutions = model.layers == "convolution" if model.name == "resnet" else model.stem != "none"
     return 1 if convolutions and platform_of(mesh) == "cpu" else MAX_STEPS_PER_DISPATCH
 
 
@@ -107,7 +109,8 @@ def create_train_steps(
     left out; the next epoch has another order.
 
     Args:
-      config: of the run; read are `seed`, `model.dtype`, `augment`, `optimizer.covariance_penalty`, `train.batch_size`.
+      config: of the run; read are `seed`, `model.dtype`, `augment`, `optimizer.covariance_penalty`, `train.batch_size`,
+        `train.matmul_precision`.
       mesh: the devices that a batch is split over.
       skeleton: of the network, from `initial_state`.
       optimizer: from `create_optimizer`.
@@ -139,4 +142,5 @@ def create_train_steps(
         finite = jnp.isfinite(loss).all() & all_finite(state.parameters)
         return state, {"loss": loss, "accuracy": accuracy, "finite": finite}
 
+    train_steps = in_precision(config.train.matmul_precision, train_steps)
     return jax.jit(train_steps, donate_argnums=0, out_shardings=replicated(mesh))
