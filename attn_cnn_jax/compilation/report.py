@@ -15,7 +15,7 @@ from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
-from attn_cnn_jax.training.limits import check_counts, check_devices
+from attn_cnn_jax.training.limits import check_counts
 
 LARGEST = 12  # operations that are listed
 GIB = 2**30
@@ -33,10 +33,9 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
       target: from `targets.parse`.
 
     Raises:
-      UserError: if the compiler is missing, the batch does not split over the devices, or the memory is too small.
+      UserError: if the compiler is missing, or the memory is too small.
     """
     mesh = mesh_of(target)
-    check_devices(config, mesh.size)
     if config.dataset.name not in SPECS:
         allowed = f"one of {', '.join(SPECS)}, whose number and size of pictures are known without the data"
         raise UserError(f"config.dataset.name={config.dataset.name!r}: to compile, allowed is {allowed}")

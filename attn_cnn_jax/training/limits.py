@@ -12,13 +12,16 @@ from attn_cnn_jax.errors import UserError
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 
 
-def check_devices(config: ConfigDict, num_devices: int) -> None:
-    """UserError unless a batch splits evenly over the devices."""
-    if config.train.batch_size % num_devices:
-        raise UserError(
-            f"config.train.batch_size={config.train.batch_size}: "
-            f"allowed is a multiple of {num_devices}, the number of devices that a batch is split over"
-        )
+def shares_in_words(batch_size: int, num_devices: int) -> str:
+    """Returns how devices share a batch that they cannot share evenly; "" for others."""
+    share = -(-batch_size // num_devices)
+    padding = share * num_devices - batch_size
+    if not padding:
+        return ""
+    return (
+        f"config.train.batch_size={batch_size} over {num_devices} devices: {share} pictures each, "
+        f"{padding} of all {share * num_devices} only fill up the last shares and do not count"
+    )
 
 
 def check_counts(config: ConfigDict, num_pictures: int) -> None:

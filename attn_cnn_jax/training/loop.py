@@ -28,7 +28,7 @@ from attn_cnn_jax.training.distributed.comparison import (
     settings,
 )
 from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
-from attn_cnn_jax.training.limits import check_counts, check_devices, check_memory
+from attn_cnn_jax.training.limits import check_counts, check_memory, shares_in_words
 from attn_cnn_jax.training.loggers import module_of
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.plan import Plan, compiled, create_plan
@@ -75,7 +75,6 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     config, workdir, mesh = complete(config), Path(workdir), data_mesh()
     check_same_devices(jax.devices())
     check_same(settings(config))
-    check_devices(config, mesh.size)
     module_of(config.train.logger)
     dataset = sources.load_configured(config.dataset)
     config = complete(config, dataset.spec)
@@ -87,6 +86,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         plan, state = create_plan(beginning, workdir, mesh, dataset)
         check_same_begin(dataset, state)
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
+        hint(shares_in_words(config.train.batch_size, mesh.size))
         if beginning.heads:
             say(heads_in_words(beginning))
         with stop_requests() as stop:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -56,6 +57,22 @@ def losses(logits: Float[Array, "b classes"], labels: Labels) -> tuple[Float[Arr
     return loss, logits.argmax(axis=-1) == labels
 
 
+def mean_of_batch(batch_size: int, mesh: Mesh) -> tuple[Callable[..., jax.Array], Bool[np.ndarray, " b"] | None]:
+    """Returns how to take a mean over a batch, `mean(values, dtype=None)`, and which of its pictures count.
+
+    A batch that devices cannot share evenly is filled up with pictures that do not count; None where all count.
+    """
+    padded = -(-batch_size // mesh.size) * mesh.size
+    if padded == batch_size:
+        return (lambda values, dtype=None: values.mean(dtype=dtype)), None
+    counts = np.arange(padded) < batch_size
+
+    def mean(values, dtype=None):
+        return jnp.where(counts, values, jnp.zeros_like(values)).sum(dtype=dtype) / batch_size
+
+    return mean, counts
+
+
 def most_steps(config: ConfigDict, mesh: Mesh) -> int:
     """Returns how many steps one dispatch may do.
 
@@ -76,20 +93,23 @@ def create_train_step(
     penalty. See `create_train_steps` for the arguments.
     """
     weight = config.optimizer.covariance_penalty
+    mean, counts = mean_of_batch(config.train.batch_size, mesh)
+    padding = -config.train.batch_size % mesh.size
 
     def train_step(state: TrainState, pictures: Pictures, indices: jax.Array):
         augment_key, dropout_key = step_keys(config.seed, state.step)
-        indices = split_over_devices(mesh, indices)
+        # Random draws are those without padding: JAX makes each number from the key and its place in the array alone.
+        indices = split_over_devices(mesh, jnp.pad(indices, (0, padding), mode="edge") if padding else indices)
         images = augment(augment_key, pictures.images[indices], **config.augment)
         images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
         labels = pictures.labels[indices]
 
         def mean_loss(parameters):
             model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
-            loss, right = losses(model(images, key=dropout_key)[0], labels)
-            loss = loss.mean()
+            loss, right = losses(model(images, key=dropout_key, counts=counts)[0], labels)
+            loss = mean(loss)
             penalty = weight * covariance_penalty(parameters) if weight else 0.0
-            return loss + penalty, (loss, right.mean(dtype=jnp.float32), split(model)[2])
+            return loss + penalty, (loss, mean(right, jnp.float32), split(model)[2])
 
         grad = jax.value_and_grad(mean_loss, has_aux=True)
         (_, (loss, accuracy, statistics)), gradients = grad(state.parameters)

@@ -151,7 +151,6 @@ COMBINATIONS = [
     ("optimizer.covariance_penalty=1.0", "0 unless config.model.encoding"),
     ("optimizer.boundaries=(5,3)", "a tuple of increasing epochs"),
     ("train.figures_every_epochs=1 --config.train.tensorboard=False", "0 without config.train.tensorboard"),
-    ("train.batch_size=7", "a multiple of 8, the number of devices"),
     ("train.batch_size=8000", "together they must not exceed 1,442"),
     ("dataset.num_validation=1442", "together they must not exceed 1,442"),
 ]

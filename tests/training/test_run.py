@@ -187,10 +187,15 @@ def test_a_run_that_blows_up_names_step_rate_and_checkpoint(config, tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
-def test_a_batch_must_split_over_the_devices_and_fit_the_data(config, tmp_path):
-    config.train.batch_size = 100
-    with pytest.raises(UserError, match=r"config.train.batch_size=100: allowed is a multiple of 8"):
-        run(config, tmp_path / "a")
+def test_a_batch_that_devices_cannot_share_evenly_is_filled_up(config, tmp_path, capsys):
+    config.train.update({"batch_size": 100, "num_epochs": 1})
+    run(config, tmp_path)
+    said = capsys.readouterr().out
+    assert "batch_size=100 over 8 devices: 13 pictures each, 4 of all 104 only fill up the last shares" in said
+    assert load_run(tmp_path).step == 1442 // 100
+
+
+def test_a_batch_must_fit_the_data(config, tmp_path):
     config.train.batch_size = 1600
     with pytest.raises(UserError, match=r"together they must not exceed 1,442"):
         run(config, tmp_path / "b")

@@ -1,5 +1,7 @@
 """The step and the evaluation: the same numbers on any number of devices, every picture counted once."""
 
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -71,6 +73,27 @@ def test_same_losses_on_1_2_and_8_devices_with_dropout_and_augmentation(network)
         np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("network", "batch_size"), [("quadratic", 10), ("learned_content", 5), ("resnet", 25), ("stem", 10)]
+)
+def test_same_losses_where_3_or_8_devices_cannot_share_a_batch_evenly(network, batch_size):
+    """With dropout, augmentation and batch norm: pictures that only fill up the last share count nowhere."""
+    config = small_config({"learned_content": "learned", "stem": "quadratic"}.get(network, network))
+    if network == "stem":
+        config.model.stem = "resnet"
+    if network == "learned_content":
+        config.model.content = True
+    config.train.batch_size = batch_size
+    if network in ("resnet", "stem"):
+        config.optimizer.learning_rate = 0.002
+    one, state = losses_of_steps(config, 1, 5)
+    for num_devices in (3, 8):
+        several, padded = losses_of_steps(config, num_devices, 5)
+        np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
+        chex.assert_trees_all_close(padded.statistics, state.statistics, atol=1e-5)
+    assert one.std() > 1e-4
+
+
 def test_many_steps_a_dispatch_are_the_same_steps_bit_for_bit():
     config = small_config("quadratic")
     state, data, train_steps, *_ = prepare(config, 1)
@@ -104,6 +127,21 @@ def test_a_step_is_gather_augment_loss_and_update():
         parameters = optax.apply_updates(parameters, updates)
         np.testing.assert_allclose(results["loss"][0], loss, rtol=1e-5)
     chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "found"), [("default", set()), ("high", {"HIGH"}), ("highest", {"HIGHEST"})])
+def test_all_matrix_products_have_the_configured_precision(precision, found):
+    config = small_config("quadratic")
+    config.train.matmul_precision = precision
+    state, data, train_steps, evaluate, *_ = prepare(config, 1)
+
+    def precisions(lowered):
+        products = [line for line in lowered.as_text().splitlines() if "dot_general" in line]
+        return {frozenset(re.findall(r"HIGHEST|HIGH", line)) for line in products}
+
+    assert precisions(train_steps.lower(state, data, jnp.int32(1))) == {frozenset(found)}
+    of_merging = frozenset({"HIGHEST"})
+    assert precisions(evaluate.lower(state, data)) == {frozenset(found), of_merging}
 
 
 def test_random_numbers_are_those_of_earlier_versions():
