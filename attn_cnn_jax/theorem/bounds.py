@@ -19,7 +19,9 @@ the maps `W^(h)`, `|error_o| <= mass * sum_h sum_d |W^(h)_do| range_d`.
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from attn_cnn_jax.arrays import AnyArray
@@ -53,6 +55,21 @@ def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if attention_bound(middle, num_axes) > tolerance else (low, middle)
     return high
+
+
+def alpha_exact(dtype: DTypeLike, num_axes: int = 2) -> float:
+    """Returns an alpha from which attention is hard in a floating-point type: the centre's probability is exactly 1.
+
+    All other keys together have at most a quarter of the distance from 1 to the next larger number, so that no order of
+    summation, nor an exponential that is rounded up, moves the softmax's denominator away from 1. For float32 it is
+    18.72; the paper names 46. What is left on other keys, below exp(-alpha), changes an average no more than rounding.
+
+    Args:
+      dtype: floating-point type of the softmax.
+      num_axes: 2 for pictures, 1 for sequences.
+    """
+    quarter = float(jnp.finfo(dtype).eps) / 4
+    return sharpness_for(quarter / (1 + quarter), num_axes)  # as a share of all keys; `quarter` is one of the centre
 
 
 def output_bound(kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float) -> Float[np.ndarray, " o"]:

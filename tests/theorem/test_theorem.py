@@ -16,7 +16,7 @@ from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.low_rank import truncate
 from attn_cnn_jax.runs.load import Run
-from attn_cnn_jax.theorem.bounds import attention_bound, output_bound, sharpness_for
+from attn_cnn_jax.theorem.bounds import alpha_exact, attention_bound, output_bound, sharpness_for
 from attn_cnn_jax.theorem.to_attention import conv_to_attention, layer_to_attention
 
 # Sums of at most a few hundred products of numbers near one, in another order.
@@ -122,6 +122,29 @@ def test_sharpness_for_is_the_smallest(tolerance, num_axes):
     alpha = sharpness_for(tolerance, num_axes)
     assert attention_bound(alpha, num_axes) <= tolerance
     assert attention_bound(alpha * (1 - 1e-9), num_axes) > tolerance * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_from_alpha_exact_on_attention_is_hard(dtype):
+    """The centre's probability is exactly 1, whichever pixel is the centre and in whatever order keys are added up."""
+
+    def at_the_centre(alpha, centre, largest_first=False):
+        scores = -alpha * ((np.indices((9, 9)) - np.reshape(centre, (2, 1, 1))) ** 2).sum(axis=0)
+        total, terms = jnp.zeros((), dtype), jnp.exp(jnp.asarray(scores, dtype)).ravel()
+        for term in sorted(terms.tolist(), reverse=largest_first):
+            total += jnp.asarray(term, dtype)
+        return float(jnp.ones((), dtype) / total)
+
+    alpha = alpha_exact(dtype)
+    for largest_first in (False, True):
+        for centre in ((4, 4), (0, 0), (8, 3)):
+            assert at_the_centre(alpha, centre, largest_first) == 1
+    assert at_the_centre(alpha - 1.5, (4, 4)) < 1
+
+
+def test_alpha_exact_of_float32_is_far_below_the_papers_46():
+    assert alpha_exact("float32") == pytest.approx(math.log(4) + 25 * math.log(2), abs=1e-4)
+    assert alpha_exact("float32", num_axes=1) == pytest.approx(math.log(2) + 25 * math.log(2), abs=1e-4)
 
 
 def test_the_layer_is_self_attention_on_the_padded_picture_cropped():
