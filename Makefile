@@ -1,6 +1,7 @@
 # Everything needed is set up in .venv by the first command that needs it; PYTHON chooses the interpreter.
 #
 #     make train [CONFIG=configs/digits.py] [ARGS=--config.seed=1]
+#     make train EXTRAS=cuda        on a machine with an NVIDIA GPU: installs the CUDA build of JAX (EXTRAS=tpu: TPUs)
 #     make test                     linters, types, imports, dependencies, the wheel, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
 #     make quick                    tests of the folders with files changed since origin/main, without slow ones
@@ -9,6 +10,8 @@
 PYTHON ?= python3
 CONFIG ?= configs/digits.py
 ARGS ?=
+# What `make train` installs beside the package: nothing, unless EXTRAS is given.
+TRAINED_WITH := $(if $(EXTRAS),installed-$(EXTRAS),installed)
 EXTRAS ?= test
 
 VENV := .venv
@@ -16,7 +19,7 @@ BIN := $(VENV)/bin
 
 .PHONY: train test lint quick robustness docs clean
 
-train: $(VENV)/installed
+train: $(VENV)/$(TRAINED_WITH)
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
 
 # Programs that tests compile are kept here: a second run takes a fraction of the time.

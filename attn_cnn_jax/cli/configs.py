@@ -1,5 +1,6 @@
 """Configurations as a command line names them: by file or by name, with overrides `--config.a.b=VALUE`."""
 
+import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import attn_cnn_jax
+from attn_cnn_jax.config.base import MODEL_COMMON
 from attn_cnn_jax.config.checks import allowed_values
 from attn_cnn_jax.config.fields import unknown_key
 from attn_cnn_jax.errors import UserError, shortened
@@ -35,20 +37,33 @@ def find_config(name: str) -> Path:
     return Path(name)
 
 
+def run_name(name: str) -> str:
+    """Returns what a run of a configuration is called: `configs/x.py -> x`, `x:text -> x_text`."""
+    name, *text = name.split(":", 1)
+    return "_".join([find_config(name).stem, *(re.sub(r"\W+", "_", part) for part in text if part)])
+
+
 def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Returns the configuration of a file, with overrides; its values are not checked against each other.
 
     Args:
       name: a name or path, see `find_config`; `FILE:TEXT` calls `get_config(TEXT)`.
-      overrides: words `--config.a.b=VALUE`, applied in their order.
+      overrides: words `--config.a.b=VALUE`, applied in their order. With `config.dataset.name` the picture size and
+        the number of classes are those of that data set, unless overridden too.
 
     Raises:
       UserError: if the file cannot be read, or an override has an unknown key or a value of the wrong type.
     """
     name, *text = name.split(":", 1)
     config = read_config_file(find_config(name), *text)
-    for override in overrides:
-        set_value(config, *override.lstrip("-").partition("=")[::2], has_value="=" in override)
+    overridden = [override.lstrip("-").partition("=")[::2] for override in overrides]
+    for override, (key, text_of_value) in zip(overrides, overridden, strict=True):
+        set_value(config, key, text_of_value, has_value="=" in override)
+    keys = {key for key, _ in overridden}
+    if "config.dataset.name" in keys:  # what the file says of its own data set is not meant for another
+        for key in ("image_shape", "num_classes"):
+            if f"config.model.{key}" not in keys and key in config.get("model", {}):
+                config.model[key] = MODEL_COMMON[key].default
     return config
 
 

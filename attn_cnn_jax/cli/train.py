@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from tabulate import tabulate
 
 from attn_cnn_jax.cli.arguments import Parser, address, seeds, take_overrides
-from attn_cnn_jax.cli.configs import find_config, known_configs, load_config
+from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import schema_of
 from attn_cnn_jax.config.fields import Field
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if (given := [name for name in of_several if getattr(args, name) is not None]) and not args.multihost:
         return args.refuse(f"--{given[0].replace('_', '-')} is for one of several processes: add --multihost")
     config = load_config(args.config, args.overrides)
-    workdir = args.workdir or Path("runs") / find_config(args.config.split(":")[0]).stem
+    workdir = args.workdir or Path("runs") / run_name(args.config)
     use_compilation_cache()
     try:
         with fails_with_the_others() if args.multihost else nullcontext():

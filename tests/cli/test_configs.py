@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from attn_cnn_jax.cli.arguments import separate
-from attn_cnn_jax.cli.configs import find_config, known_configs, load_config
+from attn_cnn_jax.cli.configs import find_config, known_configs, load_config, run_name
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encodings import REGISTRY
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +38,28 @@ def test_train_py_takes_a_name(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("config.train.batch_size=0: allowed is")
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [("digits", "digits"), ("digits_encodings:relative", "digits_encodings_relative"), ("digits:../x", "digits__x")],
+)
+def test_a_run_is_called_as_its_configuration(config, name):
+    assert run_name(config) == name
+
+
+@pytest.mark.parametrize("encoding", REGISTRY)
+def test_every_encoding_has_a_configuration_that_trains_on_digits(encoding):
+    config = complete(load_config(f"digits_encodings:{encoding}"))
+    assert (config.model.encoding, config.optimizer.name, config.dataset.name) == (encoding, "adam", "digits")
+
+
+def test_another_data_set_brings_its_pictures_and_classes():
+    config = complete(load_config("digits", ["--config.dataset.name=cifar100"]))
+    assert (config.model.image_shape, config.model.num_classes) == ((32, 32, 3), 100)
+    overrides = ["--config.model.image_shape=(8, 8, 1)", "--config.dataset.name=cifar100"]
+    with pytest.raises(UserError, match=r"config.model.image_shape=\(8, 8, 1\): allowed is \(32, 32, 3\) for cifar100"):
+        complete(load_config("digits", overrides))
 
 
 @pytest.mark.parametrize(
