@@ -24,8 +24,17 @@ from attn_cnn_jax.runs.directory import to_json
 from attn_cnn_jax.runs.load import Run
 
 SMALL = {"image_shape": (4, 4, 1), "hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "downsample": 1}
-OURS = ("absolute_learned", "absolute_sinusoidal", "learned", "quadratic", "quadratic_generalized", "relative")
-NETWORKS = {name: {"encoding": name, "num_heads": 2} for name in OURS} | {
+OURS = (
+    "absolute_learned",
+    "absolute_sinusoidal",
+    "content",
+    "learned",
+    "quadratic",
+    "quadratic_generalized",
+    "relative",
+)
+NETWORKS = {name: {"encoding": name, "num_heads": 2} for name in OURS if name != "content"} | {
+    "content_alone": {"encoding": "content", "num_heads": 2},
     "content": {"encoding": "learned", "content": True, "num_heads": 2, "num_layers": 2, "share_tables": True},
     "gate": {"encoding": "quadratic", "content": True, "gate": True, "num_heads": 2, "head_size": 4},
     "pruned": {"num_heads": (3, 1), "num_layers": 2},
