@@ -7,6 +7,8 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.fingerprint import fingerprint
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder
 from attn_cnn_jax.training.optimizer import create_optimizer
@@ -40,7 +42,7 @@ def make_run(tmp_path_factory, data_dir):
             }
             record(10 * epoch, float(epoch), moved)
         with checkpoints.open_checkpoints(workdir, config) as manager:
-            checkpoints.save(manager, 20, state, config, {})
+            checkpoints.save(manager, 20, state, config, {}, data=fingerprint(sources.load("digits", data_dir)))
         lines = [
             {"step": 10 * epoch, "epoch": epoch, "split": split, "loss": 2.0 / epoch, "accuracy": 0.3 * epoch}
             for epoch in (1, 2)

@@ -1,5 +1,6 @@
 """The pictures that a content model is looked at with, and its attention to them, batch by batch."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,14 +8,17 @@ import numpy as np
 
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.fingerprint import differences, fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import Run
+
+log = logging.getLogger(__name__)
 
 BYTES_A_BATCH = 2**28  # of attention, all layers together
 
 
 def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> sources.Split:
-    """The first pictures of the test split of a run's data set.
+    """The first pictures of the test split of a run's data set; warns in the log if the run was trained on other data.
 
     Args:
       count: how many.
@@ -24,6 +28,8 @@ def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> 
       UserError: if the data set is not there, or has fewer test pictures.
     """
     dataset = sources.load_configured(run.config.dataset, data_dir)
+    if different := differences(run.data or {}, fingerprint(dataset)):
+        log.warning("%s is not the data that the run was trained on: %s", run.config.dataset.name, different)
     total = len(dataset.test.labels)
     if not 1 <= count <= total:
         raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")

@@ -1,7 +1,6 @@
 """Data sets as uint8 arrays: tfds builder -> ArrayRecord -> data source -> arrays, the same way for all."""
 
 import contextlib
-import hashlib
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -179,19 +178,6 @@ def describe_origin(folder: Path, dataset: Dataset) -> str:
     if spec.has_archive and read_origin(folder).get("official", True) is not True:
         return "made from an archive whose SHA-256 is not the official one"
     return ""
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """Returns a hash of the pictures and labels of both splits, in their order: 32 hexadecimal digits.
-
-    Equal data has equal fingerprints on every machine and however it was prepared.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for images, labels in (dataset.train, dataset.test):
-        digest.update(repr(images.shape).encode())
-        digest.update(np.ascontiguousarray(images, np.uint8).data)
-        digest.update(np.ascontiguousarray(labels, "<i4").data)
-    return digest.hexdigest()
 
 
 def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:

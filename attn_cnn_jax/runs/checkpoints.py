@@ -1,7 +1,8 @@
 """Orbax checkpoints: asynchronous, atomic, checksummed, with the configuration inside.
 
-A checkpoint has five parts: `network` (parameters and running statistics), `optimizer`, `config` (of the run),
-`progress` (the metrics of the steps since the last training record) and `checksums` (CRC-32 of the others).
+A checkpoint has six parts: `network` (parameters and running statistics), `optimizer`, `config` (of the run), `data`
+(fingerprint of what it trains on), `progress` (the metrics of the steps since the last training record) and `checksums`
+(CRC-32 of the others). Those of version 0.1.0 and of imported weights have no `data`.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.data.fingerprint import Fingerprint
 from attn_cnn_jax.errors import UserError, in_words, shortened
 from attn_cnn_jax.models.variables import Arrays
 from attn_cnn_jax.runs.quiet import ignore_echoes
@@ -148,6 +150,7 @@ def save(
     config: ConfigDict,
     progress: dict,
     metrics: dict | None = None,
+    data: Fingerprint | None = None,
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
@@ -160,7 +163,7 @@ def save(
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
     # Orbax holds on to arrays itself, donated ones too; plain values it takes up only as it writes them.
-    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress})
+    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress} | ({"data": data} if data else {}))
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     with not_saved(checkpoints):
@@ -242,6 +245,11 @@ def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict
     value = _read_json(checkpoints, step, part)
     _compare(checkpoints, step, part, checksum_of_text(value))
     return value
+
+
+def read_data(checkpoints: ocp.CheckpointManager, step: int) -> Fingerprint | None:
+    """Returns the fingerprint of the data of a run, None where it was not saved; raises as `read_arrays` does."""
+    return read_plain(checkpoints, step, "data") if "data" in _read_json(checkpoints, step, "checksums") else None
 
 
 def _compare(checkpoints: ocp.CheckpointManager, step: int, part: str, found: int) -> None:

@@ -15,6 +15,7 @@ import filelock
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.data.fingerprint import Fingerprint, differences
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.seeds import seeds_of
@@ -171,6 +172,15 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
             changes[MOST_SHOWN:] = [f"and {len(changes) - MOST_SHOWN} more keys"]
         raise UserError(
             f"{place} holds a run with another configuration: {', '.join(changes)}\nchoose another --workdir=DIR"
+        )
+
+
+def check_same_data(place: Path | str, before: Fingerprint | None, data: Fingerprint) -> None:
+    """UserError, saying what differs, if a run was trained on other data; None before: not known of an older run."""
+    if different := differences(before or {}, data):
+        raise UserError(
+            f"{place} was trained on other data: {different}\n"
+            "set config.dataset.data_dir to the folder of that data, or choose another --workdir=DIR"
         )
 
 

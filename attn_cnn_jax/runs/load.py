@@ -18,6 +18,7 @@ from attn_cnn_jax.config import create_model, spec_of, validate, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import Spec
+from attn_cnn_jax.data.fingerprint import Fingerprint
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.layers import in_precision
@@ -25,7 +26,7 @@ from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
-from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_plain
+from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_data, read_plain
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.pretrained import located
@@ -41,6 +42,7 @@ class Run(NamedTuple):
     model: AttentionClassifier | ResNet  # in evaluation mode: called without a key
     seed: int | None = None  # which seed of a run of several (seeds.py); else None
     test: dict[str, Any] | None = None  # the record of metrics.jsonl with the test accuracy at this step
+    data: Fingerprint | None = None  # of the data that it was trained on, where that is known
 
     @property
     def spec(self) -> Spec:
@@ -238,11 +240,12 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
             lambda x: jax.ShapeDtypeStruct(several + x.shape, x.dtype, sharding=here),
             {"parameters": parameters, "statistics": statistics},
         )
+        data = read_data(checkpoints, number)
         network = pick(read_arrays(checkpoints, number, "network", like), seeds, seed)
     model = join(skeleton, network["parameters"], network["statistics"])
     assert isinstance(model, AttentionClassifier | ResNet)
     several_seed = seed if several else None
-    return Run(config, number, model, several_seed, find_test(workdir, number, several_seed))
+    return Run(config, number, model, several_seed, find_test(workdir, number, several_seed), data)
 
 
 def load_weights(folder: Path, config: ConfigDict, step: int | str, seed: int | None) -> Run:

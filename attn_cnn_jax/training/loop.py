@@ -203,6 +203,7 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
         try:
             saved = ConfigDict(ckpt.read_plain(checkpoints, step, "config"))
             directory.check_same(f"the checkpoint of step {step} in {plan.workdir}", saved, plan.config)
+            directory.check_same_data(plan.workdir, ckpt.read_data(checkpoints, step), plan.data)
             state, metrics = ckpt.restore(checkpoints, step, state)
         except ckpt.Damaged as error:
             damage = str(error)
@@ -240,7 +241,7 @@ def save_checkpoint(
     """Starts to save a checkpoint in the background, see runs/checkpoints.py."""
     metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
     with jax.transfer_guard("allow"):  # Orbax copies as it likes
-        ckpt.save(checkpoints, step, state, plan.config, window.metrics, metrics)
+        ckpt.save(checkpoints, step, state, plan.config, window.metrics, metrics, plan.data)
 
 
 def steps_ahead(plan: Plan, step: int, seconds_per_step: float) -> int:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import spec_of
+from attn_cnn_jax.data.fingerprint import Fingerprint, fingerprint
 from attn_cnn_jax.data.sources import Dataset, split_validation
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.variables import Skeleton, split
@@ -37,6 +38,7 @@ class Plan(NamedTuple):
     skeleton: Skeleton
     train_steps: jax.stages.Wrapped  # see step.create_train_steps
     evaluate: Evaluate
+    data: Fingerprint  # of the data set and its validation split
     implementations: str  # how attention is computed, in words
 
     @property
@@ -70,9 +72,9 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
     """
     config, model, _ = beginning
     spec = spec_of(config)
-    train_set, eval_sets = dataset.train, {"test": dataset.test}
-    if dataset.validation is not None:
-        eval_sets = {"validation": dataset.validation} | eval_sets
+    train_set, eval_sets, validation = dataset.train, {"test": dataset.test}, dataset.validation
+    if validation is not None:
+        eval_sets = {"validation": validation} | eval_sets
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         eval_sets = {"validation": validation} | eval_sets
@@ -95,6 +97,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
         skeleton=skeleton,
         train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec),
         evaluate=create_evaluate(config, mesh, skeleton, spec),
+        data=fingerprint(dataset, validation),
         implementations=implementations_in_words(config, model),
     )
     return plan, place(state, mesh)

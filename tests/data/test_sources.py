@@ -8,6 +8,7 @@ import pytest
 
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import recipe
+from attn_cnn_jax.data.fingerprint import fingerprint
 from attn_cnn_jax.data.preparation import cache
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
@@ -139,7 +140,7 @@ def test_a_cache_of_impossible_arrays_is_made_again(root, change, caplog):
     change(arrays)
     cache.write(folder, arrays, cache.stamp(folder))
     caplog.clear()
-    assert sources.fingerprint(sources.load("cifar10", root)) == sources.fingerprint(first)
+    assert fingerprint(sources.load("cifar10", root)) == fingerprint(first)
     assert [record for record in caplog.records if "reduced copy" not in record.getMessage()] == []
     assert sources.read_cached(recipe("cifar10"), root)  # the cache is whole again
 
@@ -193,38 +194,6 @@ def test_the_default_directory_is_that_of_tfds(tmp_path, monkeypatch):
     assert stat.S_ISDIR((tmp_path / "digits" / "1.0.0").stat().st_mode)
 
 
-def test_a_fingerprint_is_of_the_data_and_not_of_how_it_came_here(tmp_path):
-    """Binary and python archives of the same pictures, decoded or cached, in another folder."""
-    prints = set()
-    for kind in ("binary", "python"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        cifar_archives.prepare(folder, kind=kind)
-        prints |= {sources.fingerprint(sources.load("cifar10", folder)) for decoded_or_cached in range(2)}
-    assert prints == {FIRST_FINGERPRINT}
-
-
-def test_every_change_of_the_data_changes_the_fingerprint(root):
-    data = sources.load("cifar10", root)
-    train, test = data.train, data.test
-    inverted, moved, swapped = 255 - train.images, train.images.copy(), np.roll(train.labels, 1)
-    moved[7, 31, 31, 2] ^= 1
-    others = [
-        data,
-        data._replace(train=train._replace(images=inverted)),
-        data._replace(train=train._replace(images=moved)),
-        data._replace(train=train._replace(labels=swapped)),
-        data._replace(train=sources.Split(train.images[:-1], train.labels[:-1])),
-        data._replace(train=test, test=train),
-        data._replace(test=sources.Split(test.images[::-1], test.labels[::-1])),
-        data._replace(test=sources.Split(test.images.reshape(7, 16, 64, 3), test.labels)),
-    ]
-    assert len({sources.fingerprint(other) for other in others}) == len(others)
-    contiguous = data._replace(train=train._replace(images=np.asfortranarray(train.images)))
-    assert sources.fingerprint(contiguous) == sources.fingerprint(data)
-
-
-FIRST_FINGERPRINT = "ac99f0bff81862d30cca2f918aa67e57"
 FIRST_CHOICE = [2, 3, 11, 13, 20]
 
 

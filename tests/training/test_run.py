@@ -16,6 +16,7 @@ import tensorstore
 from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.fingerprint import fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -69,6 +70,7 @@ def test_load_run_predicts_what_the_run_measured(trained, config):
     assert restored.step == 3 * STEPS_PER_EPOCH
     assert restored.config.model.hidden_size == 16
     data = sources.load("digits", config.dataset.data_dir)
+    assert restored.data == fingerprint(data)
     probabilities = restored.predict(data.test.images, batch_size=64)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     record = read_metrics(trained / "metrics.jsonl")[-1]

@@ -1,0 +1,56 @@
+"""A run is of the data that it began with: it does not go on with other data, and who evaluates it there is told."""
+
+import shutil
+
+import pytest
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.pictures import first_pictures
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.fingerprint import fingerprint
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs import directory
+from attn_cnn_jax.training.loop import run
+
+
+@pytest.fixture
+def copy(quadratic_run, tmp_path):
+    return shutil.copytree(quadratic_run, tmp_path / "run")
+
+
+@pytest.fixture
+def inverted(monkeypatch, data_dir):
+    """The pictures of the data set as a negative, wherever it is loaded."""
+    data = sources.load("digits", data_dir)
+    train, test = (split._replace(images=255 - split.images) for split in (data.train, data.test))
+    monkeypatch.setattr(sources, "load", lambda *arguments, **keywords: data._replace(train=train, test=test))
+
+
+OTHER = "train has other pictures here, test has other pictures here"
+
+
+def test_a_run_does_not_go_on_with_other_data(copy, inverted):
+    with pytest.raises(UserError) as error:
+        run(directory.read_config(copy), copy)
+    first, second = str(error.value).splitlines()
+    assert first == f"{copy} was trained on other data: {OTHER}"
+    assert "set config.dataset.data_dir" in second
+    assert not (copy / "damaged").exists()
+
+
+def test_who_evaluates_a_run_on_other_data_is_told(copy, inverted, caplog):
+    first_pictures(load_run(copy), 3)
+    assert f"digits is not the data that the run was trained on: {OTHER}" in caplog.text
+
+
+def test_on_its_own_data_nothing_is_said(copy, data_dir, caplog):
+    restored = load_run(copy)
+    assert restored.data == fingerprint(sources.load("digits", data_dir))
+    first_pictures(restored, 3)
+    assert not caplog.records
+
+
+def test_of_an_older_run_nothing_is_known(inverted):
+    with pytest.raises(UserError):
+        directory.check_same_data("run", {"train": {"shape": [1, 8, 8, 1]}}, fingerprint(sources.load("digits")))
+    directory.check_same_data("run", None, fingerprint(sources.load("digits")))
