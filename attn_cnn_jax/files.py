@@ -29,7 +29,7 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.filename == str(temporary):
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
 
@@ -39,3 +39,39 @@ def write_atomically(path: Path | str, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     with replacing(path) as file:
         file.write(data)
+
+
+def append(path: Path | str, data: bytes) -> None:
+    """Adds to a file that is there, in a single write where the system allows; follows no link.
+
+    Raises:
+      OSError: about `path`, if it cannot be written.
+    """
+    with named(path):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        try:
+            while data:  # a write that a full disk cuts short is followed by one that says why
+                data = data[os.write(file, data) :]
+        finally:
+            os.close(file)
+
+
+def flush(path: Path | str) -> None:
+    """Waits until the content of a file is on the disk, if there is such a file; OSError if it cannot get there."""
+    with named(path), contextlib.suppress(FileNotFoundError):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+@contextlib.contextmanager
+def named(path: Path | str) -> Iterator[None]:
+    """Gives the path to an OSError that comes without, as those of writing do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise

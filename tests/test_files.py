@@ -1,10 +1,11 @@
 """Files are written whole or not at all, and never through a link that somebody has put in the way."""
 
+import errno
 import os
 
 import pytest
 
-from attn_cnn_jax.files import replacing, write_atomically
+from attn_cnn_jax.files import append, flush, replacing, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path):
@@ -62,3 +63,46 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path):
         with pytest.raises(OSError, match=r"file|.") as error:
             write_atomically(path, "")
         assert error.value.filename == str(path)
+
+
+def test_an_appended_line_follows_what_is_there_and_no_link(tmp_path):
+    path, victim = tmp_path / "file", tmp_path / "victim"
+    path.write_bytes(b"one\n")
+    append(path, b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+    victim.write_bytes(b"mine")
+    (tmp_path / "link").symlink_to(victim)
+    with pytest.raises(OSError, match="link"):
+        append(tmp_path / "link", b"two\n")
+    assert victim.read_bytes() == b"mine"
+    with pytest.raises(FileNotFoundError):
+        append(tmp_path / "none", b"")
+
+
+def test_a_full_disk_is_said_with_the_path(tmp_path, monkeypatch):
+    """After what fits is written; the system's own error has no path."""
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    write, answers = os.write, [2]
+
+    def full(file, data):
+        if not answers:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data[: answers.pop()])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        append(path, b"line\n")
+    assert error.value.filename == str(path)
+    assert path.read_bytes() == b"li"
+
+    def fail(file):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for call in (lambda: flush(path), lambda: write_atomically(path, "new")):
+        with pytest.raises(OSError, match="Input/output error") as error:
+            call()
+        assert error.value.filename == str(path)
+    assert path.read_bytes() == b"li"
+    flush(tmp_path / "none")

@@ -10,12 +10,11 @@ checkpoint: no half lines, no step twice, none left out.
 
 import itertools
 import json
-import os
 from pathlib import Path
 from types import UnionType
 
+from attn_cnn_jax import files
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.seeds import mean_record
 
 NUMBER = int | float
@@ -73,15 +72,9 @@ def mean_records(records: list[dict]) -> list[dict]:
 def cut_back(path: Path, after_step: int) -> None:
     """Drops the records of steps after `after_step`, which a run that goes on from there will write again."""
     kept = [record for record in read_records(path, {"step": int}) if record["step"] <= after_step]
-    write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+    files.write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def append(path: Path, *records: dict) -> None:
     """Adds records, one per line, in a single write."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-        while lines:  # a write that a full disk cuts short is followed by one that says why
-            lines = lines[os.write(file, lines) :]
-    finally:
-        os.close(file)
+    files.append(path, "".join(json.dumps(record) + "\n" for record in records).encode())

@@ -77,9 +77,9 @@ class Reporter(SilentReporter):
         self._record_positions = create_recorder(config, skeleton, workdir, after_step)
         self._board = None
         if config.train.tensorboard:
-            from tensorboardX import SummaryWriter
+            from attn_cnn_jax.training.events import Events  # takes long to import
 
-            self._board = SummaryWriter(str(workdir), purge_step=after_step + 1)
+            self._board = Events(workdir, after_step)
         self._logger = create_logger(config.train.logger, config, workdir)
         self._terminal = Terminal(max(0, after_step), total_steps, config.train.batch_size)
 
@@ -88,8 +88,7 @@ class Reporter(SilentReporter):
         split = record["split"]
         numbers = {f"{split}/{key}": value for key, value in record.items() if key not in ("step", "epoch", "split")}
         if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(name, value, record["step"])
+            self._board.scalars(numbers, record["step"])
         self._logger.log(record["step"], {"epoch": record["epoch"]} | numbers)
         self._terminal.say(record)
 
@@ -103,7 +102,7 @@ class Reporter(SilentReporter):
         with jax.transfer_guard("allow"):  # drawing computes on small arrays as it goes
             pictures = self._draw_figures(self._config, step, model, self._workdir)
         for name, picture in pictures.items():
-            self._board.add_image(f"figures/{name}", picture, step, dataformats="HWC")
+            self._board.picture(f"figures/{name}", picture, step)
 
     def advance(self, steps: int) -> None:
         self._terminal.advance(steps)
@@ -111,8 +110,6 @@ class Reporter(SilentReporter):
     def close(self) -> None:
         self._terminal.close()
         self._logger.close()
-        if self._board is not None:
-            self._board.close()
 
 
 def create_reporter(*arguments, **options) -> SilentReporter:

@@ -1,7 +1,10 @@
 """What process 0 writes and prints of a run, and that the others write nothing."""
 
 import contextlib
+import errno
 import io
+import os
+import struct
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import reporter as module
+from attn_cnn_jax.training.events import Events
 from attn_cnn_jax.training.reporter import Bar, Terminal, clock, create_reporter
 
 
@@ -52,6 +56,62 @@ def test_process_0_writes_metrics_positions_and_tensorboard(tmp_path, network):
     for name in (b"train/loss", b"train/accuracy", b"figures/of_the_network"):
         assert name in data
     assert b"train/step" not in data
+
+
+def test_tensorboard_reads_what_a_resumed_run_wrote(tmp_path):
+    """Of the steps that were done twice, the second file's; both hold a value of step 5."""
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    Events(tmp_path, 0).scalars({"train/loss": 2.5}, 5)
+    second = Events(tmp_path, 4)
+    second.scalars({"train/loss": 1.5, "train/accuracy": 0.25}, 5)
+    second.picture("figures/centres", np.full((2, 3, 3), 7, np.uint8), 5)
+    assert len(list(tmp_path.iterdir())) == 2
+    events = [Event.FromString(data) for data in records_of(second._path.read_bytes())]
+    assert events[0].file_version == "brain.Event:2"
+    assert (events[1].step, events[1].session_log.status) == (5, SessionLog.START)
+    values = [(event.step, value.tag, value.simple_value) for event in events[2:4] for value in event.summary.value]
+    assert values == [(5, "train/loss", 1.5), (5, "train/accuracy", 0.25)]
+    picture = events[4].summary.value[0]
+    assert (picture.tag, picture.image.height, picture.image.width) == ("figures/centres", 2, 3)
+
+
+def records_of(data):
+    """TFRecord: length (8 bytes), CRC-32C of it, content, CRC-32C of it; the checksums masked as the format says."""
+    while data:
+        length = struct.unpack("<Q", data[:8])[0]
+        content = data[12 : 12 + length]
+        for part, found in ((data[:8], data[8:12]), (content, data[12 + length : 16 + length])):
+            crc = crc32c(part)
+            assert struct.unpack("<I", found)[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+        yield content
+        data = data[16 + length :]
+
+
+def crc32c(data):
+    """The definition: division by the Castagnoli polynomial, bit by bit, lowest first."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network, monkeypatch):
+    """Not by a thread: that ended, and the eleventh record waited for it for ever."""
+    config, skeleton, *_ = network
+    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
+    write = os.write
+
+    def full(file, data):
+        if "tfevents" in os.readlink(f"/proc/self/fd/{file}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with contextlib.closing(reporter), pytest.raises(OSError, match="No space left on device: '.*tfevents"):
+        reporter.record(record(10))
 
 
 def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch, capsys):
