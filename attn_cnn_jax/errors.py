@@ -1,13 +1,17 @@
 """The one exception that commands show without a traceback, how they show it, and the commands that messages advise."""
 
+import contextlib
 import functools
 import os
 import shlex
 import shutil
+import signal
 import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
+
+from attn_cnn_jax import output
 
 
 class UserError(Exception):
@@ -21,18 +25,30 @@ class UserError(Exception):
 def says_errors(main: Callable[..., int]) -> Callable[..., int]:
     """Decorates a function that returns an exit status: prints errors that the user can fix and returns 1.
 
-    Those are UserError, and what the machine lacks: a file, a permission, room on the disk, memory.
+    Those are UserError, and what the machine lacks: a file, a permission, room on the disk, memory. Returns 128 +
+    signal, as if that had ended the process, after Ctrl-C and where nobody reads standard output any more.
     """
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs) -> int:
+        output.open_streams()
         try:
-            return main(*args, **kwargs)
+            status = main(*args, **kwargs)
+            output.flush()
+            return status
+        except BrokenPipeError:
+            output.drop(sys.stdout)
+            return 128 + signal.SIGPIPE
+        except KeyboardInterrupt:
+            output.say("interrupted", sys.stderr)
+            return 128 + signal.SIGINT
         except Exception as error:
             message = explained(error)
             if message is None:
                 raise
-        print(message, file=sys.stderr)
+        output.say(message, sys.stderr)
+        with contextlib.suppress(OSError):
+            output.flush()
         return 1
 
     return wrapped
@@ -44,6 +60,9 @@ def explained(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError):
         return in_words(error)
+    names = os.environ.get("JAX_PLATFORMS")
+    if names and isinstance(error, RuntimeError) and "Unable to initialize backend" in str(error):
+        return f"JAX_PLATFORMS={names}: {shortened(error)}\nset it to what this machine has, such as cpu, or unset it"
     # JAX's own is a RuntimeError; data/ does without JAX
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
         return f"not enough memory: {shortened(error)}\nchoose a smaller network, batch or picture"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.output import printable
 from attn_cnn_jax.runs.pretrained import FOLDER, located
 
 OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
@@ -30,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong with the flags and exits with status 2."""
-        self.exit(2, f"{self.prog}: {message}\n{self.prog} --help lists the flags\n")
+        self.exit(2, f"{self.prog}: {printable(message)}\n{self.prog} --help lists the flags\n")
 
 
 def take_overrides(parser: Parser) -> None:

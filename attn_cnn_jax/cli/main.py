@@ -29,6 +29,7 @@ SUBCOMMANDS = {
 HELP = ("-h", "--help", "help")
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     """Runs a command line and returns its exit status.
 

@@ -16,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
+from attn_cnn_jax import output
 from attn_cnn_jax.cli.arguments import Parser, address, seeds, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 train_one(config, workdir)
     except Interrupted as stopped:
-        print(stopped, file=sys.stderr)
+        output.say(str(stopped), sys.stderr)
         return 128 + stopped.signal
     return 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import image, scalar
 

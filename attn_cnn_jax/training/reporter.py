@@ -15,6 +15,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from attn_cnn_jax import output
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join
 from attn_cnn_jax.runs.metrics import append, cut_back
 from attn_cnn_jax.runs.positions import create_recorder
@@ -136,7 +137,7 @@ class Terminal:
         self._first, self._total, self._batch_size = step, total_steps, batch_size
         self._started = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             self._bar = Bar(
                 total=total_steps * batch_size,
                 initial=step * batch_size,
@@ -149,31 +150,36 @@ class Terminal:
 
     def advance(self, steps: int) -> None:
         """Moves the bar by so many steps."""
-        if self._bar is not None:
-            self._bar.update(steps * self._batch_size)
+        self._draw(lambda bar: bar.update(steps * self._batch_size))
 
     def say(self, record: dict) -> None:
         """Says how training stands after a record of metrics."""
         text = f"{record['split']} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
         if self._bar is not None:
             if record["split"] == "train":
-                self._bar.set_description_str(f"epoch {record['epoch']:.1f} {text}")
+                self._draw(lambda bar: bar.set_description_str(f"epoch {record['epoch']:.1f} {text}"))
             else:
-                self._bar.write(f"epoch {record['epoch']:.0f}: {text}")
+                self._draw(lambda bar: bar.write(f"epoch {record['epoch']:.0f}: {text}"))
             return
         step = record["step"]
         seconds = (time.monotonic() - self._started) / max(1, step - self._first) * (self._total - step)
         left = f", {clock(seconds)} left" if step > self._first else ""
         rate = f", {record['images_per_second']:.0f} pictures/s" if "images_per_second" in record else ""
-        print(
-            f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}{left}",
-            flush=True,
-        )
+        output.say(f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}{left}")
 
     def close(self) -> None:
         """Leaves the bar as it stands."""
-        if self._bar is not None:
-            self._bar.close()
+        self._draw(lambda bar: bar.close())
+
+    def _draw(self, change: Callable[[tqdm], object]) -> None:
+        """Changes the bar, where there is one; from now on there is none if its terminal is gone."""
+        if self._bar is None:
+            return
+        try:
+            change(self._bar)
+        except (OSError, ValueError):
+            self._bar.disable, self._bar = True, None
+            output.drop(sys.stderr)
 
 
 def clock(seconds: float) -> str:

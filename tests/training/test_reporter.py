@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network, mo
         return write(file, data)
 
     monkeypatch.setattr(os, "write", full)
-    with contextlib.closing(reporter), pytest.raises(OSError, match="No space left on device: '.*tfevents"):
+    with contextlib.closing(reporter), pytest.raises(OSError, match=r"No space left on device: '.*tfevents"):
         reporter.record(record(10))
 
 

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from attn_cnn_jax import output
+
 
 class Interrupted(Exception):
     """The run was asked to stop, has saved, and can go on; `signal` is the signal's number."""
@@ -23,9 +25,9 @@ def is_main() -> bool:
 
 
 def say(text: str) -> None:
-    """Prints a line, once for all processes."""
+    """Prints a line, once for all processes; goes on where that fails."""
     if is_main():
-        print(text, flush=True)
+        output.say(text)
 
 
 def agree(count: int, stop_signal: int) -> tuple[int, int]:
@@ -39,7 +41,10 @@ def agree(count: int, stop_signal: int) -> tuple[int, int]:
 
 @contextmanager
 def stop_requests() -> Iterator[dict[str, int]]:
-    """Notes SIGTERM and Ctrl-C for the loop to act on, as `signal` of the dictionary; a second one stops at once."""
+    """Notes SIGTERM and Ctrl-C for the loop to act on, as `signal` of the dictionary; a second one stops at once.
+
+    A signal that the process was started to ignore, as `nohup` or a script's `&` does, is ignored.
+    """
     stop = {"signal": 0}
     before = {}
 
@@ -50,7 +55,8 @@ def stop_requests() -> Iterator[dict[str, int]]:
 
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, note)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
     except ValueError:  # not the main thread: whoever runs us handles signals
         pass
     try:
