@@ -10,12 +10,10 @@ multiplies its padding too.
 import math
 from typing import NamedTuple
 
-import jax
-from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import encoding_of, encoding_options, grid, head_size, heads_by_layer, sizes
+from attn_cnn_jax.config.size import parameter_size
 from attn_cnn_jax.models.encodings.content import content_multiply_adds
 from attn_cnn_jax.models.resnet import BLOCKS, DEEPEST_WITHOUT_BOTTLENECKS, EXPANSION, WIDTH, stages
 
@@ -42,8 +40,7 @@ class Flops(NamedTuple):
 
 def count_parameters(model: ConfigDict) -> int:
     """Returns the number of trainable values of the network that `config.model` describes; allocates none of them."""
-    network = nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0)))
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network, nnx.Param)))
+    return parameter_size(model).values
 
 
 def count_flops(model: ConfigDict) -> Flops:

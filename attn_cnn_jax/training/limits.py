@@ -3,10 +3,9 @@
 import os
 
 import jax
-from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.size import parameter_size
 from attn_cnn_jax.errors import UserError
 
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
@@ -36,12 +35,11 @@ def check_counts(config: ConfigDict, num_pictures: int) -> None:
 
 def check_memory(config: ConfigDict) -> None:
     """UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
-    network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
-    parameters = jax.tree.leaves(nnx.state(network, nnx.Param))
-    needed = COPIES * sum(array.size * array.dtype.itemsize for array in parameters)
+    size = parameter_size(config.model)
+    needed = COPIES * size.bytes
     if needed > (there := device_memory()):
         raise UserError(
-            f"the network of config.model has {sum(array.size for array in parameters):,} parameters: training needs "
+            f"the network of config.model has {size.values:,} parameters: training needs "
             f"{needed / 1e9:,.0f} GB with gradient and momentum; the device has {there / 1e9:,.0f} GB\n"
             "lower num_layers, num_heads, hidden_size or intermediate_size"
         )
