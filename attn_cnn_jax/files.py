@@ -1,8 +1,10 @@
 """Writes files whole or not at all."""
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -41,6 +43,16 @@ def write_atomically(path: Path | str, content: str | bytes) -> None:
         file.write(data)
 
 
+def read(path: Path | str) -> bytes:
+    """Returns the content of a file; OSError for what is none, such as a pipe, which might never be written to."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
 def append(path: Path | str, data: bytes) -> None:
     """Adds to a file that is there, in a single write where the system allows; follows no link.
 
@@ -75,3 +87,11 @@ def named(path: Path | str) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+def is_folder(path: Path | str) -> bool:
+    """Whether there is a folder; OSError where the system cannot say, which `Path.is_dir` takes for no."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False

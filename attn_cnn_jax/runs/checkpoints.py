@@ -2,7 +2,8 @@
 
 A checkpoint has six parts: `network` (parameters and running statistics), `optimizer`, `config` (of the run), `data`
 (fingerprint of what it trains on), `progress` (the metrics of the steps since the last training record) and `checksums`
-(CRC-32 of the others). Those of version 0.1.0 and of imported weights have no `data`.
+(CRC-32 of the others); with a validation split also `metrics`, see manager.py. Those of version 0.1.0 and of imported
+weights have no `data`.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import copy
 import errno
 import json
 import os
+import shutil
 import time
 import traceback
 import zlib
@@ -23,12 +25,12 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.fingerprint import Fingerprint
 from attn_cnn_jax.errors import UserError, in_words, shortened
+from attn_cnn_jax.files import is_folder, read
 from attn_cnn_jax.models.variables import Arrays
+from attn_cnn_jax.runs.manager import checksum_of_text, open_checkpoints, validation_accuracy
 from attn_cnn_jax.runs.quiet import ignore_echoes
 
 # Of what the system says, the part that a person can act on.
@@ -56,44 +58,6 @@ class Damaged(UserError):
 
 class Unreadable(UserError):
     """A checkpoint that the system cannot read at the moment; it may be whole."""
-
-
-def open_checkpoints(
-    workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
-) -> ocp.CheckpointManager:
-    """Opens the checkpoints of a run directory.
-
-    Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, that of step 0 of a run that
-    started from another, and, where there is a validation split, the one with the best validation accuracy; never
-    chooses on test data.
-    """
-    policies: list[preservation_policy.PreservationPolicy] = []
-    if config is not None:
-        policies = [preservation_policy.LatestN(config.checkpoint.keep_last)]
-        if config.checkpoint.keep_every_epochs:
-            every = config.checkpoint.keep_every_epochs * steps_per_epoch
-            policies.append(preservation_policy.EveryNSteps(every))
-        if config.get("start", {}).get("run"):
-            policies.append(preservation_policy.CustomSteps([0]))
-        if validates(config):
-            best = preservation_policy.BestN(
-                get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
-            )
-            policies.append(best)
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
-        best_fn=validation_accuracy if config is not None and validates(config) else None,
-        read_only=read_only,
-        create=not read_only,
-        save_interval_steps=0 if read_only else 1,
-        cleanup_tmp_directories=not read_only,
-    )
-    return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
-
-
-def validates(config: ConfigDict) -> bool:
-    """Returns whether a run has a validation split, held out of the training set or of the data set's own."""
-    return config.dataset.num_validation > 0 or config.dataset.has_validation
 
 
 class NotSaved(UserError):
@@ -130,12 +94,6 @@ def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
         raise NotSaved(f"cannot save a checkpoint in {checkpoints.directory}: {reason}") from error
 
 
-def validation_accuracy(metrics: dict, number: int = 0) -> float:
-    """Returns the validation accuracy of a checkpoint; of a run of several seeds (seeds.py), that of seed `number`."""
-    accuracy = metrics["validation_accuracy"]
-    return accuracy[number] if isinstance(accuracy, list) else accuracy
-
-
 def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
     """Returns the step with the best validation accuracy, of seed `number`; None where no checkpoint has one."""
     metrics = {step: checkpoints.metrics(step) for step in checkpoints.all_steps()}
@@ -165,7 +123,7 @@ def save(
     # Orbax holds on to arrays itself, donated ones too; plain values it takes up only as it writes them.
     plain = copy.deepcopy({"config": config.to_dict(), "progress": progress} | ({"data": data} if data else {}))
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
-    checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
+    checksums |= {part: checksum_of_text(value) for part, value in (plain | {"metrics": metrics}).items()}
     with not_saved(checkpoints):
         checkpoints.save(
             step,
@@ -192,10 +150,16 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
 
 def all_steps(checkpoints: ocp.CheckpointManager) -> list[int]:
     """Returns the steps of all checkpoints, newest first, with those that Orbax leaves out as it cannot see them."""
-    with os.scandir(checkpoints.directory) as entries:
-        steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
+    steps = steps_in(Path(checkpoints.directory))
     if not set(steps) <= set(checkpoints.all_steps()):
         checkpoints.reload()
+    return steps
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Returns the steps of the checkpoints in a folder, newest first."""
+    with os.scandir(folder) as entries:
+        steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
     return sorted(steps, reverse=True)
 
 
@@ -212,13 +176,17 @@ def check_shown(checkpoints: ocp.CheckpointManager, step: int) -> None:
 
 
 def saved_config(workdir: Path) -> ConfigDict | None:
-    """Returns the configuration inside the newest intact checkpoint, None where there is none; raises Unreadable."""
-    if not (workdir / "checkpoints").is_dir():
+    """Returns the configuration inside the newest intact checkpoint, as saved; None where there is none.
+
+    Raises:
+      Unreadable: if the system fails.
+    """
+    if not is_folder(workdir / "checkpoints"):
         return None
     with open_checkpoints(workdir, read_only=True) as checkpoints:
         for step in all_steps(checkpoints):
             with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
-                return with_defaults(ConfigDict(read_plain(checkpoints, step, "config")))
+                return ConfigDict(read_plain(checkpoints, step, "config"))
     return None
 
 
@@ -245,6 +213,17 @@ def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict
     value = _read_json(checkpoints, step, part)
     _compare(checkpoints, step, part, checksum_of_text(value))
     return value
+
+
+def check_depth(checkpoints: ocp.CheckpointManager, step: int, num_layers: int) -> None:
+    """Raises Damaged if a network has fewer arrays than layers: to build that many would take long, and be in vain."""
+    try:
+        content = json.loads(read(Path(checkpoints.directory, str(step), "network", "_METADATA")))
+        count = len(content["tree_metadata"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return  # reading the arrays says more
+    if count < num_layers:
+        raise damaged(checkpoints, step, f"its network has {count} arrays, its configuration {num_layers} layers")
 
 
 def read_data(checkpoints: ocp.CheckpointManager, step: int) -> Fingerprint | None:
@@ -298,12 +277,18 @@ def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damag
     return Damaged(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
 
 
-def set_aside(checkpoints: ocp.CheckpointManager, step: int) -> None:
-    """Moves a damaged checkpoint out of the way, into `damaged/` beside `checkpoints/`."""
-    folder = Path(checkpoints.directory)
-    aside = folder.parent / "damaged" / f"{step}-{time.time_ns()}"
+def set_aside(checkpoints: ocp.CheckpointManager, workdir: Path, step: int) -> None:
+    """Moves a damaged checkpoint out of the way, into `damaged/` of the run directory, from another disk too."""
+    folder = Path(checkpoints.directory, str(step))
+    aside = workdir / "damaged" / f"{step}-{time.time_ns()}"
     aside.parent.mkdir(exist_ok=True)
-    os.rename(folder / str(step), aside)
+    try:
+        os.rename(folder, aside)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copytree(folder, aside)
+        shutil.rmtree(folder)
     checkpoints.reload()
 
 
@@ -321,8 +306,3 @@ def checksum(tree: Any) -> int:
     for leaf in jax.tree.leaves(tree):
         crc = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)).view(np.uint8).data, crc)
     return crc
-
-
-def checksum_of_text(value: dict) -> int:
-    """Returns the CRC-32 of plain values, by what they look like in JSON."""
-    return zlib.crc32(json.dumps(value, sort_keys=True).encode())

@@ -6,7 +6,9 @@ why.
 """
 
 import contextlib
+import errno
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,32 +19,44 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.fingerprint import Fingerprint, differences
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.files import read, write_atomically
 from attn_cnn_jax.runs.seeds import seeds_of
 
+# What the system says where a file system, often one of a network, has no locks.
+WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 # Where the data lies and metrics go is no part of an experiment: a run may move to another machine.
 MAY_CHANGE = ("dataset.data_dir", "dataset.path", "train.logger")
 # Taken from the data when a run begins; runs before 0.2.0 kept nothing of it.
 FROM_DATA = ("dataset.mean", "dataset.std", "dataset.class_names", "dataset.has_validation")
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
+# What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
+RESOLVED = (("model", ("num_heads", "init", "init_values")), ("start", ("heads",)))
 MOST_SHOWN = 5  # keys that differ, in a message
 
 
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Creates the run directory and holds it for the block; removes it if no run began.
+    """Creates the run directory and holds it for the block; removes it if it is new and no run began.
 
     Raises:
       UserError: if the directory cannot be written to, or another process holds it.
     """
     lock = filelock.FileLock(workdir / ".lock", blocking=False)
+    is_new = not os.path.lexists(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except filelock.Timeout:
         raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
     except OSError as error:
+        if is_new:
+            discard(workdir, is_new)
+        if error.errno in WITHOUT_LOCKS:
+            raise UserError(
+                f"the file system of the run directory {workdir} cannot lock files (flock): {error.strerror}\n"
+                "mount it with locks, or choose --workdir=DIR on another"
+            ) from error
         raise UserError(
             f"cannot write to the run directory {workdir}: {error.strerror or error}; choose --workdir=DIR"
         ) from error
@@ -50,16 +64,17 @@ def locked(workdir: Path) -> Iterator[None]:
         yield
     finally:
         if not (workdir / "config.json").exists():
-            discard(workdir)
+            discard(workdir, is_new)
         lock.release()
 
 
-def discard(workdir: Path) -> None:
-    """Removes a run directory in which no run began, unless something else lies in it."""
+def discard(workdir: Path, is_new: bool) -> None:
+    """Removes what a run that did not begin has left: its lock, and a run directory that is new and empty."""
     with contextlib.suppress(OSError):
         (workdir / START).unlink(missing_ok=True)
-        (workdir / ".lock").unlink()
-        workdir.rmdir()
+        (workdir / ".lock").unlink(missing_ok=True)
+        if is_new:
+            workdir.rmdir()
 
 
 def to_json(config: ConfigDict) -> str:
@@ -83,7 +98,7 @@ def read_config(workdir: Path) -> ConfigDict | None:
     """
     path = workdir / "config.json"
     try:
-        return from_json(path.read_text())
+        return from_json(read(path).decode())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
@@ -101,7 +116,7 @@ def read_given(workdir: Path) -> ConfigDict | None:
         return config
     try:
         with config.ignore_type():
-            config.update_from_flattened_dict(json.loads((workdir / START).read_text())["given"])
+            config.update_from_flattened_dict(json.loads(read(workdir / START))["given"])
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(f"{workdir / START} is damaged ({error}): restore it, or choose --workdir=DIR") from error
     return config
@@ -173,6 +188,17 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
         raise UserError(
             f"{place} holds a run with another configuration: {', '.join(changes)}\nchoose another --workdir=DIR"
         )
+
+
+def keep_resolved(before: ConfigDict, config: ConfigDict) -> None:
+    """Gives `before`, out of a checkpoint, the values of `config` that start.py resolves: these cannot be compared.
+
+    Of a run that started from another, only the checkpoint knows which heads were removed or reset.
+    """
+    if not config.start.run:
+        return
+    for part, keys in RESOLVED:
+        before[part] = before[part].to_dict() | {key: config[part][key] for key in keys if key in config[part]}
 
 
 def check_same_data(place: Path | str, before: Fingerprint | None, data: Fingerprint) -> None:

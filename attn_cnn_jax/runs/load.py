@@ -19,14 +19,24 @@ from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.data.fingerprint import Fingerprint
-from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.errors import UserError, in_words, shortened
+from attn_cnn_jax.files import is_folder
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
-from attn_cnn_jax.runs.checkpoints import all_steps, best_step, open_checkpoints, read_arrays, read_data, read_plain
+from attn_cnn_jax.runs.checkpoints import (
+    all_steps,
+    best_step,
+    check_depth,
+    open_checkpoints,
+    read_arrays,
+    read_data,
+    read_plain,
+    steps_in,
+)
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.pretrained import located
@@ -217,14 +227,31 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
       UserError: if there is no such run, step, seed, or intact checkpoint, or the system cannot read it now.
     """
     workdir = located(workdir)
-    saved = read_config(workdir) if workdir.is_dir() else None
-    if saved is None:
-        raise UserError(f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir")
-    config = known_config(workdir, saved)
-    if is_weights(workdir):
-        return load_weights(workdir, config, step, seed)
-    if not (workdir / "checkpoints").is_dir():
-        raise UserError(f"{workdir} has no checkpoint yet")
+    try:
+        saved = read_config(workdir) if is_folder(workdir) else None
+        if saved is None:
+            raise UserError(
+                f"{workdir} is not a run directory: it has no config.json; train one with train.py --workdir"
+            )
+        config = known_config(workdir, saved)
+        if is_weights(workdir):
+            return load_weights(workdir, config, step, seed)
+        if not is_folder(workdir / "checkpoints"):
+            raise UserError(f"{workdir} has no checkpoint yet")
+        while True:
+            known = steps_in(workdir / "checkpoints")
+            try:
+                return load_saved(workdir, saved, step, seed)
+            except (UserError, OSError):
+                # A training that goes on there may have removed what was being read: then there is a newer one.
+                if known == steps_in(workdir / "checkpoints"):
+                    raise
+    except OSError as error:
+        raise UserError(f"{workdir} cannot be read: {in_words(error)}") from error
+
+
+def load_saved(workdir: Path, saved: ConfigDict, step: int | str, seed: int | None) -> Run:
+    """Returns a run as `load_run` does, from its directory, and its configuration as it was saved there."""
     seeds = seeds_of(saved)
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
@@ -232,7 +259,14 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
         raise UserError(f"seed={seed!r}: {workdir} has {allowed}")
     with open_checkpoints(workdir, read_only=True) as checkpoints:
         number = find_step(checkpoints, workdir, step, seeds.index(seed))
-        config = known_config(workdir, ConfigDict(read_plain(checkpoints, number, "config")))
+        inside = ConfigDict(read_plain(checkpoints, number, "config"))
+        if seeds_of(inside) != seeds:
+            raise UserError(
+                f"{workdir / 'config.json'} has seed {seeds[0]}, the checkpoint of step {number} has "
+                f"{seeds_of(inside)[0]}, with which it was trained\nrestore config.json as training wrote it"
+            )
+        config = known_config(workdir, inside)
+        check_depth(checkpoints, number, config.model.get("num_layers", 0))
         skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         several = (len(seeds),) if len(seeds) > 1 else ()

@@ -17,6 +17,7 @@ from attn_cnn_jax import files
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.seeds import mean_record
 
+FILE = "metrics.jsonl"
 NUMBER = int | float
 Types = dict[str, type | UnionType]
 
@@ -39,7 +40,7 @@ def read_records(path: Path | str, fields: Types, optional: Types | None = None)
       UserError: for a line that is no such record.
     """
     try:
-        lines = Path(path).read_bytes().splitlines(keepends=True)
+        lines = files.read(path).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     kinds = fields, optional or {}
@@ -60,7 +61,7 @@ def parse(path: Path | str, n: int, line: bytes, fields: Types, optional: Types)
 
 def last_records(workdir: Path) -> dict[str, dict]:
     """Returns the last record of every split, by the name of the split."""
-    return {record["split"]: record for record in mean_records(read_metrics(workdir / "metrics.jsonl"))}
+    return {record["split"]: record for record in mean_records(read_metrics(workdir / FILE))}
 
 
 def mean_records(records: list[dict]) -> list[dict]:

@@ -16,9 +16,9 @@ from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError, in_words
 from attn_cnn_jax.runs import checkpoints as ckpt
-from attn_cnn_jax.runs import directory
+from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.runs.metrics import last_records
+from attn_cnn_jax.runs.manager import folder_of
 from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
 from attn_cnn_jax.training.distributed.comparison import (
     check_same,
@@ -76,6 +76,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     check_same_devices(jax.devices())
     check_same(settings(config))
     module_of(config.train.logger)
+    folder_of(workdir)
     dataset = sources.load_configured(config.dataset)
     config = complete(config, dataset.spec)
     check_memory(config)
@@ -84,7 +85,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         check_shared(workdir)
         beginning = begin(config, workdir)
         plan, state = create_plan(beginning, workdir, mesh, dataset)
-        check_same_begin(dataset, state)
+        check_same_begin(plan, state)
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
         hint(shares_in_words(config.train.batch_size, mesh.size))
         if beginning.heads:
@@ -95,16 +96,14 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
             except (OSError, ckpt.NotSaved) as error:
                 reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
-        return last_records(workdir)
+        return metrics.last_records(workdir)
 
 
-def check_same_begin(dataset: sources.Dataset, state: TrainState) -> None:
+def check_same_begin(plan: Plan, state: TrainState) -> None:
     """UserError, on all processes, unless they have the same data and begin with the same parameters."""
     if jax.process_count() > 1:
         parameters = ckpt.checksum(state.parameters)
-        check_same(
-            {"the data (its fingerprint)": sources.fingerprint(dataset), "the parameters at the start": parameters}
-        )
+        check_same({"the data (its fingerprint)": plan.data, "the parameters at the start": parameters})
 
 
 @contextlib.contextmanager
@@ -114,7 +113,10 @@ def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], No
         yield lambda beginning: None
         return
     with directory.locked(workdir):
-        directory.check_same(workdir, directory.read_given(workdir), config)
+        before = directory.read_given(workdir)
+        if before is None and (before := ckpt.saved_config(workdir)):  # lost: the checkpoints know it
+            directory.keep_resolved(before, config)
+        directory.check_same(workdir, before, config)
         yield lambda beginning: directory.claim(workdir, beginning.config, given=config, heads=beginning.heads)
 
 
@@ -124,6 +126,7 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
     with ckpt.saving(plan.workdir, config, plan.steps_per_epoch) as checkpoints:
         state, window = restore(plan, checkpoints, state)
         step = int(state.step)
+        say_missing(plan, step)
         if step >= total_steps:
             say(f"{plan.workdir} is already trained to the end (step {step}).")
             return
@@ -136,7 +139,7 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
             total_steps=total_steps,
             draw_figures=draw_figures,
         )
-        save = functools.partial(save_checkpoint, plan, checkpoints)
+        save = functools.partial(save_checkpoint, plan, checkpoints, reporter)
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         with contextlib.closing(reporter), jax.transfer_guard("disallow"):
             train_steps, seconds_per_step = compiled(plan, state), SECONDS_PER_DISPATCH
@@ -199,18 +202,18 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
     All processes read the same one: a checkpoint that one of them finds damaged counts as damaged.
     """
     for step in everyone(ckpt.all_steps(checkpoints))[0]:
-        damage, saved, metrics = "", plan.config, {}
+        damage, saved, progress = "", plan.config, {}
         try:
             saved = ConfigDict(ckpt.read_plain(checkpoints, step, "config"))
             directory.check_same(f"the checkpoint of step {step} in {plan.workdir}", saved, plan.config)
             directory.check_same_data(plan.workdir, ckpt.read_data(checkpoints, step), plan.data)
-            state, metrics = ckpt.restore(checkpoints, step, state)
+            state, progress = ckpt.restore(checkpoints, step, state)
         except ckpt.Damaged as error:
             damage = str(error)
         if any(found := everyone(damage)):
             say(f"skipping: {next(filter(None, found))}")
             if is_main():
-                ckpt.set_aside(checkpoints, step)
+                ckpt.set_aside(checkpoints, plan.workdir, step)
             everyone("it is moved")
             checkpoints.reload()
             continue
@@ -221,7 +224,7 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
                 f"config.train.num_epochs raised from {before} to {now}: from here on the learning rate is that of the "
                 f"longer run, {plan.learning_rate(step):.4g} in the next step"
             )
-        return state, Window(metrics)
+        return state, Window(progress)
     if ckpt.lie_aside(plan.workdir):
         raise UserError(
             f"no checkpoint in {plan.workdir} is intact; they lie in {plan.workdir / 'damaged'}\n"
@@ -230,18 +233,31 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
     return state, EMPTY
 
 
+def say_missing(plan: Plan, step: int) -> None:
+    """Says how many records up to a step are missing from metrics.jsonl: those steps are not done again."""
+    if not is_main():
+        return
+    path = plan.workdir / metrics.FILE
+    found = {(record["step"], record["split"]) for record in metrics.read_metrics(path)}
+    if missing := sorted(set(plan.records(step)) - found):
+        first, split = missing[0]
+        say(f"{path} has lost {len(missing)} records up to step {step}, the first of step {first} ({split})")
+
+
 def save_checkpoint(
     plan: Plan,
     checkpoints: ocp.CheckpointManager,
+    reporter: SilentReporter,
     step: int,
     state: TrainState,
     window: Window,
     validation_accuracy: float | None = None,
 ) -> None:
-    """Starts to save a checkpoint in the background, see runs/checkpoints.py."""
-    metrics = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
+    """Starts to save a checkpoint in the background, see runs/checkpoints.py, after the records up to it."""
+    reporter.flush()
+    numbers = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
     with jax.transfer_guard("allow"):  # Orbax copies as it likes
-        ckpt.save(checkpoints, step, state, plan.config, window.metrics, metrics, plan.data)
+        ckpt.save(checkpoints, step, state, plan.config, window.metrics, numbers, plan.data)
 
 
 def steps_ahead(plan: Plan, step: int, seconds_per_step: float) -> int:

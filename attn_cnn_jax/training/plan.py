@@ -55,6 +55,15 @@ class Plan(NamedTuple):
         """Returns whether what is due every `every` epochs (0: never) is due after this one; it is after the last."""
         return every > 0 and (epoch == self.config.train.num_epochs or epoch % every == 0)
 
+    def records(self, step: int) -> list[tuple[int, str]]:
+        """Returns step and split of all records of metrics up to a step."""
+        every = self.config.train.log_every_steps
+        ends = [step] if step == self.total_steps and step % every else []
+        trained = [(n, "train") for n in [*range(every, step + 1, every), *ends]]
+        epochs = range(1, step // self.steps_per_epoch + 1)
+        evaluated = [epoch for epoch in epochs if self.due(epoch, self.config.train.eval_every_epochs)]
+        return trained + [(epoch * self.steps_per_epoch, split) for epoch in evaluated for split in self.eval_sets]
+
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step, from 0."""
         with jax.transfer_guard("allow"):  # computed operation by operation

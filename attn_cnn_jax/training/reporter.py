@@ -15,10 +15,9 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from attn_cnn_jax import output
+from attn_cnn_jax import files, output
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join
-from attn_cnn_jax.runs.metrics import append, cut_back
-from attn_cnn_jax.runs.positions import create_recorder
+from attn_cnn_jax.runs import metrics, positions
 from attn_cnn_jax.training.distributed.agreement import is_main
 from attn_cnn_jax.training.loggers import create_logger
 
@@ -39,6 +38,9 @@ class SilentReporter:
 
     def figures(self, step: int, parameters: Arrays, statistics: Arrays) -> None:
         """Reports figures of the network with these parameters."""
+
+    def flush(self) -> None:
+        """Waits until what was recorded is on the disk."""
 
     def advance(self, steps: int) -> None:
         """Reports that so many more steps are done."""
@@ -73,9 +75,9 @@ class Reporter(SilentReporter):
         """
         self._config, self._workdir, self._skeleton = config, workdir, skeleton
         self._draw_figures = draw_figures
-        self._metrics = workdir / "metrics.jsonl"
-        cut_back(self._metrics, after_step)
-        self._record_positions = create_recorder(config, skeleton, workdir, after_step)
+        self._metrics = workdir / metrics.FILE
+        metrics.cut_back(self._metrics, after_step)
+        self._record_positions = positions.create_recorder(config, skeleton, workdir, after_step)
         self._board = None
         if config.train.tensorboard:
             from attn_cnn_jax.training.events import Events  # takes long to import
@@ -85,7 +87,7 @@ class Reporter(SilentReporter):
         self._terminal = Terminal(max(0, after_step), total_steps, config.train.batch_size)
 
     def record(self, record: dict) -> None:
-        append(self._metrics, record)
+        metrics.append(self._metrics, record)
         split = record["split"]
         numbers = {f"{split}/{key}": value for key, value in record.items() if key not in ("step", "epoch", "split")}
         if self._board is not None:
@@ -104,6 +106,10 @@ class Reporter(SilentReporter):
             pictures = self._draw_figures(self._config, step, model, self._workdir)
         for name, picture in pictures.items():
             self._board.picture(f"figures/{name}", picture, step)
+
+    def flush(self) -> None:
+        for path in (self._metrics, self._workdir / positions.FILE):
+            files.flush(path)
 
     def advance(self, steps: int) -> None:
         self._terminal.advance(steps)
@@ -172,7 +178,7 @@ class Terminal:
         self._draw(lambda bar: bar.close())
 
     def _draw(self, change: Callable[[tqdm], object]) -> None:
-        """Changes the bar, where there is one; from now on there is none if its terminal is gone."""
+        """Changes the bar, where there is one; from now on there is none if it cannot be written."""
         if self._bar is None:
             return
         try:
@@ -180,6 +186,7 @@ class Terminal:
         except (OSError, ValueError):
             self._bar.disable, self._bar = True, None
             output.drop(sys.stderr)
+            output.drop(sys.stdout)
 
 
 def clock(seconds: float) -> str:

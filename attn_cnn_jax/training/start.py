@@ -7,7 +7,9 @@ What was removed or reset stands in the configuration inside every checkpoint, a
 before the first step: a run needs the one it started from only once.
 """
 
+import io
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +20,10 @@ from flax import nnx
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
-from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config import create_model, with_defaults
 from attn_cnn_jax.config.network import grid, heads_by_layer
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import read
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
@@ -80,6 +83,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         return Beginning(config, create_model(config.model, rngs=nnx.Rngs(seed)))
     saved = saved_config(workdir)
     if saved is not None:
+        saved = with_defaults(saved)
         saved.dataset.data_dir, saved.dataset.path = config.dataset.data_dir, config.dataset.path
         saved.train.num_epochs, saved.train.logger = config.train.num_epochs, config.train.logger
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
@@ -126,8 +130,7 @@ def create_from_kernel(config: ConfigDict) -> nnx.Module:
     """Returns a new network whose layers all begin as the convolution in the file `config.start.kernel`."""
     path = config.start.kernel
     try:
-        with Path(path).open("rb") as file:
-            kernel = np.lib.format.read_array(file, allow_pickle=False)
+        kernel = np.lib.format.read_array(io.BytesIO(read(os.path.expanduser(path))), allow_pickle=False)
     except OSError as error:
         raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
     except Exception as error:  # of the Python parser through which NumPy reads type and shape

@@ -74,6 +74,16 @@ def with_junk(part, text):
 
 def of_a_newer_version(run):
     """A whole checkpoint, checksums included, of a network that is not known here."""
+    edit_config(run, lambda values: values["model"].update(wings=2))
+
+
+def very_deep(run):
+    """A network that takes minutes to build, were it not for its arrays."""
+    edit_config(run, lambda values: values["model"].update(num_layers=1000))
+
+
+def edit_config(run, change):
+    """Changes the configuration in a checkpoint, and its checksum."""
 
     def add(part, change):
         for path in (run / "checkpoints/20" / part).iterdir():
@@ -83,7 +93,7 @@ def of_a_newer_version(run):
                 path.write_text(json.dumps(values))
                 return values
 
-    config = add("config", lambda values: values["model"].update(wings=2))
+    config = add("config", change)
     add("checksums", lambda values: values.update(config=checkpoints.checksum_of_text(config)))
 
 
@@ -95,6 +105,7 @@ RUNS = [
     (no_checkpoints, "has no checkpoint yet"),
     (a_file_for_checkpoints, "has no checkpoint yet"),
     (an_empty_checkpoint, "the checkpoint of step 20"),
+    (very_deep, "arrays, its configuration 1000 layers"),
     (of_a_newer_version, "was trained by another version of attn-cnn-jax: config.model.wings is not"),
 ]
 

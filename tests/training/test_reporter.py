@@ -2,9 +2,12 @@
 
 import contextlib
 import errno
+import inspect
 import io
 import os
 import struct
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +18,7 @@ from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.training import loop
 from attn_cnn_jax.training import reporter as module
 from attn_cnn_jax.training.events import Events
 from attn_cnn_jax.training.reporter import Bar, Terminal, clock, create_reporter
@@ -112,6 +116,20 @@ def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network, mo
     monkeypatch.setattr(os, "write", full)
     with contextlib.closing(reporter), pytest.raises(OSError, match=r"No space left on device: '.*tfevents"):
         reporter.record(record(10))
+
+
+def test_records_are_on_the_disk_before_the_checkpoint_after_them(tmp_path, network, monkeypatch):
+    config, skeleton, *arrays = network
+    config.train.tensorboard = False
+    done = []
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name))
+    monkeypatch.setattr(loop.ckpt, "save", lambda *arguments: done.append("checkpoint"))
+    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
+    reporter.positions(0, 0.0, arrays[0])
+    done.clear()
+    save = inspect.unwrap(loop.save_checkpoint)  # with stand-ins, which checked annotations refuse
+    save(SimpleNamespace(config=config, data={}), None, reporter, 10, None, loop.EMPTY)
+    assert done == ["metrics.jsonl", "positions.jsonl", "checkpoint"]
 
 
 def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch, capsys):

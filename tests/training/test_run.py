@@ -124,6 +124,17 @@ def test_a_finished_run_is_not_trained_again(trained, config, capsys):
     assert (trained / "metrics.jsonl").read_text() == before
 
 
+def test_lost_records_are_counted(trained, config, tmp_path, capsys):
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    run(config, workdir)
+    assert "has lost" not in capsys.readouterr().out
+    lines = (trained / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (workdir / "metrics.jsonl").write_text("".join(lines[:1] + lines[4:]))
+    run(config, workdir)
+    lost = f"has lost 3 records up to step {3 * STEPS_PER_EPOCH}, the first of step {STEPS_PER_EPOCH} (test)"
+    assert lost in capsys.readouterr().out
+
+
 def test_another_configuration_is_refused_with_the_keys_that_differ(trained, config):
     config.optimizer.learning_rate = 0.2
     with pytest.raises(UserError, match=r"optimizer.learning_rate \(0.1 there, 0.2 here\)"):

@@ -1,0 +1,103 @@
+"""Opens the checkpoints of a run directory: where they lie, which stay, and how good each is on the validation split.
+
+That is the part `metrics` of a checkpoint, which Orbax itself writes, and reads of all checkpoints at once.
+"""
+
+import json
+import logging
+import os
+import zlib
+from pathlib import Path
+
+import orbax.checkpoint as ocp
+from ml_collections import ConfigDict
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import is_folder
+
+log = logging.getLogger(__name__)
+
+
+def open_checkpoints(
+    workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
+) -> "Manager":
+    """Opens the checkpoints of a run directory.
+
+    Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, that of step 0 of a run that
+    started from another, and, where there is a validation split, the one with the best validation accuracy; never
+    chooses on test data.
+    """
+    policies: list[preservation_policy.PreservationPolicy] = []
+    if config is not None:
+        policies = [preservation_policy.LatestN(config.checkpoint.keep_last)]
+        if config.checkpoint.keep_every_epochs:
+            every = config.checkpoint.keep_every_epochs * steps_per_epoch
+            policies.append(preservation_policy.EveryNSteps(every))
+        if config.get("start", {}).get("run"):
+            policies.append(preservation_policy.CustomSteps([0]))
+        if validates(config):
+            best = preservation_policy.BestN(
+                get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
+            )
+            policies.append(best)
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
+        best_fn=validation_accuracy if config is not None and validates(config) else None,
+        read_only=read_only,
+        create=not read_only,
+        save_interval_steps=0 if read_only else 1,
+        cleanup_tmp_directories=not read_only,
+    )
+    folder = folder_of(workdir)
+    is_folder(folder)  # Orbax would take what the system fails to show for missing, and not say why
+    return Manager(folder, options=options)
+
+
+def validates(config: ConfigDict) -> bool:
+    """Returns whether a run has a validation split, held out of the training set or of the data set's own."""
+    return config.dataset.num_validation > 0 or config.dataset.has_validation
+
+
+def folder_of(workdir: Path) -> Path:
+    """Returns the folder of the checkpoints without links and `..`; UserError if arrays cannot be saved there.
+
+    TensorStore would resolve `link/..` by its letters, and take a backslash for a slash: arrays would lie elsewhere.
+    """
+    folder = Path(os.path.realpath(workdir / "checkpoints"))
+    if "\\" in str(folder):
+        raise UserError(f"{folder.parent}: checkpoints cannot be saved below a backslash; choose another --workdir=DIR")
+    return folder
+
+
+class Manager(ocp.CheckpointManager):
+    """Orbax's manager; a checkpoint whose metrics are damaged counts as one without, which cannot be the best."""
+
+    def metrics(self, step: int) -> dict | None:
+        """Returns the metrics of a checkpoint, None where it has none, or not those that were saved."""
+        try:
+            found = super().metrics(step)
+            if found is None:
+                return None
+            if validation_accuracy(found) >= 0 and self._checksum(step) in (None, checksum_of_text(found)):
+                return found
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            pass
+        log.warning("the validation accuracy of the checkpoint of step %s in %s is damaged", step, self.directory)
+        return None
+
+    def _checksum(self, step: int) -> int | None:
+        """Returns the checksum of the metrics of a checkpoint, None where it has none, as those of version 0.1.0."""
+        path = Path(self.directory, str(step), "checksums", "metadata")
+        return json.loads(path.read_bytes()).get("metrics") if path.exists() else None
+
+
+def validation_accuracy(metrics: dict, number: int = 0) -> float:
+    """Returns the validation accuracy of a checkpoint; of a run of several seeds (seeds.py), that of seed `number`."""
+    accuracy = metrics["validation_accuracy"]
+    return accuracy[number] if isinstance(accuracy, list) else accuracy
+
+
+def checksum_of_text(value: dict | None) -> int:
+    """Returns the CRC-32 of plain values, by what they look like in JSON."""
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
