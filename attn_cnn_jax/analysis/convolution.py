@@ -16,7 +16,6 @@ from matplotlib.ticker import MaxNLocator
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
-from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.runs.load import Run
@@ -50,7 +49,7 @@ def measure_run(
     if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
     if test_images is None:
-        test_images = min(TEST_IMAGES, len(sources.load_configured(run.config.dataset, data_dir).test.labels))
+        test_images = min(TEST_IMAGES, len(pictures.dataset_of(run.config, data_dir).test.labels))
     images, labels = pictures.first_pictures(run, test_images, data_dir)
     images = run.normalised(images)
     attention = [jnp.asarray(layer, jnp.float32) for layer in pictures.mean_attention(run, num_images, data_dir)]

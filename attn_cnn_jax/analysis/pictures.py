@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import is_own, recipe_of
 from attn_cnn_jax.data.fingerprint import differences, fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import Run
@@ -27,13 +29,25 @@ def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> 
     Raises:
       UserError: if the data set is not there, or has fewer test pictures.
     """
-    dataset = sources.load_configured(run.config.dataset, data_dir)
+    dataset = dataset_of(run.config, data_dir)
     if different := differences(run.data or {}, fingerprint(dataset)):
         log.warning("%s is not the data that the run was trained on: %s", run.config.dataset.name, different)
     total = len(dataset.test.labels)
     if not 1 <= count <= total:
         raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")
     return sources.Split(dataset.test.images[:count], dataset.test.labels[:count])
+
+
+def dataset_of(config: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> sources.Dataset:
+    """Returns the data set of a run, prepared if need be in `data_dir`, or else in the default folder.
+
+    A folder that the run's configuration names, and data of the user's own, are only read: a run may come from somebody
+    else.
+    """
+    named = config.dataset.data_dir or is_own(config.dataset.name)
+    if not data_dir and named:
+        return sources.read(recipe_of(config.dataset), config.dataset.data_dir or None)
+    return sources.load_configured(config.dataset, data_dir, download=download)
 
 
 def attention_batches(

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -88,18 +89,33 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 
 def run_directory(text: str) -> Path:
     """A run directory, a folder of exported weights, or `pretrained:NAME`."""
-    return located(text)
+    return as_path(str(located(text)))
 
 
 def beside(run: Path, name: str) -> Path:
-    """Returns where a command writes by default: into the run directory, of a pretrained network the current folder."""
-    return Path(name) if run.is_relative_to(FOLDER) else run / name
+    """Returns where a command writes by default: into the run directory, of a pretrained network the current folder.
+
+    Raises:
+      UserError: if a folder there is a link, by which a run from elsewhere may lead anywhere.
+    """
+    place = Path(name) if run.is_relative_to(FOLDER) else run / name
+    if place.is_symlink() and place.is_dir():
+        raise UserError(f"{place} is a link to {os.readlink(place)}: name a folder to write to with --out=DIR")
+    return place
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
     """`--step` and `--seed`: which network of a run."""
     parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
     parser.add_argument("--seed", type=int, help="which network, of a run with several seeds; the first by default")
+
+
+def as_path(text: str) -> Path:
+    """A path; `~` is the home folder, which a shell leaves as it is in `--workdir=~/x`."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: the home folder is not known, HOME is not set") from None
 
 
 def step(text: str) -> int | str:

@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.cli.arguments import run_directory
+from attn_cnn_jax.cli.arguments import as_path, run_directory
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.runs.directory import flatten, read_config
 from attn_cnn_jax.runs.load import load_run
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="also draw the curves, seeds as mean and deviation, as curves.png and .svg there",
     )

@@ -12,14 +12,13 @@ import argparse
 import csv
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.convolution import IN_WORDS, TEST_IMAGES, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
-from attn_cnn_jax.cli.arguments import add_run, at_least_one, beside
+from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import Run, load_run
 
@@ -29,7 +28,7 @@ EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--kernel-sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="1,3,5,7,9")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/convolution by default")
+    parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/convolution by default")
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures that content is averaged over")
     parser.add_argument(
         "--test-images",

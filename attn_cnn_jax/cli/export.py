@@ -10,9 +10,8 @@ What was written is read back, and the largest difference of its logits from the
 """
 
 import argparse
-from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import add_step, run_directory
+from attn_cnn_jax.cli.arguments import add_step, as_path, run_directory
 from attn_cnn_jax.interop.export import FORMATS, export_run
 
 EXAMPLE = "runs/digits --format=safetensors --out=exported"
@@ -22,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=run_directory, help="run directory, as training leaves it")
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument(
-        "--out", metavar="DIR|FILE", type=Path, required=True, help="a folder or file that does not exist yet"
+        "--out", metavar="DIR|FILE", type=as_path, required=True, help="a folder or file that does not exist yet"
     )
     parser.add_argument("--note", default="", metavar="TEXT", help="a sentence on the data for the model card")
     add_step(parser)

@@ -18,7 +18,7 @@ from pathlib import Path
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import centres, curves, maps, style
 from attn_cnn_jax.analysis.heads import check_query
-from attn_cnn_jax.cli.arguments import add_step, at_least_one, beside, pixel, run_directory
+from attn_cnn_jax.cli.arguments import add_step, as_path, at_least_one, beside, pixel, run_directory
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import Run, load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", metavar="RUN", type=run_directory, nargs="+", help="run directories, as training leaves them"
     )
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN/figures by default")
+    parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
     add_step(parser)
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="of the maps; the central pixel by default")
     parser.add_argument("--order", choices=maps.ORDERS, default=maps.ORDERS[0], help="of the heads in maps")

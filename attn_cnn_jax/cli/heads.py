@@ -11,12 +11,11 @@ import argparse
 import csv
 import io
 import math
-from pathlib import Path
 
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
-from attn_cnn_jax.cli.arguments import add_run, at_least_one, pixel
+from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures for content models (100)")
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; the mean of all by default")
     parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table there")
+    parser.add_argument("--csv", type=as_path, metavar="FILE", help="also write the table there")
 
 
 def run(args: argparse.Namespace) -> int:

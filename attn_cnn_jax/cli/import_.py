@@ -10,8 +10,8 @@ The run can be looked at, and training can start from it with --config.start.run
 """
 
 import argparse
-from pathlib import Path
 
+from attn_cnn_jax.cli.arguments import as_path
 from attn_cnn_jax.interop.pytorch import import_checkpoint
 from attn_cnn_jax.interop.safetensors import import_weights
 from attn_cnn_jax.runs.weights import FILE
@@ -20,9 +20,9 @@ EXAMPLE = "exported --out=runs/imported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR|FILE", type=Path, help="folder of an export, or file of the release")
+    parser.add_argument("source", metavar="DIR|FILE", type=as_path, help="folder of an export, or file of the release")
     parser.add_argument(
-        "--out", metavar="RUN", type=Path, required=True, help="run directory to write; must not exist yet"
+        "--out", metavar="RUN", type=as_path, required=True, help="run directory to write; must not exist yet"
     )
 
 

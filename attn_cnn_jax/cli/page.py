@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import add_data_dir, add_step, beside, positive, run_directory
+from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, positive, run_directory
 from attn_cnn_jax.data.sources import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_step(parser)
     add_data_dir(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
+    parser.add_argument("--out", type=as_path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--images", type=int, default=IMAGES, metavar="N", help=f"number of test pictures ({IMAGES})")
     which.add_argument("--image", nargs="+", metavar="FILE", help="your own pictures, cropped and resized to fit")

@@ -18,7 +18,7 @@ from PIL import Image
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import predictions, style
-from attn_cnn_jax.cli.arguments import add_run, at_least_one
+from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures
 from attn_cnn_jax.runs.load import Run, load_run
@@ -28,12 +28,16 @@ EXAMPLE = "runs/digits picture.png --top=3"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("pictures", nargs="+", type=Path, metavar="FILE|DIR", help="pictures, or folders of pictures")
+    parser.add_argument(
+        "pictures", nargs="+", type=as_path, metavar="FILE|DIR", help="pictures, or folders of pictures"
+    )
     parser.add_argument("--top", type=at_least_one, default=5, metavar="N", help="number of classes per picture (5)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON: a list with one object per picture")
     form.add_argument("--csv", action="store_true", help="print CSV: one line per picture and class")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw them, as FILE with .png and with .svg")
+    parser.add_argument(
+        "--figure", type=as_path, metavar="FILE", help="also draw them, as FILE with .png and with .svg"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from tabulate import tabulate
 
 from attn_cnn_jax import output
-from attn_cnn_jax.cli.arguments import Parser, address, seeds, take_overrides
+from attn_cnn_jax.cli.arguments import Parser, address, as_path, seeds, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import schema_of
@@ -34,7 +34,7 @@ EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 def add_arguments(parser: Parser) -> None:
     """The flags of `train`; the help ends with the configuration keys."""
     parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
-    parser.add_argument("--workdir", type=Path, metavar="DIR", help="run directory; runs/NAME by default")
+    parser.add_argument("--workdir", type=as_path, metavar="DIR", help="run directory; runs/NAME by default")
     parser.add_argument(
         "--seeds",
         type=seeds,

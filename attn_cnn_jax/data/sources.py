@@ -62,12 +62,33 @@ def load(which: str | Recipe, data_dir: str | Path | None = None, *, download: b
             with contextlib.suppress(OSError):  # a read-only folder cannot be locked, and nobody replaces it
                 stack.enter_context(store.locked(store.folder(known, data_dir), log.warning))
             dataset = read_cached(known, data_dir) or decode(known, data_dir)
+    log_origin(known, data_dir, dataset)
+    return dataset
+
+
+def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
+    """Returns a data set that is prepared in a folder; writes and removes nothing there.
+
+    Raises:
+      UserError: it is not there, or damaged.
+    """
+    if not store.is_prepared(known, data_dir):
+        raise UserError(
+            f"The data set {known.words} is not in {store.folder(known, data_dir)}, where the run's configuration has "
+            "it.\nName the folder where it is, or shall be prepared, by --data-dir=DIR."
+        )
+    dataset = read_cached(known, data_dir) or decode(known, data_dir, keep=False)
+    log_origin(known, data_dir, dataset)
+    return dataset
+
+
+def log_origin(known: Recipe, data_dir: str | Path | None, dataset: Dataset) -> None:
+    """Says in the log how a data set was prepared, and in what it is known to differ from the official one."""
     folder = store.folder(known, data_dir)
     if remark := describe_origin(folder, dataset):
         log.warning("%s in %s: %s.", known.name, folder, remark)
     for line in known.describe(folder):
         log.info("%s", line)
-    return dataset
 
 
 def load_configured(dataset: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> Dataset:
@@ -96,8 +117,10 @@ def read_cached(known: Recipe, data_dir: str | Path | None) -> Dataset | None:
         return None
 
 
-def decode(known: Recipe, data_dir: str | Path | None) -> Dataset:
-    """Returns a prepared data set from its ArrayRecord files, and writes the cache; its lock should be held.
+def decode(known: Recipe, data_dir: str | Path | None, keep: bool = True) -> Dataset:
+    """Returns a prepared data set from its ArrayRecord files, and writes the cache if it is to be kept.
+
+    To write, its lock should be held.
 
     Raises:
       UserError: the files are damaged.
@@ -116,7 +139,8 @@ def decode(known: Recipe, data_dir: str | Path | None) -> Dataset:
         raise
     except Exception as error:  # Riegeli, protobuf, Pillow and tfds each raise their own on damaged files
         raise store.damaged(known, data_dir, error) from error
-    cache.write(folder, arrays, made_from)
+    if keep:
+        cache.write(folder, arrays, made_from)
     return dataset
 
 

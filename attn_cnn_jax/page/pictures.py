@@ -9,6 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
+from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.pictures import fit, read_picture
 from attn_cnn_jax.errors import UserError
@@ -49,6 +50,8 @@ def from_file(path: str | Path, shape: tuple[int, int, int]) -> Picture:
     height, width, channels = shape
     if not Path(path).exists():
         raise UserError(f"there is no file {path}")
+    if not Path(path).is_file():
+        raise UserError(f"{path} cannot be read as a picture: it is not a regular file")
     upright = read_picture(path, channels, formats=None)
     return Picture(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
 
@@ -61,5 +64,5 @@ def data_uri(pixels: np.ndarray) -> str:
 
 
 def load_dataset(config: ConfigDict, data_dir: str | None) -> sources.Dataset:
-    """The run's data set, from `data_dir` if given, else where the run found it."""
-    return sources.load_configured(config.dataset, data_dir, download=False)
+    """The data set of a run, without a download, see `analysis.pictures.dataset_of`."""
+    return dataset_of(config, data_dir, download=False)

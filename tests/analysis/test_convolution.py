@@ -23,9 +23,8 @@ COUNT = 40
 
 
 @pytest.fixture(scope="module")
-def save_run(tmp_path_factory):
+def save_run(tmp_path_factory, data_dir):
     """Writes a run directory of an untrained network on digits: `save_run(config) -> its path`."""
-    data_dir = tmp_path_factory.mktemp("data")
 
     def save(config):
         config.dataset.name, config.dataset.data_dir = "digits", str(data_dir)

@@ -23,7 +23,8 @@ def inverted(monkeypatch, data_dir):
     """The pictures of the data set as a negative, wherever it is loaded."""
     data = sources.load("digits", data_dir)
     train, test = (split._replace(images=255 - split.images) for split in (data.train, data.test))
-    monkeypatch.setattr(sources, "load", lambda *arguments, **keywords: data._replace(train=train, test=test))
+    for name in ("load", "read"):
+        monkeypatch.setattr(sources, name, lambda *arguments, **keywords: data._replace(train=train, test=test))
 
 
 OTHER = "train has other pictures here, test has other pictures here"
