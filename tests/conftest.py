@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -11,6 +12,8 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.fingerprint import fingerprint
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder
+from attn_cnn_jax.training import loop
+from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.step import initial_state
 
@@ -52,6 +55,12 @@ def make_run(tmp_path_factory, data_dir):
         return workdir
 
     return make
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """Training in this process uses one device, so that the batches of `make_run` need not be split."""
+    monkeypatch.setattr(loop, "data_mesh", lambda: data_mesh(jax.devices()[:1]))
 
 
 @pytest.fixture(scope="session")

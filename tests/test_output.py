@@ -71,6 +71,7 @@ def test_training_goes_on_when_the_terminal_of_its_bar_is_gone(monkeypatch):
             bar.say(RECORD | {"step": step})
             bar.say(RECORD | {"step": step, "split": "test"})
         bar.close()
+        output.say("the end")
         output.drop(terminal)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
@@ -60,6 +61,23 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
     values = {name: frozen(model[name]) for name in SAME_NAME}
     options = encoding_options(model)
     return AttentionClassifier(**values, encoding_options=options, head_size=head_size(model), dtype=dtype, rngs=rngs)
+
+
+class SameKey(nnx.Rngs):
+    """Gives one key for all parameters, which does where only their shapes matter.
+
+    There the counter of `nnx.Rngs` is traced. Whenever it moves, JAX writes an error message about all operations so
+    far, which Flax drops: the time would grow with the square of the number of parameters.
+    """
+
+    def params(self) -> jax.Array:
+        """Returns the key."""
+        return jax.random.key(0)
+
+
+def abstract_model(model: ConfigDict) -> AttentionClassifier | ResNet:
+    """Returns the network that `config.model` describes, with shapes and types in the place of arrays."""
+    return nnx.eval_shape(lambda: create_model(model, rngs=SameKey(0)))
 
 
 def encoding_of(model: ConfigDict) -> type[Encoding]:

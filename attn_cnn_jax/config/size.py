@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.network import create_model, heads_by_layer
+from attn_cnn_jax.config.network import abstract_model, heads_by_layer
 
 
 class Size(NamedTuple):
@@ -42,6 +42,5 @@ def with_heads(model: ConfigDict, counts: Sequence[int]) -> ConfigDict:
 
 def size_of(model: ConfigDict) -> Size:
     """Returns the size of a network, layer by layer."""
-    network = nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0)))
-    arrays = jax.tree.leaves(nnx.state(network, nnx.Param))
+    arrays = jax.tree.leaves(nnx.state(abstract_model(model), nnx.Param))
     return Size(sum(array.size for array in arrays), sum(array.size * array.dtype.itemsize for array in arrays))

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Activations, Images
-from attn_cnn_jax.config import create_model, spec_of, validate, with_defaults
-from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.config import spec_of, validate, with_defaults
+from attn_cnn_jax.config.network import abstract_model, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.data.fingerprint import Fingerprint
@@ -267,7 +267,7 @@ def load_saved(workdir: Path, saved: ConfigDict, step: int | str, seed: int | No
             )
         config = known_config(workdir, inside)
         check_depth(checkpoints, number, config.model.get("num_layers", 0))
-        skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+        skeleton, parameters, statistics = split(abstract_model(config.model))
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         several = (len(seeds),) if len(seeds) > 1 else ()
         like = jax.tree.map(

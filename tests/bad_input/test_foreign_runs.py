@@ -47,7 +47,7 @@ def test_a_folder_to_write_to_that_leads_elsewhere(quadratic_run, command, refus
     refused(lambda: main([command, str(workdir), f"--data-dir={data_dir}", *few]), "is a link to")
 
 
-def test_a_lock_that_leads_elsewhere(quadratic_run, refused, tmp_path):
+def test_a_lock_that_leads_elsewhere(quadratic_run, refused, tmp_path, one_device):
     workdir = shutil.copytree(quadratic_run, tmp_path / "run")
     (tmp_path / "victim").write_text("mine")
     (workdir / ".lock").symlink_to(tmp_path / "victim")

@@ -1,10 +1,15 @@
 """The size of a network, told from networks of one and two layers."""
 
+import chex
 import pytest
+from flax import nnx
 
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.config import size as module
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.config.size import parameter_size, size_of
+from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.models.variables import split
 
 SMALL = {"hidden_size": 8, "intermediate_size": 8, "downsample": 1}
 
@@ -24,6 +29,16 @@ def test_it_is_that_of_all_layers(model):
     assert parameter_size(model) == size_of(model)
 
 
+@pytest.mark.parametrize("encoding", REGISTRY)
+def test_an_abstract_network_has_the_shapes_of_the_real_one(encoding):
+    model = attention_config(**SMALL, num_layers=2, num_heads=4, encoding=encoding).model
+    (skeleton, *abstract), (expected, *real) = (
+        split(network) for network in (abstract_model(model), create_model(model, rngs=nnx.Rngs(0)))
+    )
+    assert skeleton == expected
+    chex.assert_trees_all_equal_shapes_and_dtypes(abstract, real)
+
+
 def test_a_resnet_is_looked_at_whole():
     model = resnet_config(depth=10).model
     assert parameter_size(model) == size_of(model)
@@ -31,13 +46,13 @@ def test_a_resnet_is_looked_at_whole():
 
 def test_no_deep_network_is_built(monkeypatch):
     """It took 157 s for 200 layers, in silence, before anything else."""
-    built, create = [], module.create_model
+    built, create = [], module.abstract_model
 
-    def count(model, **keywords):
+    def count(model):
         built.append(model.num_layers)
-        return create(model, **keywords)
+        return create(model)
 
-    monkeypatch.setattr(module, "create_model", count)
+    monkeypatch.setattr(module, "abstract_model", count)
     values = {
         n: parameter_size(attention_config(**SMALL, num_layers=n, num_heads=4).model).values for n in (1, 2, 1000)
     }

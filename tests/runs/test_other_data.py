@@ -30,7 +30,7 @@ def inverted(monkeypatch, data_dir):
 OTHER = "train has other pictures here, test has other pictures here"
 
 
-def test_a_run_does_not_go_on_with_other_data(copy, inverted):
+def test_a_run_does_not_go_on_with_other_data(copy, inverted, one_device):
     with pytest.raises(UserError) as error:
         run(directory.read_config(copy), copy)
     first, second = str(error.value).splitlines()

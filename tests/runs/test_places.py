@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_set_aside_from_another_disk(copy, tmp_path, mon
 
 
 @pytest.mark.parametrize("call", [load_run, lambda workdir: run(directory.read_config(workdir), workdir)])
-def test_what_the_system_does_not_show_is_no_missing_folder(copy, monkeypatch, call):
+def test_what_the_system_does_not_show_is_no_missing_folder(copy, monkeypatch, one_device, call):
     """The folder of the checkpoints itself: it was "no checkpoint yet" for one, "File exists" for the other."""
     stat = os.stat
 
