@@ -1,5 +1,6 @@
 """Small untrained networks of every encoding, their pages, and a headless Chromium to open them in."""
 
+import json
 import shutil
 
 import jax
@@ -195,3 +196,16 @@ def driver(tmp_path_factory):
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
     yield started
     started.quit()
+
+
+@pytest.fixture
+def quiet(driver):
+    """The browser; afterwards its pages must have said nothing wrong and asked for nothing."""
+    for log in ("browser", "performance"):
+        driver.get_log(log)
+    yield driver
+    assert driver.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert urls
+    assert [url for url in urls if not url.startswith(("file:", "data:", "blob:", "about:"))] == []

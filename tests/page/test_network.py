@@ -69,7 +69,7 @@ def probed(quadratic, tmp_path_factory):
     return path, pixels, np.array([int(picture.label) for picture in pictures])
 
 
-def test_changes_are_the_models(driver, quadratic, probed):
+def test_changes_are_the_models(quiet, quadratic, probed):
     """Silencing is that of notebooks/restore_a_run.ipynb: a head's part of the value map is zero."""
     path, pixels, labels = probed
     skeleton, parameters, statistics = split(quadratic.model)
@@ -90,7 +90,7 @@ def test_changes_are_the_models(driver, quadratic, probed):
         "&move=1.3:1:-0.5:1.5": model(parameters | moved)[0],
         "&skip=1": without,
     }.items():
-        page = Page(driver, path).open(f"#picture=4{hash_}")
+        page = Page(quiet, path).open(f"#picture=4{hash_}")
         np.testing.assert_allclose(page.run("viewer.logits()"), expected[4], atol=1e-4, err_msg=hash_)
         page.wait(lambda page=page, now=bool(hash_): page.run("viewer.accuracy()")["now" if now else "original"])
         counted = page.run("viewer.accuracy()")["now" if hash_ else "original"]
@@ -100,9 +100,9 @@ def test_changes_are_the_models(driver, quadratic, probed):
     np.testing.assert_allclose(page.run("viewer.logits()"), model(parameters)[0][4], atol=1e-4)
 
 
-def test_layers_rollout_and_contributions(driver, quadratic, probed):
+def test_layers_rollout_and_contributions(quiet, quadratic, probed):
     path, pixels, _ = probed
-    page = Page(driver, path).open("#picture=2&query=1,4")
+    page = Page(quiet, path).open("#picture=2&query=1,4")
     _, found = quadratic.model(quadratic.normalised(pixels[2:3]))
     activations = [found["embedding"], *(layer["output"] for layer in found["layers"])]
     for layer, x in enumerate(activations):
@@ -119,12 +119,12 @@ def test_layers_rollout_and_contributions(driver, quadratic, probed):
     np.testing.assert_allclose(page.run("viewer.rollout()"), rollout[1 * GRID[1] + 4], atol=1e-6)
 
 
-def test_a_head_is_switched_off_and_dragged(driver, probed):
-    page = Page(driver, probed[0]).open("#query=2,3&head=1,1&move=1.1:1:1:1")
+def test_a_head_is_switched_off_and_dragged(quiet, probed):
+    page = Page(quiet, probed[0]).open("#query=2,3&head=1,1&move=1.1:1:1:1")
     before = page.run("viewer.logits()")
-    ActionChains(driver, duration=0).move_to_element_with_offset(page.find("#picture"), *place(page, 0, 0)).perform()
+    ActionChains(quiet, duration=0).move_to_element_with_offset(page.find("#picture"), *place(page, 0, 0)).perform()
     assert page.view()["query"] == [2, 3]  # else the centre would move away from the pointer
-    ActionChains(driver, duration=0).move_to_element_with_offset(
+    ActionChains(quiet, duration=0).move_to_element_with_offset(
         page.find("#picture"), *place(page, 3, 4)
     ).click_and_hold().move_to_element_with_offset(page.find("#picture"), *place(page, 1, 2)).release().perform()
     page.ready()
@@ -148,8 +148,8 @@ def place(page, row, column):
     )
 
 
-def test_saving_makes_a_figure(driver, probed):
-    page = Page(driver, probed[0]).open("#head=1,1")
+def test_saving_makes_a_figure(quiet, probed):
+    page = Page(quiet, probed[0]).open("#head=1,1")
     svg = ElementTree.fromstring(page.run("viewer.figureSvg()"))
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(svg.findall("{*}image")) == 1 + 6  # the picture and all heads
@@ -157,20 +157,21 @@ def test_saving_makes_a_figure(driver, probed):
 
 
 @pytest.mark.timeout(300)
-def test_logits_and_attention_are_the_models(driver, pictures, tmp_path, record_property):
+def test_logits_and_attention_are_the_models(quiet, pictures, tmp_path, record_property):
     assert len(KINDS) >= 12
     images = np.stack([picture.pixels for picture in pictures])
     for number, (encoding, content, gate) in enumerate(KINDS):
         # Every other network keeps its value maps: heads smaller than the hidden size.
         size = {"head_size": 4} if number % 2 else {}
         run = random_run(encoding=encoding, content=content, gate=gate, hidden_size=12, **size)
-        logits, found = jax.jit(run.model)(run.normalised(images))
+        logits, found = run.model(run.normalised(images))  # op by op: most are compiled once for all networks
         layers = [layer["attention"] for layer in found["layers"]]
-        page = Page(driver, written(run, pictures, tmp_path / "page.html")).open("#picture=1&query=3,5")
+        page = Page(quiet, written(run, pictures, tmp_path / "page.html")).open("#picture=1&query=3,5")
         name = f"{encoding}{' + content' * content}{', gated' * gate}"
         difference = np.abs(np.array(page.run("viewer.logits()")) - logits[1]).max()
-        record_property(name, float(difference))
-        print(f"{name}: {difference:.1e}, logits up to {np.abs(logits).max():.1f}")
+        milliseconds = page.run("viewer.milliseconds()")
+        record_property(name, (float(difference), milliseconds))
+        print(f"{name}: {difference:.1e}, logits up to {np.abs(logits).max():.1f}, {milliseconds:.0f} ms")
         assert difference < 1e-4, name
         for layer, attention in enumerate(layers):
             of_picture = attention[1] if run.model.depends_on_content else attention
@@ -180,7 +181,7 @@ def test_logits_and_attention_are_the_models(driver, pictures, tmp_path, record_
                 )
 
 
-def test_a_drawing_is_classified(driver, tmp_path):
+def test_a_drawing_is_classified(quiet, tmp_path):
     """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
     shape = (GRID[0] * 2, GRID[1] * 2, 1)
     run = random_run(2, encoding="learned", content=True, image_shape=shape)
@@ -189,12 +190,12 @@ def test_a_drawing_is_classified(driver, tmp_path):
     pixels[0, 1:9, 4:10] = 255
     names = tuple("0123456789")
     path = written(run, [Picture(pixels[0], "test 0", "3")], tmp_path / "page.html", names)
-    page = Page(driver, path).open()
+    page = Page(quiet, path).open()
     page.find("#draw").click()
     assert page.view()["picture"] == 1
     canvas = page.find("#picture")
     for start, end in (((0, 0), (2, 0)), ((2, 0), (2, 2))):
-        ActionChains(driver, duration=0).move_to_element_with_offset(
+        ActionChains(quiet, duration=0).move_to_element_with_offset(
             canvas, *place(page, *start)
         ).click_and_hold().move_to_element_with_offset(canvas, *place(page, *end)).release().perform()
     page.ready()
@@ -212,18 +213,18 @@ def test_a_drawing_is_classified(driver, tmp_path):
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
 
 
-def test_two_runs_share_query_and_picture(driver, probed, tmp_path):
+def test_two_runs_share_query_and_picture(quiet, probed, tmp_path):
     page = probed[0].read_text()
     pair = tmp_path / "pair.html"
     pair.write_text(render_pair([page, page]))
-    driver.get(f"file://{pair}")
-    shown = Page(driver, pair)
+    quiet.get(f"file://{pair}")
+    shown = Page(quiet, pair)
     left, right = shown.all("iframe")
 
     def inside(frame, script):
-        driver.switch_to.default_content()
-        driver.switch_to.frame(frame)
-        return driver.execute_script(f"return {script}")
+        quiet.switch_to.default_content()
+        quiet.switch_to.frame(frame)
+        return quiet.execute_script(f"return {script}")
 
     try:
         for frame in (left, right):
@@ -235,14 +236,14 @@ def test_two_runs_share_query_and_picture(driver, probed, tmp_path):
         inside(right, "pointAt({ query: [0, 0] })")
         shown.wait(lambda: inside(left, "viewer.view().query.join()") == "0,0")
     finally:
-        driver.switch_to.default_content()
+        quiet.switch_to.default_content()
 
 
-def test_nothing_serious_for_axe(driver, probed):
+def test_nothing_serious_for_axe(quiet, probed):
     axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed")
     for hash_ in ("#head=1,2", "#overlay=contribution&class=3&off=1.1"):
-        Page(driver, probed[0]).open(hash_)
-        violations = axe.Axe().run(driver)["violations"]
+        Page(quiet, probed[0]).open(hash_)
+        violations = axe.Axe().run(quiet)["violations"]
         serious = [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations if v["impact"] in GRAVE]
         assert serious == [], hash_
 
