@@ -37,6 +37,8 @@ function makePanels() {
     });
     $("bars").append(make("li", {}, button));
   }
+  const longest = Math.max(...network.classes.map((name) => name.length));
+  $("bars").style.setProperty("--name", `${Math.min(longest, 10) + 1}ch`);
   const names = ["input", ...data.layers.map((_, l) => `layer ${l + 1}`)];
   $("lens-rows").append(...names.map((name) => make("tr", {}, make("th", { scope: "row", textContent: `${name}` }))));
 }
