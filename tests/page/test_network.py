@@ -213,6 +213,22 @@ def test_a_drawing_is_classified(quiet, tmp_path):
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
 
 
+@pytest.mark.parametrize(
+    "worker",
+    ["delete window.Worker", "window.Worker = class { postMessage() { setTimeout(() => this.onerror?.(), 5); } }"],
+    ids=["none", "refused later"],
+)
+def test_the_page_computes_without_a_worker(quiet, quadratic, probed, worker):
+    path, pixels, _ = probed
+    script = quiet.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": worker})
+    try:
+        page = Page(quiet, path).open("#picture=1")
+        expected = quadratic.model(quadratic.normalised(pixels[1:2]))[0][0]
+        np.testing.assert_allclose(page.run("viewer.logits()"), expected, atol=1e-4)
+    finally:
+        quiet.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
 def test_two_runs_share_query_and_picture(quiet, probed, tmp_path):
     page = probed[0].read_text()
     pair = tmp_path / "pair.html"

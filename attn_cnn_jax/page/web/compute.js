@@ -4,7 +4,7 @@
 const network = data.network; // null where the page cannot compute
 let ask = null; // sends a message to the worker
 let asked = 0; // number of the newest question
-const answers = new Map(); // what to do with an answer, by the number of its question
+const answers = new Map(); // {resolve, message} of questions without an answer yet, by their number
 
 /** What the network says of a picture; null until the first answer, and where the page cannot compute. `picture` (its
     index), `logits` after each layer, `pixelLogits`, `content`, `attention` (mean over the heads of each layer),
@@ -18,28 +18,37 @@ function startWorker() {
   const { weights: text, test, ...rest } = network;
   const weights = floatsOf(text);
   delete network.weights; // the text is not needed any more
+  const pictures = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
+  const start = { start: { network: rest, weights, grid, test: pictures } };
   const receive = (answer) => {
-    answers.get(answer.id)?.(answer);
+    answers.get(answer.id)?.resolve(answer);
     answers.delete(answer.id);
+  };
+  const computeHere = () => { // where workers are not allowed, which some browsers say at once and some later
+    ask = answerer(receive);
+    ask(start);
+    for (const { message } of [...answers.values()]) ask(message);
   };
   try {
     const source = ["numbers.js", "network.js", "worker.js"].map((name) => $(name).textContent).join("\n");
     const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const worker = new Worker(address);
     worker.onmessage = (event) => receive(event.data);
+    worker.onerror = computeHere;
     ask = (message) => worker.postMessage(message);
-  } catch { // workers are not allowed here
-    ask = answerer(receive);
+    ask(start);
+  } catch {
+    computeHere();
   }
-  ask({ start: { network: rest, weights, grid, test: test && { pixels: bytesOfText(test.pixels), labels: test.labels } } });
 }
 
 /** Sends a question about the network as `state`, a view, has it; resolves with the answer. */
 function question(kind, state, details = {}) {
   const id = ++asked;
+  const message = { [kind]: { ...details, id, layers: layersOf(state), changes: changesOf(state) } };
   return new Promise((resolve) => {
-    answers.set(id, resolve);
-    ask({ [kind]: { ...details, id, layers: layersOf(state), changes: changesOf(state) } });
+    answers.set(id, { resolve, message });
+    ask(message);
   });
 }
 
