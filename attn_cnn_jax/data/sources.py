@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int32, UInt8
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.data.builders import Recipe, Spec, recipe, recipe_of
+from attn_cnn_jax.data.builders import Recipe, Spec, is_own, recipe, recipe_of
 from attn_cnn_jax.data.preparation import cache, store
 from attn_cnn_jax.data.preparation.quiet import quiet
 from attn_cnn_jax.data.preparation.store import read_origin
@@ -83,12 +83,10 @@ def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
 
 
 def log_origin(known: Recipe, data_dir: str | Path | None, dataset: Dataset) -> None:
-    """Says in the log how a data set was prepared, and in what it is known to differ from the official one."""
+    """Says in the log in what a data set is known to differ from the official one."""
     folder = store.folder(known, data_dir)
     if remark := describe_origin(folder, dataset):
         log.warning("%s in %s: %s.", known.name, folder, remark)
-    for line in known.describe(folder):
-        log.info("%s", line)
 
 
 def load_configured(dataset: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> Dataset:
@@ -100,6 +98,12 @@ def load_configured(dataset: ConfigDict, data_dir: str | Path | None = None, *, 
       download: False never uses the network.
     """
     return load(recipe_of(dataset), data_dir or dataset.data_dir or None, download=download)
+
+
+def describe(dataset: ConfigDict) -> tuple[str, ...]:
+    """Returns lines on how the user's own pictures of `config.dataset` were prepared; none for other data sets."""
+    known = recipe_of(dataset)
+    return known.describe(store.folder(known, dataset.data_dir or None)) if is_own(known.name) else ()
 
 
 def read_cached(known: Recipe, data_dir: str | Path | None) -> Dataset | None:

@@ -79,6 +79,8 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     folder_of(workdir)
     dataset = sources.load_configured(config.dataset)
     config = complete(config, dataset.spec)
+    for line in sources.describe(config.dataset):
+        say(line)
     check_memory(config)
     check_counts(config, len(dataset.train.labels))
     with held(workdir, config) as claim:

@@ -70,7 +70,8 @@ def test_predictions_name_the_classes(tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]["class_names"] == ["cat", "dog", "emu"]
     shutil.rmtree(tmp_path / "data")
     random_picture(5, (30, 20)).save(tmp_path / "mine.png")
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    assert f"folder {own}: 144 train, 144 test pictures of 3 classes, 10x8x3, mean 0." in said
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "mine.png"), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert {each["name"] for each in found["classes"]} == {"cat", "dog", "emu"}
