@@ -102,7 +102,9 @@ def fit(samples: list[tuple[str, int, int, float]]) -> dict[str, float]:
 
 def multiply_adds(implementation: str, size: int) -> float:
     """Of an average over keys, for one query pixel and channel."""
-    return implementations.cost(implementation, size, size) / implementations.TIME_PER_MULTIPLY_ADD[implementation]
+    return (
+        implementations.cost(implementation, size, size) / implementations.TIME_PER_MULTIPLY_ADD["cpu"][implementation]
+    )
 
 
 if __name__ == "__main__":

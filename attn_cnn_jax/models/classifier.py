@@ -14,7 +14,7 @@ from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.layers import ACTIVATIONS, Linear, at_least_float32, dropout, linear
+from attn_cnn_jax.models.layers import ACTIVATIONS, Linear, at_least_float32, dropout, layer_norm, linear
 from attn_cnn_jax.models.resnet import WIDTH, ResNetStem
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
@@ -34,7 +34,12 @@ class Block(nnx.Module):
 
     Another activation than GELU takes its place by name.
     For inference `dense` may be None: see merging.py.
+
+    Attributes:
+      rematerialised: whether gradients compute dropout and layer norm again.
     """
+
+    rematerialised = True
 
     def __init__(
         self,
@@ -74,6 +79,9 @@ class Block(nnx.Module):
         # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
         # no time on CPUs.
         def add_and_norm(norm, key, x, change):
+            if not self.rematerialised:
+                added = x + dropout(key, change, self.dropout_rate)
+                return layer_norm(added, norm.scale[...], norm.bias[...], LAYER_NORM_EPSILON)
             return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
 
         activation = jax.checkpoint(ACTIVATIONS[self.activation])
@@ -87,7 +95,13 @@ class Block(nnx.Module):
 
 
 class AttentionClassifier(nnx.Module):
-    """The network of the paper's experiments; its defaults are the paper's `quadratic` run."""
+    """The network of the paper's experiments; its defaults are the paper's `quadratic` run.
+
+    Attributes:
+      pixels_first: whether activations are `(H, W, b, d)` between the layers; see models/platform.py.
+    """
+
+    pixels_first = False
 
     def __init__(
         self,
@@ -217,15 +231,20 @@ class AttentionClassifier(nnx.Module):
         pixels = jnp.asarray(images)
         if hasattr(self, "stem"):
             pixels = self.stem(pixels, key is not None, counts)
-        x = self.embedding(space_to_depth(pixels, self.downsample))
-        intermediates: Intermediates = {"embedding": x, "layers": []}
+        x = space_to_depth(pixels, self.downsample)
+        x = self.embedding(jnp.moveaxis(x, 0, 2) if self.pixels_first else x)
+        intermediates: Intermediates = {"embedding": self.pictures_first(x), "layers": []}
         for n, block in enumerate(self.blocks):
-            layer = {"input": x, **attention_of(block.attention, x)}
+            layer = {"input": self.pictures_first(x), **attention_of(block.attention, self.pictures_first(x))}
             x = block(x, None if key is None else jax.random.fold_in(key, n))
-            intermediates["layers"].append(layer | {"output": x})
-        logits = self.classifier(x.mean(axis=(1, 2)))
-        intermediates["pixel_logits"] = self.classifier(x)
+            intermediates["layers"].append(layer | {"output": self.pictures_first(x)})
+        logits = self.classifier(x.mean(axis=(0, 1) if self.pixels_first else (1, 2)))
+        intermediates["pixel_logits"] = self.pictures_first(self.classifier(x))
         return logits.astype(at_least_float32(logits.dtype)), intermediates
+
+    def pictures_first(self, x: Float[Array, "..."]) -> Activations:
+        """Activations of this network as `(b, H, W, d)`: as they are, or from `(H, W, b, d)` where `pixels_first`."""
+        return jnp.moveaxis(x, 2, 0) if self.pixels_first else x
 
     def attention(self, image_shape: Sequence[int]) -> list[Float[Array, "h i j k l"]]:
         """Returns attention of a position-only network at a picture size, one array per layer."""

@@ -15,11 +15,12 @@ from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.fingerprint import Fingerprint, fingerprint
 from attn_cnn_jax.data.sources import Dataset, split_validation
 from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.evaluate import Evaluate, create_evaluate
-from attn_cnn_jax.training.mesh import Pictures, place
+from attn_cnn_jax.training.mesh import Pictures, place, platform_of
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.start import Beginning, fixed_entries
 from attn_cnn_jax.training.step import create_train_steps, initial_state
@@ -107,7 +108,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
         train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec),
         evaluate=create_evaluate(config, mesh, skeleton, spec),
         data=fingerprint(dataset, validation),
-        implementations=implementations_in_words(config, model),
+        implementations=implementations_in_words(config, for_platform(model, platform_of(mesh))),
     )
     return plan, place(state, mesh)
 

@@ -10,9 +10,11 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
 from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.models.layers import layer_norm
 from attn_cnn_jax.models.platform import for_platform
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training import evaluate, step
-from attn_cnn_jax.training.mesh import Pictures, data_mesh
+from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer
 
 SMALL = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "num_heads": 2, "attention_dropout": 0.0}
@@ -52,11 +54,90 @@ def test_programs_are_those_of_the_meshs_platform(kind, monkeypatch):
     assert chunk not in by_platform["tpu"]
 
 
-def test_every_platform_computes_the_same_attention():
-    config = attention_config(implementation="factorised", image_shape=(32, 40, 3), downsample=1, **SMALL).model
-    network = create_model(config, rngs=nnx.Rngs(0))
-    images = jnp.asarray(np.random.default_rng(0).normal(size=(4, 32, 40, 3)), jnp.float32)
-    run = jax.jit(lambda platform: for_platform(network, platform)(images)[0], static_argnums=0)
-    for platform in ("gpu", "tpu"):
-        chex.assert_trees_all_close(run(platform), run("cpu"), rtol=1e-4, atol=1e-5)
-    assert network.blocks[0].attention.platform is None
+NETWORKS = {
+    "dense": {"implementation": "dense"},
+    "value maps": {"implementation": "dense", "head_size": 3},
+    "generalised": {"encoding": "quadratic_generalized", "implementation": "dense"},
+    "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
+    "blocked": {"encoding": "learned", "implementation": "blocked"},
+    "content": {"encoding": "learned", "content": True, "implementation": "dense"},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gpus_compute_the_same_network_and_gradients(name):
+    """With the same masks of dropped probabilities; float64, on a grid that is not square."""
+    with jax.enable_x64(True):
+        options = SMALL | {"attention_dropout": 0.4, "dropout": 0.0, "dtype": "float64"}
+        config = attention_config(**options | NETWORKS[name], image_shape=(8, 12, 3)).model
+        network = create_model(config, rngs=nnx.Rngs(0))
+        skeleton, parameters, statistics = split(network)
+        images = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 12, 3)))
+
+        def loss(parameters, images, platform):
+            model = for_platform(join(skeleton, parameters, statistics), platform)
+            logits, intermediates = model(images, key=jax.random.key(3))
+            return jnp.square(logits).sum(), intermediates
+
+        run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), static_argnums=2)
+        expected = run(parameters, images, "cpu")
+        chex.assert_trees_all_close(run(parameters, images, "gpu"), expected, rtol=1e-9, atol=1e-10)
+        assert network.blocks[0].attention.platform is None  # left as it was
+        assert for_platform(network, "gpu").pixels_first == (name != "content")
+
+
+def test_norm_that_keeps_what_its_gradients_read_is_flaxs():
+    """Value and gradients, with a scale that is zero somewhere."""
+    with jax.enable_x64(True):
+        x, weights = jax.random.normal(jax.random.key(0), (2, 5, 3, 7), jnp.float64)
+        scale, bias = jnp.arange(7.0), jnp.ones(7)
+        flax = nnx.LayerNorm(7, epsilon=0.01, use_fast_variance=False, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+
+        def of_flax(x, scale, bias):
+            flax.scale[...], flax.bias[...] = scale, bias
+            return (weights * flax(x)).sum()
+
+        def ours(x, scale, bias):
+            return (weights * layer_norm(x, scale, bias, 0.01)).sum()
+
+        expected, actual = (jax.value_and_grad(f, argnums=(0, 1, 2))(x, scale, bias) for f in (of_flax, ours))
+        chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
+
+
+def test_pixels_before_pictures_give_the_same_run_on_several_devices(monkeypatch):
+    """Nothing but sums over pictures depends on how a batch is split: the losses of 1 and of 4 devices are equal."""
+    for module in (step, evaluate):
+        monkeypatch.setattr(module, "platform_of", lambda mesh: "gpu")
+    config = attention_config(image_shape=(8, 8, 1), downsample=1, **SMALL | {"attention_dropout": 0.1})
+    config.dataset.name = "digits"
+    config.train.batch_size = 8
+    config = complete(config)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (16, 8, 8, 1), dtype=np.uint8)
+    pictures = Pictures(images, generator.integers(0, 10, 16).astype(np.int32))
+    losses = []
+    for count in (1, 4):
+        mesh = data_mesh(jax.devices()[:count])
+        optimizer = create_optimizer(config.optimizer, lambda step: 0.1)
+        skeleton, state = step.initial_state(create_model(config.model, rngs=nnx.Rngs(0)), optimizer)
+        train_steps = step.create_train_steps(config, mesh, skeleton, optimizer, SPECS["digits"])
+        arguments = place((state, pictures, np.int32(2)), mesh)
+        losses.append(train_steps(*arguments)[1]["loss"][:2])
+        assert " all-gather(" not in train_steps.lower(*place((state, pictures, np.int32(2)), mesh)).compile().as_text()
+    chex.assert_trees_all_close(*losses, rtol=1e-5)
+
+
+def test_auto_takes_dense_attention_for_small_pictures_on_gpus():
+    """At 16x16 pixels products are too small for the factorised form on a GPU; at 64x64 it is the cheapest anywhere."""
+    taken = {}
+    for side in (32, 128):
+        network = create_model(attention_config(**SMALL, image_shape=(side, side, 3)).model, rngs=nnx.Rngs(0))
+        for platform in ("cpu", "gpu"):
+            names = for_platform(network, platform).implementations(100, (side, side, 3), training=True)
+            taken[side, platform] = names[0]
+    assert taken == {
+        (32, "cpu"): "factorised",
+        (32, "gpu"): "dense",
+        (128, "cpu"): "factorised",
+        (128, "gpu"): "factorised",
+    }

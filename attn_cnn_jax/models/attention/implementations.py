@@ -17,8 +17,14 @@ DENSE_BYTES = 2**28
 # Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
 # 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
 # memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
-# each other.
-TIME_PER_MULTIPLY_ADD = {"dense": 1.0, "factorised": 5.0, "blocked": 1.2}
+# each other. On GPUs it is not measured but estimated from compiled programs (`attn-cnn compile --for=h100`): there the
+# factorised form reads and writes a total for every head, and is as fast as dense at 38x38 pixels. TPUs, whose matrix
+# units want large products too, take the numbers of GPUs.
+TIME_PER_MULTIPLY_ADD = {
+    "cpu": {"dense": 1.0, "factorised": 5.0, "blocked": 1.2},
+    "gpu": {"dense": 1.0, "factorised": 19.0, "blocked": 1.2},
+    "tpu": {"dense": 1.0, "factorised": 19.0, "blocked": 1.2},
+}
 IMPLEMENTATIONS = ("auto", "dense", "factorised", "blocked")
 
 
@@ -29,6 +35,7 @@ def choose(
     pictures_share: bool,
     shape: tuple[Any, ...],
     num_heads: int,
+    platform: str = "cpu",
 ) -> str:
     """Name of the implementation that runs: the one asked for where it applies, else the cheapest that fits.
 
@@ -38,6 +45,7 @@ def choose(
       pictures_share: whether all pictures have the same attention.
       shape: of the activations, `(b, H, W, d)`; `b` may be symbolic unless it has to be compared.
       num_heads: of the layer.
+      platform: "cpu", "gpu" or "tpu"; another counts as a GPU.
     """
     if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):
         return implementation
@@ -46,13 +54,14 @@ def choose(
     possible = ["blocked"]
     possible += ["dense"] if 4 * probabilities <= DENSE_BYTES else []
     possible += ["factorised"] if factorises else []
-    return min(possible, key=lambda name: cost(name, height, width))
+    return min(possible, key=lambda name: cost(name, height, width, platform))
 
 
-def cost(implementation: str, height: int, width: int) -> float:
+def cost(implementation: str, height: int, width: int, platform: str = "cpu") -> float:
     """Cost of an implementation's average over keys, per query pixel and channel, in multiply-adds of the dense one.
 
     All else, above all the value and output maps, costs the same for all.
     """
     multiply_adds = height + width if implementation == "factorised" else height * width
-    return TIME_PER_MULTIPLY_ADD[implementation] * multiply_adds
+    times = TIME_PER_MULTIPLY_ADD.get(platform, TIME_PER_MULTIPLY_ADD["gpu"])
+    return times[implementation] * multiply_adds

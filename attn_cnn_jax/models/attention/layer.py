@@ -20,6 +20,7 @@ from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
 from attn_cnn_jax.models.attention.factorised import factorised, outer
 from attn_cnn_jax.models.attention.implementations import choose
+from attn_cnn_jax.models.attention.pixels_first import dense_pixels_first
 from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
 
 
@@ -36,12 +37,14 @@ class SelfAttention(nnx.Module):
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
       platform: what the layer is compiled for, see `models.platform.for_platform`; None for JAX's default backend.
+      pixels_first: whether the layer takes and returns `(H, W, b, channels)`, as networks on GPUs do.
       output: linear map from the concatenated head averages, head by head, to the output channels.
     """
 
     # As for an encoding's `head_axis`.
     head_axis = {"gate": 0, "value.kernel": 1, "output.kernel": 0}
     values = ("value.kernel", "output.kernel")
+    pixels_first = False
     not_decayed = ("gate",)  # decay would pull gates half open
 
     def __init__(
@@ -108,7 +111,7 @@ class SelfAttention(nnx.Module):
     def merged_maps(self) -> Float[Array, "h d o"]:
         """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it, in the type of parameters."""
         value, output = self._parameters_of_maps()
-        return output if value is None else jnp.einsum("hdc,hco->hdo", value, output)
+        return output if value is None else jnp.einsum("hdc,hco->hdo", value, output, precision="highest")
 
     def _parameters_of_maps(self) -> Maps:
         output = self.output.kernel[...].reshape(self.num_heads, -1, self.output.out_features)
@@ -137,6 +140,7 @@ class SelfAttention(nnx.Module):
             pictures_share=not self.depends_on_content,
             shape=shape,
             num_heads=self.num_heads,
+            platform=self.target,
         )
 
     def readers(self) -> list[Encoding]:
@@ -215,6 +219,12 @@ class SelfAttention(nnx.Module):
 
         Where attention does not depend on the picture, one mask serves the whole batch.
         """
+        if self.pixels_first:
+            return jnp.moveaxis(self.attend(jnp.moveaxis(x, 2, 0), key), 0, 2) + self.bias
+        return self.attend(x, key) + self.bias
+
+    def attend(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+        """`__call__` without bias, pictures first."""
         x = x.astype(self.output.dtype)
         batch, height, width, _ = x.shape
         implementation = self.implementation_for(x.shape, training=key is not None)
@@ -227,7 +237,7 @@ class SelfAttention(nnx.Module):
                 columns = dropout(column_key, columns, self.dropout_rate)
                 key = None
             if implementation == "factorised":
-                return factorised(rows, columns, x, self.maps(), platform=self.target) + self.bias
+                return factorised(rows, columns, x, self.maps(), platform=self.target)
 
             def of_rows(query_rows):
                 return outer(rows[:, query_rows], columns)
@@ -237,6 +247,11 @@ class SelfAttention(nnx.Module):
 
         if implementation == "dense":
             probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate)
+            if self.target == "gpu" and not self.depends_on_content:
+                # XLA takes transposes that follow one another for none.
+                pixels = jnp.moveaxis(x, 0, 2).reshape(height * width, batch, -1)
+                attended = dense_pixels_first(probabilities, pixels, self.maps())
+                return jnp.moveaxis(attended.reshape(height, width, batch, -1), 2, 0)
             attended = dense(probabilities, x.reshape(batch, height * width, -1), self.maps())
         else:
 
@@ -245,7 +260,7 @@ class SelfAttention(nnx.Module):
                 return dropout(block_key, of_rows(query_rows), self.dropout_rate)
 
             attended = blocked(block, x, self.maps())
-        return attended.reshape(batch, height, width, -1) + self.bias
+        return attended.reshape(batch, height, width, -1)
 
 
 def terms_of(
