@@ -3,13 +3,14 @@
 #
 #     ARCHIVE=cifar-10-binary.tar.gz TIME_LIMIT=3000 bash benchmarks/gpu.sh
 #
-# The same command again goes on with training where the time limit stopped it. TINY=1 goes through all of it in
-# minutes on a processor, on digits, and measures nothing of interest. Relative paths are those of the checkout.
+# The same command again goes on where it was interrupted or where the time limit stopped it; what is trained to the end
+# is not trained again. TINY=1 goes through all of it in minutes on a processor, on digits, and measures nothing of
+# interest. Relative paths are those of the checkout.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-python3}
-STAGES=${STAGES:-install data benchmarks train report}
+STAGES=${STAGES:-install data benchmarks estimates train report}
 OUT=${OUT:-out}                 # JSON files, tables, figures
 RUNS=${RUNS:-$OUT/runs}         # run directories; keep them to go on in a later call
 WHEELS=${WHEELS:-wheels}        # packages that the machine lacks
@@ -17,18 +18,23 @@ ARCHIVE=${ARCHIVE:-}            # of CIFAR-10; not needed where it is prepared i
 DATA_DIR=${DATA_DIR:-$OUT/data}
 TINY=${TINY:-}
 DTYPE=${DTYPE:-bfloat16}        # of training, and of the second half of the benchmarks
-CONFIGS=${CONFIGS:-${TINY:+digits}}
-CONFIGS=${CONFIGS:-quadratic}   # such as "quadratic learned_rel resnet18"
-TIME_LIMIT=${TIME_LIMIT:-3000}  # seconds of training, each configuration
-ARGS=${ARGS:-${TINY:+--config.train.num_epochs=2 --config.train.log_every_steps=20}} # of train.py
+# Table 1 and the figures of the appendix; a run that starts from another one comes after it
+CONFIGS=${CONFIGS:-resnet18 quadratic learned_rel learned_rel_content quadratic_generalized quadratic_generalized_pruned many_heads}
+SEEDS=${SEEDS:-}                # such as "0 1 2": one run per configuration and seed; seed 0 without
+TARGET=${TARGET:-h100}          # whose estimate stands beside what is measured, see docs/compile.md
+TIME_LIMIT=${TIME_LIMIT:-3000}  # seconds of training, each run
+ARGS=${ARGS:-}                  # of train.py
 
 if [ -n "$TINY" ]; then
     small=(--num_layers 1 --batch_size 2 --repeats 1 --set model.hidden_size=8 model.intermediate_size=8)
     compare=(--encodings quadratic --image_sizes 8 "${small[@]}")
     scale=(--sides 2 4 --forward 8 --implementations factorised "${small[@]}")
+    network=(--config.model.num_layers=1 --config.model.hidden_size=8 --config.model.intermediate_size=8)
+    digits=(--config.dataset.name=digits --config.augment.crop_padding=1 --config.train.num_epochs=1)
 else
     compare=(--image_sizes 32 64 --batch_size 100 --steps 10 --compile)
     scale=(--sides 16 32 64 128 --implementations factorised dense blocked --dense_up_to 64 --blocked_up_to 64 --batch_size 8)
+    network=() digits=()
 fi
 
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
@@ -66,31 +72,75 @@ benchmarks() {
     measure scaling scaling "${scale[@]}"
 }
 
-train() {
-    local config status
+# overrides CONFIG: what makes the network and the data of a configuration small where TINY says so.
+overrides() {
+    [ "$1" = resnet18 ] || printf '%s\n' ${network[@]+"${network[@]}"}
+    printf '%s\n' ${digits[@]+"${digits[@]}"} --config.model.dtype="$DTYPE"
+}
+
+estimates() {
+    local config
+    mkdir -p "$OUT/estimates"
     for config in "${configs[@]}"; do
-        status=0
-        # On SIGTERM train.py saves, and the same command goes on from there; `timeout` then ends with 124.
-        timeout -s TERM -k 120 "$TIME_LIMIT" "$PYTHON" train.py --config="configs/$config.py" --workdir="$RUNS/$config" \
-            --config.dataset.data_dir="$DATA_DIR" --config.model.dtype="$DTYPE" \
-            ${arguments[@]+"${arguments[@]}"} || status=$?
-        [ "$status" = 0 ] || [ "$status" = 124 ] || return "$status"
+        mapfile -t changed < <(overrides "$config")
+        "$PYTHON" -m attn_cnn_jax compile --config="$config" --for="$TARGET" "${changed[@]}" \
+            ${arguments[@]+"${arguments[@]}"} --json >"$OUT/estimates/$config.json" ||
+            rm "$OUT/estimates/$config.json" # without the compiler the table lacks the column
+    done
+}
+
+# workdir CONFIG SEED: a run directory, below one of its configuration where there are several seeds.
+workdir() {
+    echo "$RUNS/$1${SEEDS:+/seed_$2}"
+}
+
+train() {
+    local config seed status run base
+    for seed in ${SEEDS:-0}; do
+        for config in "${configs[@]}"; do
+            run=$(workdir "$config" "$seed") status=0
+            mapfile -t changed < <(overrides "$config")
+            base=${config%_pruned}
+            if [ "$base" != "$config" ]; then
+                if [ ! -e "$(workdir "$base" "$seed")/finished" ]; then
+                    echo "$config starts from $base, which is not trained to the end yet: left out" >&2
+                    continue
+                fi
+                changed+=(--config.start.run="$(workdir "$base" "$seed")")
+            fi
+            # On SIGTERM train.py saves, and the same command goes on from there; `timeout` then ends with 124.
+            timeout -s TERM -k 120 "$TIME_LIMIT" "$PYTHON" train.py --config="configs/$config.py" --workdir="$run" \
+                --config.dataset.data_dir="$DATA_DIR" --config.seed="$seed" "${changed[@]}" \
+                ${arguments[@]+"${arguments[@]}"} || status=$?
+            [ "$status" = 0 ] || [ "$status" = 124 ] || return "$status"
+            [ "$status" = 124 ] || { mkdir -p "$run" && touch "$run/finished"; }
+        done
     done
 }
 
 report() {
-    local config runs=()
+    local config seed run runs=()
+    mkdir -p "$OUT/pages"
     for config in "${configs[@]}"; do
-        "$PYTHON" -m attn_cnn_jax figures "$RUNS/$config" --out "$OUT/figures/$config"
-        runs+=("$RUNS/$config")
+        for seed in ${SEEDS:-0}; do
+            run=$(workdir "$config" "$seed")
+            [ -e "$run/metrics.jsonl" ] || continue # its turn has not come
+            runs+=("$run")
+            "$PYTHON" -m attn_cnn_jax figures "$run" --out "$OUT/figures/$config${SEEDS:+/seed_$seed}"
+            [ "$config" = resnet18 ] ||
+                "$PYTHON" -m attn_cnn_jax page "$run" --out "$OUT/pages/$config${SEEDS:+_seed_$seed}.html"
+        done
     done
-    "$PYTHON" -m benchmarks.results "${runs[@]}" --out "$OUT/figures" --json "$OUT/results.json" |
-        tee "$OUT/results.txt"
+    [ ${#runs[@]} -gt 0 ] || { echo "report: nothing in $RUNS is trained yet" >&2 && return 1; }
+    # Figure 2 with all runs in it, and Table 1: runs that differ in the seed alone share a line.
+    "$PYTHON" -m attn_cnn_jax compare "${runs[@]}" --out "$OUT/figures" | tee "$OUT/table_1.txt"
+    "$PYTHON" -m benchmarks.results "${runs[@]}" --out "$OUT/figures" --estimates "$OUT/estimates" \
+        --json "$OUT/results.json" | tee "$OUT/results.txt"
 }
 
 for stage in $STAGES; do
     case $stage in
-        install | data | benchmarks | train | report) "$stage" ;;
-        *) echo "STAGES: $stage is none of install, data, benchmarks, train, report" >&2 && exit 2 ;;
+        install | data | benchmarks | estimates | train | report) "$stage" ;;
+        *) echo "STAGES: $stage is none of install, data, benchmarks, estimates, train, report" >&2 && exit 2 ;;
     esac
 done

@@ -1,12 +1,15 @@
 """How far training runs have come: a table, and accuracy and learning rate over epochs as a figure.
 
-    python -m benchmarks.results RUN [RUN ...] [--out DIR] [--json FILE]
+    python -m benchmarks.results RUN [RUN ...] [--out DIR] [--estimates DIR] [--json FILE]
 
 Accuracies are of the test set, the last one and not the best; pictures a second are the median of the records in
-metrics.jsonl. With --out also `learning_rate.png` and `.svg` there. A run of several seeds counts with their mean.
+metrics.jsonl. With --estimates, a folder of files CONFIG.json from `attn-cnn compile --json`, the estimated time of a
+step stands beside the measured one, of runs in a directory CONFIG or CONFIG/seed_N. With --out also `learning_rate.png`
+and `.svg` there. A run of several seeds counts with their mean.
 """
 
 import argparse
+import json
 import statistics
 import sys
 from pathlib import Path
@@ -17,10 +20,11 @@ from matplotlib.ticker import MaxNLocator
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.curves import names
 from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 from benchmarks.measure import table, write_json
 
-COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s")
+COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s", "step (ms)", "estimate (ms)")
 
 
 @says_errors
@@ -28,13 +32,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories that train.py left")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to draw the figure")
+    parser.add_argument("--estimates", type=Path, metavar="DIR", help="of `attn-cnn compile --json`, CONFIG.json each")
     parser.add_argument("--json", metavar="FILE", help="also write the table there")
     options = parser.parse_args(argv)
     records = {
         name: mean_records(read_metrics(run / "metrics.jsonl"))
         for name, run in zip(names(options.runs), options.runs, strict=True)
     }
-    rows = [row(name, of_run) for name, of_run in records.items()]
+    rows = [
+        row(name, of_run) | step_times(run, of_run, options.estimates)
+        for run, (name, of_run) in zip(options.runs, records.items(), strict=True)
+    ]
     print(table(rows, COLUMNS))
     if options.out:
         print(*style.save(draw(records), options.out, "learning_rate"), sep="\n")
@@ -52,6 +60,19 @@ def row(name: str, records: list[dict]) -> dict:
         result["pictures/s"] = statistics.median(record["images_per_second"] for record in train)
     if test:
         result["test accuracy (%)"] = 100 * test[-1]["accuracy"]
+    return result
+
+
+def step_times(run: Path, records: list[dict], estimates: Path | None) -> dict[str, float]:
+    """The measured and the estimated time of a training step in milliseconds, as far as they are known."""
+    result, config = {}, read_config(run)
+    rates = [record["images_per_second"] for record in records if record["split"] == "train"]
+    if rates and config is not None:
+        result["step (ms)"] = 1000 * config.train.batch_size / statistics.median(rates)
+    for name in (run.resolve().name, run.resolve().parent.name):
+        if estimates and (estimates / f"{name}.json").is_file():
+            result["estimate (ms)"] = 1000 * json.loads((estimates / f"{name}.json").read_text())["step"]["seconds"]
+            break
     return result
 
 

@@ -155,7 +155,7 @@ def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Flo
       padding: "zeros", or "edge", which repeats the outermost pixels beyond the border.
     """
     rows, columns = (jnp.asarray(_taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
-    return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns)
+    return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns, precision="highest")
 
 
 def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]:

@@ -1,5 +1,6 @@
-"""benchmarks/gpu.sh, without running a benchmark: its syntax, its commands, its stages in order, its time limit."""
+"""benchmarks/gpu.sh without its benchmarks: syntax, commands, order of stages and runs, time limit; a tiny training."""
 
+import json
 import os
 import re
 import shutil
@@ -16,17 +17,28 @@ SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 # In the place of Python: notes its arguments, ends as if the time limit had come where train.py is called.
 STAND_IN = """#!/bin/sh
 echo "$@" >> {log}
-case $1 in train.py) exit {status};; esac
+case $1 in
+    train.py)
+        for word in "$@"; do case $word in --workdir=*) run=${{word#--workdir=}};; esac; done
+        mkdir -p "$run" && touch "$run/metrics.jsonl"
+        case "$run" in */{stopped}*) exit {status};; esac;;
+esac
 """
+EVERY = (
+    "resnet18 quadratic learned_rel learned_rel_content quadratic_generalized quadratic_generalized_pruned many_heads"
+)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs the script with a Python that only notes its arguments: `run(status of train.py, **variables)`."""
+    """Runs the script with a Python that only notes its arguments.
 
-    def call(status=0, **variables):
+    `run(status, stopped, **variables)`: train.py ends with a status, for runs whose name begins with `stopped`.
+    """
+
+    def call(status=0, stopped="", **variables):
         log, python = tmp_path / "log", tmp_path / "python"
-        python.write_text(STAND_IN.format(log=log, status=status))
+        python.write_text(STAND_IN.format(log=log, status=status, stopped=stopped))
         python.chmod(python.stat().st_mode | stat.S_IXUSR)
         log.write_text("")
         environment = os.environ | {"OUT": str(tmp_path / "out"), "PYTHON": str(python)} | variables
@@ -51,16 +63,61 @@ def test_every_command_parses(run, tiny):
     called = {name for name, *_ in modules}
     prepared = set() if tiny else {"attn_cnn_jax/prepare"}
     names = {"benchmarks.train_step", "benchmarks.inference", "benchmarks.scaling", "benchmarks.results"}
-    assert called == names | prepared | {"attn_cnn_jax/figures"}
+    names |= {f"attn_cnn_jax/{name}" for name in ("compile", "figures", "page", "compare")}
+    assert called == names | prepared
     for name in sorted(called):  # one process a command; of several calls the last
         arguments = next(arguments for module, *arguments in reversed(modules) if module == name)
         command = [sys.executable, "-m", *name.split("/"), *arguments, "--help"]
         finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr
         assert "usage" in finished.stdout
-    (training,) = (line for line in lines if line.startswith("train.py"))
-    assert (ROOT / re.search(r"--config=(\S+)", training)[1]).is_file()
-    assert "--config.model.dtype=bfloat16" in training
+    trainings = [line for line in lines if line.startswith("train.py")]
+    assert [re.search(r"--config=configs/(\w+).py", line)[1] for line in trainings] == EVERY.split()
+    assert all("--config.model.dtype=bfloat16 " in line + " " for line in trainings)
+
+
+def test_a_run_starts_after_and_from_the_one_that_it_prunes(run, tmp_path):
+    pair = "quadratic_generalized quadratic_generalized_pruned"
+    finished, lines = run(STAGES="train", SEEDS="3 4", CONFIGS=pair)
+    assert finished.returncode == 0, finished.stderr
+    runs = [re.search(r"--workdir=\S+/runs/(\S+)", line)[1] for line in lines]
+    assert runs == [f"{name}/seed_{seed}" for seed in (3, 4) for name in pair.split()]
+    assert [re.search(r"--config.seed=(\d)", line)[1] for line in lines] == ["3", "3", "4", "4"]
+    base = f"--config.start.run={tmp_path}/out/runs/quadratic_generalized/seed_"
+    assert [word for line in lines for word in line.split() if "start.run" in word] == [f"{base}3", f"{base}4"]
+
+
+def test_a_run_that_is_not_trained_to_the_end_is_not_pruned(run):
+    pair = "quadratic_generalized quadratic_generalized_pruned"
+    finished, lines = run(124, STAGES="train", CONFIGS=pair)
+    assert finished.returncode == 0, finished.stderr
+    assert "quadratic_generalized_pruned starts from quadratic_generalized, which is not trained" in finished.stderr
+    assert len(lines) == 1
+    finished, lines = run(0, STAGES="train", CONFIGS=pair)  # the same command again
+    assert len(lines) == 2
+
+
+@pytest.mark.slow
+def test_two_tiny_runs_end_in_one_folder_to_publish(tmp_path):
+    """With real training: a run, the one that prunes it, their figures, pages and tables."""
+    pair = ["quadratic_generalized", "quadratic_generalized_pruned"]
+    variables = {"OUT": str(tmp_path), "TINY": "1", "STAGES": "train report", "CONFIGS": " ".join(pair)}
+    environment = os.environ | variables | {"PYTHON": sys.executable, "DTYPE": "float32"}
+    (tmp_path / "estimates").mkdir()
+    (tmp_path / "estimates" / f"{pair[0]}.json").write_text('{"step": {"seconds": 0.002}}')
+    for _ in range(2):  # the second time nothing is trained
+        finished = subprocess.run(["bash", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("is already trained to the end") == 2
+    for name in pair:
+        assert (tmp_path / "pages" / f"{name}.html").stat().st_size > 10_000
+        assert (tmp_path / "figures" / name / "centres.png").exists()
+    assert (tmp_path / "figures" / "curves.png").exists()
+    assert all(name in (tmp_path / "table_1.txt").read_text() for name in pair)
+    first, second = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert first["estimate (ms)"] == 2.0
+    assert first["step (ms)"] == pytest.approx(100_000 / first["pictures/s"])
+    assert "estimate (ms)" not in second
 
 
 def test_a_run_that_the_time_limit_stopped_is_reported(run):
