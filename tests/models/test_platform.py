@@ -91,10 +91,10 @@ def test_norm_that_keeps_what_its_gradients_read_is_flaxs():
     with jax.enable_x64(True):
         x, weights = jax.random.normal(jax.random.key(0), (2, 5, 3, 7), jnp.float64)
         scale, bias = jnp.arange(7.0), jnp.ones(7)
-        flax = nnx.LayerNorm(7, epsilon=0.01, use_fast_variance=False, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
 
         def of_flax(x, scale, bias):
-            flax.scale[...], flax.bias[...] = scale, bias
+            flax = nnx.LayerNorm(7, epsilon=0.01, use_fast_variance=False, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+            flax.scale, flax.bias = nnx.Param(scale), nnx.Param(bias)
             return (weights * flax(x)).sum()
 
         def ours(x, scale, bias):
