@@ -67,7 +67,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gpus_compute_the_same_network_and_gradients(name):
     """With the same masks of dropped probabilities; float64, on a grid that is not square."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as Flax's norm needs in float64
         options = SMALL | {"attention_dropout": 0.4, "dropout": 0.0, "dtype": "float64"}
         config = attention_config(**options | NETWORKS[name], image_shape=(8, 12, 3)).model
         network = create_model(config, rngs=nnx.Rngs(0))
@@ -88,7 +88,7 @@ def test_gpus_compute_the_same_network_and_gradients(name):
 
 def test_norm_that_keeps_what_its_gradients_read_is_flaxs():
     """Value and gradients, with a scale that is zero somewhere."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as Flax's norm needs in float64
         x, weights = jax.random.normal(jax.random.key(0), (2, 5, 3, 7), jnp.float64)
         scale, bias = jnp.arange(7.0), jnp.ones(7)
 
