@@ -1,6 +1,5 @@
-"""benchmarks/gpu.sh without its benchmarks: syntax, commands, order of stages and runs, time limit; a tiny training."""
+"""benchmarks/gpu.sh without its benchmarks: syntax, commands, order of stages and runs, time limit."""
 
-import json
 import os
 import re
 import shutil
@@ -95,30 +94,6 @@ def test_a_run_that_is_not_trained_to_the_end_is_not_pruned(run):
     assert len(lines) == 1
     finished, lines = run(0, STAGES="train", CONFIGS=pair)  # the same command again
     assert len(lines) == 2
-
-
-@pytest.mark.slow
-def test_two_tiny_runs_end_in_one_folder_to_publish(tmp_path):
-    """With real training: a run, the one that prunes it, their figures, pages and tables."""
-    pair = ["quadratic_generalized", "quadratic_generalized_pruned"]
-    variables = {"OUT": str(tmp_path), "TINY": "1", "STAGES": "train report", "CONFIGS": " ".join(pair)}
-    # One device: batches of 100 do not split over the eight of other tests.
-    environment = os.environ | variables | {"PYTHON": sys.executable, "DTYPE": "float32", "XLA_FLAGS": ""}
-    (tmp_path / "estimates").mkdir()
-    (tmp_path / "estimates" / f"{pair[0]}.json").write_text('{"step": {"seconds": 0.002}}')
-    for _ in range(2):  # the second time nothing is trained
-        finished = subprocess.run(["bash", SCRIPT], env=environment, capture_output=True, text=True, check=False)
-        assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.count("is already trained to the end") == 2
-    for name in pair:
-        assert (tmp_path / "pages" / f"{name}.html").stat().st_size > 10_000
-        assert (tmp_path / "figures" / name / "centres.png").exists()
-    assert (tmp_path / "figures" / "curves.png").exists()
-    assert all(name in (tmp_path / "table_1.txt").read_text() for name in pair)
-    first, second = json.loads((tmp_path / "results.json").read_text())["rows"]
-    assert first["estimate (ms)"] == 2.0
-    assert first["step (ms)"] == pytest.approx(100_000 / first["pictures/s"])
-    assert "estimate (ms)" not in second
 
 
 def test_a_run_that_the_time_limit_stopped_is_reported(run):
