@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("attn_cnn_jax", "benchmarks", "configs", "docs", "notebooks", "robustness", "tests", "typings")
+FOLDERS = ("attn_cnn_jax", "benchmarks", "configs", "docs", "notebooks", "results", "robustness", "tests", "typings")
 GENERATED = ("docs/_build/", "docs/api/", "docs/notebooks/")
 FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "conftest.py")
 FILES += ("constraints.txt", "pyproject.toml", "setup.cfg", "train.py")

@@ -120,6 +120,18 @@ def test_value_maps_of_another_kernel_are_refused():
         span.value_maps(np.eye(9), np.zeros((2, 2, 1, 1)))
 
 
+def test_attention_learns_a_convolution_the_same_every_time():
+    kernel = learning.random_kernel(0, channels=2)
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam promotes its step number
+        first, again = (learning.learn_convolution(kernel, 4, seed=1, num_steps=200) for _ in range(2))
+    assert first.final_error == again.final_error < 0.8 * first.error[0]
+    assert first.centre.shape == (learning.RECORDS + 1, 4, 2)
+    np.testing.assert_array_equal(first.centre[-1], first.layer.position.centre[...])
+    expected = Quadratic(4, rngs=nnx.Rngs(1))  # the paper's initial values
+    np.testing.assert_array_equal(first.centre[0], expected.centre[...])
+    assert np.abs(first.centre[-1] - first.centre[0]).max() > 0.01
+
+
 def test_the_teacher_can_be_learned_exactly():
     """The error is zero for the layer that Lemma 1 builds."""
     from attn_cnn_jax.models.variables import split
