@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attn_cnn_jax.analysis import heads
+
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver import ActionChains, Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
@@ -211,6 +213,15 @@ def test_statistics_on_hover(page, attention):
     shown = opened.find("#statistics").text.replace("−", "-")
     assert f"{centre[0]:+.2f}, {centre[1]:+.2f}" in shown
     assert f"{here['entropy']:.2f}" in shown
+    headings = [heading.text for heading in opened.all("#statistics thead th")]
+    assert headings[1:] == ["here", "interior", "all"]
+    mean = opened.run("viewer.statistics(0, 1)")["mean"]
+    whole = heads.layer_statistics(attention("quadratic")[0][None], heads.grid_shifts(1))
+    for name, expected in (("all", whole.centre[1]), ("interior", whole.interior_centre[1])):
+        np.testing.assert_allclose([mean[name]["row"], mean[name]["column"]], expected, atol=1e-5)
+        assert f"{expected[0]:+.2f}, {expected[1]:+.2f}" in shown
+    row, column = opened.run("viewer.data.layers[0].position.centre[1]")
+    assert f"Parameter {row:+.2f}, {column:+.2f}" in shown
 
 
 def test_a_head_lies_over_the_picture(page):

@@ -72,9 +72,7 @@ function makeSettings() {
   $("epoch").max = lastEpoch;
   $("own").hidden = data.contentTerms.length > 0 && !network;
   $("own-not").hidden = !$("own").hidden;
-  const meanHeading = document.querySelector("#statistics .mean");
-  meanHeading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
-  meanHeading.title = "averaged over all query pixels";
+  for (const heading of document.querySelectorAll("#statistics .mean")) heading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
   makePanels();
   for (const name of overlayNames()) $("overlay").append(make("option", { value: name, textContent: OVERLAYS[name] }));
   $("overlay-choice").hidden = overlayNames().length < 2;
@@ -192,11 +190,20 @@ function showReading(head, statistics, map) {
   $("hint").hidden = head !== null;
   $("statistics").hidden = !head;
   if (!head) return;
-  const mean = pixels <= MOST_PIXELS_FOR_MEANS ? meanStatistics(...head) : null;
-  $("statistics").tBodies[0].replaceChildren(...STATISTICS.map(([label, unit, text]) => make("tr", {},
+  const means = pixels <= MOST_PIXELS_FOR_MEANS ? Object.values(meanStatistics(...head)) : [];
+  $("statistics").tBodies[0].replaceChildren(...parameterRow(...head), ...STATISTICS.map(([label, unit, text]) => make("tr", {},
     make("th", { scope: "row", textContent: label, title: unit }),
     make("td", { textContent: text(statistics) }),
-    ...(mean ? [make("td", { className: "mean", textContent: text(mean) })] : []))));
+    ...means.map((mean) => make("td", { className: "mean", textContent: text(mean) })))));
+}
+
+/** The trained centre of a quadratic head, which knows no border; no row for other encodings. */
+function parameterRow(layer, head) {
+  if (!data.layers[layer].position?.centre) return [];
+  const [row, column] = shownLayer(layer).position.centre[head];
+  return [make("tr", {},
+    make("th", { scope: "row", textContent: "Parameter", title: "the trained centre: rows, columns from the query pixel" }),
+    make("td", { textContent: `${signed(row)}, ${signed(column)}` }))];
 }
 
 /** Where a map is highest, in words. */
