@@ -1,8 +1,9 @@
-"""Count parameters and FLOPs of configurations, beside the paper's Table 1.
+"""Print the paper's Table 1: parameters, FLOPs and test accuracy of configurations and runs, beside the paper's.
 
 Without arguments: the four networks of Table 1, then the other files of configs/. A run directory counts as the network
-that it holds; where heads were pruned, a line says how many of which layers. One multiply-add is two FLOPs, and a count
-is per picture. The paper counts linear maps and convolutions; the full count adds attention itself.
+that it holds, and has its last test accuracy; where heads were pruned, a line says how many of which layers. One
+multiply-add is two FLOPs, and a count is per picture. The paper counts linear maps and convolutions; the full count
+adds attention itself.
 """
 
 import argparse
@@ -23,9 +24,10 @@ from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.metrics import last_records
 
 EXAMPLE = "quadratic --config.model.num_heads=4"
-HEADER = ("config", "parameters", "paper", "FLOPs: linear maps", "paper", "FLOPs: full count")
+HEADER = ("config", "test accuracy", "paper", "parameters", "paper", "FLOPs: linear maps", "paper", "FLOPs: full count")
 
 
 class Published(NamedTuple):
@@ -34,13 +36,14 @@ class Published(NamedTuple):
     config: ConfigDict
     parameters: str
     flops: str
+    accuracy: str
 
 
 TABLE_1 = {
-    "resnet18": Published(resnet_config(depth=18), "11.2M", "1.1B"),
-    "quadratic": Published(attention_config(), "12.1M", "6.2B"),
-    "learned_rel": Published(attention_config(encoding="learned"), "12.3M", "6.2B"),
-    "learned_rel_content": Published(attention_config(encoding="learned", content=True), "29.5M", "15B"),
+    "resnet18": Published(resnet_config(depth=18), "11.2M", "1.1B", "93.8%"),
+    "quadratic": Published(attention_config(), "12.1M", "6.2B", "93.8%"),
+    "learned_rel": Published(attention_config(encoding="learned"), "12.3M", "6.2B", "91.8%"),
+    "learned_rel_content": Published(attention_config(encoding="learned", content=True), "29.5M", "15B", "87.1%"),
 }
 
 
@@ -96,9 +99,17 @@ def row(name: str, config: ConfigDict) -> tuple[str, ...]:
     flops = count_flops(model)
     return (
         name,
+        accuracy_of(Path(name)),
+        published.accuracy if published else "",
         f"{count_parameters(model):,}",
         published.parameters if published else "",
         short(flops.linear),
         published.flops if published else "",
         short(flops.full),
     )
+
+
+def accuracy_of(workdir: Path) -> str:
+    """Returns the last test accuracy of a run, the mean of its seeds; "" where there is none, as for configurations."""
+    test = last_records(workdir).get("test") if workdir.is_dir() else None
+    return f"{test['accuracy']:.2%}" if test else ""

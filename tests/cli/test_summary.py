@@ -27,7 +27,7 @@ def test_command_without_arguments_prints_table_1_then_the_other_configs(capsys)
     assert main(["summary"]) == 0
     rows = table(capsys)
     assert list(rows)[:4] == list(TABLE_1)
-    assert rows["learned_rel_content"] == ["29,601,882", "29.5M", "15.0B", "15B", "20.7B"]
+    assert rows["learned_rel_content"] == ["87.1%", "29,601,882", "29.5M", "15.0B", "15B", "20.7B"]
     assert rows["many_heads"] == ["18,806,970", "9.62B", "14.6B"]
     assert set(rows) == set(known_configs())
 
@@ -36,8 +36,15 @@ def test_command_takes_any_config_file_and_knows_the_papers_networks_by_what_the
     same, other = config_file(tmp_path / "mine.py"), config_file(tmp_path / "quadratic.py", "num_heads=4")
     assert main(["summary", same, other]) == 0
     rows = table(capsys)
-    assert rows[same] == ["12,086,844", "12.1M", "6.18B", "6.2B", "9.01B"]
+    assert rows[same] == ["93.8%", "12,086,844", "12.1M", "6.18B", "6.2B", "9.01B"]
     assert len(rows[other]) == 3
+
+
+def test_a_run_has_its_test_accuracy_beside_the_papers(capsys, quadratic_run):
+    assert main(["summary", str(quadratic_run), "quadratic"]) == 0
+    rows = table(capsys)
+    assert rows[str(quadratic_run)][0] == "60.00%"  # the last test record; not a network of Table 1
+    assert rows["quadratic"][0] == "93.8%"
 
 
 def test_command_counts_the_classes_of_the_data_set(capsys, tmp_path):
