@@ -252,7 +252,7 @@ def load_run(workdir: str | Path, step: int | str = "latest", seed: int | None =
 
 def load_saved(workdir: Path, saved: ConfigDict, step: int | str, seed: int | None) -> Run:
     """Returns a run as `load_run` does, from its directory, and its configuration as it was saved there."""
-    seeds = seeds_of(saved)
+    seeds, asked = seeds_of(saved), seed
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
         allowed = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
@@ -260,7 +260,7 @@ def load_saved(workdir: Path, saved: ConfigDict, step: int | str, seed: int | No
     with open_checkpoints(workdir, read_only=True) as checkpoints:
         number = find_step(checkpoints, workdir, step, seeds.index(seed))
         inside = ConfigDict(read_plain(checkpoints, number, "config"))
-        if seeds_of(inside) != seeds:
+        if asked is not None and seeds_of(inside) != seeds:
             raise UserError(
                 f"{workdir / 'config.json'} has seed {seeds[0]}, the checkpoint of step {number} has "
                 f"{seeds_of(inside)[0]}, with which it was trained\nrestore config.json as training wrote it"
