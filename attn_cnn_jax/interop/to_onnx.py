@@ -49,8 +49,8 @@ def is_no_remark(record: logging.LogRecord) -> bool:
 def import_onnx() -> tuple[Any, Any]:
     """Returns the modules `jax2onnx` and `onnxruntime`; UserError where they are not installed."""
     try:
-        import jax2onnx
-        import onnxruntime
+        import jax2onnx  # pyright: ignore[reportMissingImports]
+        import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
             f'--format=onnx needs a package that is not installed ({error.name}): pip install "attn-cnn-jax[onnx]"'

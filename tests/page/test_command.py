@@ -13,6 +13,7 @@ from PIL import Image
 from attn_cnn_jax.cli import page as command
 from attn_cnn_jax.cli.main import main as attn_cnn
 from attn_cnn_jax.data import sources as data
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
 
@@ -22,7 +23,7 @@ def viewer(monkeypatch, runs, tmp_path):
     """Runs the command on one of the untrained networks; reading a run back is tested elsewhere."""
     random = np.random.default_rng(1)
     test = data.Split(random.integers(0, 256, (9, 32, 32, 3), np.uint8), np.array([0, 0, 1, 2, 2, 2, 0, 1, 3]))
-    dataset = data.Dataset(test, test, tuple("abcdefghij"), data.SPECS["cifar10"])
+    dataset = data.Dataset(test, test, tuple("abcdefghij"), SPECS["cifar10"])
     monkeypatch.setattr(sources, "load_dataset", lambda config, data_dir: dataset)
 
     def main(name, *arguments):
