@@ -17,7 +17,7 @@ EXTRAS ?= test
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint quick robustness docs clean
+.PHONY: train test lint quick robustness docs notebooks pictures clean
 
 train: $(VENV)/$(TRAINED_WITH)
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
@@ -59,10 +59,20 @@ robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m robustness.fuzz
 	$(BIN)/python -m robustness.faults
 
-# The site, in docs/_build/html/index.html. The first build trains the run that a notebook opens and executes all notebooks.
+# The site, in docs/_build/html/index.html; notebooks with the outputs that are kept in them.
 docs:
 	@$(MAKE) --no-print-directory EXTRAS=docs $(VENV)/installed-docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+# Runs both notebooks and keeps their outputs in them; draws the pictures of README.md and docs/. Both open runs/digits,
+# which `make train` leaves.
+notebooks pictures: $(VENV)/installed-$(EXTRAS)
+
+notebooks:
+	$(BIN)/python notebooks/run.py
+
+pictures:
+	PYTHONPATH=. $(BIN)/python docs/pictures.py
 
 # A stamp is newer than what it was made from: nothing is installed again until that changes.
 $(VENV)/installed: setup.cfg constraints.txt | $(BIN)/python

@@ -11,7 +11,6 @@ from pathlib import Path
 import jax.numpy as jnp
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import style
@@ -58,7 +57,7 @@ def measure_run(
 
 
 def draw(original: float, results: list[Result]) -> Figure:
-    """Four panels over the kernel size K: accuracy of all and of the first n layers, output error, mass inside."""
+    """Returns four panels over K: accuracy with all and with the first n layers replaced, error, mass inside."""
     kernel_sizes = [r.kernel_size for r in results]
     num_layers = len(results[0].error)
     shades = matplotlib.colormaps["viridis"]
@@ -86,7 +85,7 @@ def draw(original: float, results: list[Result]) -> Figure:
         inside.set(title="attention inside the kernel, mean over heads", ylabel="attention (%)")
         for axes in (whole, first, error, inside):
             axes.set_xlabel("kernel size K (pixels)")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_xticks(kernel_sizes)  # the sizes measured, odd by default
             axes.set_ylim(bottom=0)
             axes.grid(color="0.9", linewidth=0.4)
             axes.set_axisbelow(True)

@@ -25,6 +25,9 @@ from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.encoding import UNIFORM
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.theorem import span
+
+SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
 
 
 class Statistics(NamedTuple):
@@ -37,6 +40,7 @@ class Statistics(NamedTuple):
     distance: np.ndarray  # (h,) pixels: mean |key - query|
     mass_at_centre: np.ndarray  # (h,) share of the attention in the pixel nearest to its centre
     shift_mass: np.ndarray  # (h, n) share of the attention on each shift of a grid
+    span_residual: float  # of the layer: distance of these shifts from the span of its maps, interior queries
 
 
 def layer_statistics(
@@ -71,7 +75,9 @@ def layer_statistics(
         counts += inside
     shift_mass = np.divide(masses, counts, out=np.zeros_like(masses), where=counts > 0)
     centre, *others = (total / len(queries) for total in sums)
-    return Statistics._make([centre, interior_centre / len(inner), *others, shift_mass])
+    some = inner[:: -(-len(inner) // SPAN_QUERIES)]
+    residual = np.mean([span.residuals(attention, shifts, some).mean() for attention in probabilities])
+    return Statistics._make([centre, interior_centre / len(inner), *others, shift_mass, float(residual)])
 
 
 def interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:

@@ -1,8 +1,9 @@
-"""The pictures that a content model is looked at with, and its attention to them, batch by batch."""
+"""Test pictures that a content model is looked at with, and its attention to them, batch by batch."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -16,22 +17,54 @@ from attn_cnn_jax.runs.load import Run
 
 log = logging.getLogger(__name__)
 
-BYTES_A_BATCH = 2**28  # of attention, all layers together
+BYTES_PER_BATCH = 2**28  # of attention, all layers together
+
+
+class Chosen(NamedTuple):
+    """Some pictures of a test split.
+
+    Attributes:
+      images: `(n, H, W, C)` uint8.
+      labels: `(n,)`.
+      class_names: `class_names[label]` is the name of a label.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+
+
+def pictures_at(run: Run, indices: Sequence[int], data_dir: str | Path | None = None) -> Chosen:
+    """Returns pictures of the test split of a run's data set.
+
+    Args:
+      run: the run.
+      indices: which, from 0.
+      data_dir: where the data set lies, if not where the run had it.
+
+    Raises:
+      UserError: if the data set is not there, or has no such picture.
+    """
+    dataset = load_dataset(run, data_dir)
+    total = len(dataset.test.labels)
+    if max(indices) >= total or min(indices) < 0:
+        raise UserError(f"picture {max(indices)}: the test split of {dataset.spec.name} has 0 to {total - 1}")
+    chosen = list(indices)
+    return Chosen(dataset.test.images[chosen], dataset.test.labels[chosen], dataset.class_names)
 
 
 def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> sources.Split:
-    """The first pictures of the test split of a run's data set; warns in the log if the run was trained on other data.
+    """Returns the first pictures of the test split of a run's data set.
 
     Args:
+      run: the run.
       count: how many.
       data_dir: where the data set lies, if not where the run had it.
 
     Raises:
       UserError: if the data set is not there, or has fewer test pictures.
     """
-    dataset = dataset_of(run.config, data_dir)
-    if different := differences(run.data or {}, fingerprint(dataset)):
-        log.warning("%s is not the data that the run was trained on: %s", run.config.dataset.name, different)
+    dataset = load_dataset(run, data_dir)
     total = len(dataset.test.labels)
     if not 1 <= count <= total:
         raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")
@@ -50,27 +83,35 @@ def dataset_of(config: ConfigDict, data_dir: str | Path | None = None, *, downlo
     return sources.load_configured(config.dataset, data_dir, download=download)
 
 
+def load_dataset(run: Run, data_dir: str | Path | None = None) -> sources.Dataset:
+    """Returns the data set of a run, see `dataset_of`; warns in the log if the run was trained on other data."""
+    dataset = dataset_of(run.config, data_dir)
+    if different := differences(run.data or {}, fingerprint(dataset)):
+        log.warning("%s is not the data that the run was trained on: %s", run.config.dataset.name, different)
+    return dataset
+
+
 def attention_batches(
     run: Run, num_images: int, data_dir: str | Path | None = None
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Attention of all layers, for a number of pictures at a time where it depends on them.
+    """Yields the attention of all layers, for a number of pictures at a time where it depends on them.
 
     Yields:
-      How many pictures, and one array a layer, `(b, h, i, j, k, l)`. A position-only network counts as one
+      How many pictures, and one array per layer, `(b, h, i, j, k, l)`. A position-only network counts as one
       picture and needs no data.
     """
     if run.config.model.name != "attention" or not run.model.depends_on_content:
         yield 1, [layer[None] for layer in run.attention()]
         return
     images = first_pictures(run, num_images, data_dir).images
-    batch_size = max(1, BYTES_A_BATCH // attention_bytes(run))
+    batch_size = max(1, BYTES_PER_BATCH // attention_bytes(run))
     for start in range(0, num_images, batch_size):
         batch = images[start : start + batch_size]
         yield len(batch), run.attention(batch)
 
 
 def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None) -> list[np.ndarray]:
-    """Attention averaged over the first test pictures: one `(h, i, j, k, l)` a layer, as `attention_batches`."""
+    """Returns attention averaged over the first test pictures: one `(h, i, j, k, l)` per layer."""
     sums, total = None, 0
     for count, layers in attention_batches(run, num_images, data_dir):
         means = [layer.sum(axis=0, dtype=np.float64) for layer in layers]
@@ -80,7 +121,7 @@ def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None
 
 
 def grid(run: Run) -> tuple[int, int]:
-    """Rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
+    """Returns rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
     if run.config.model.name != "attention":
         raise UserError(f"a {run.config.model.name} has no attention to show")
     height, width, _ = run.config.model.image_shape
@@ -88,12 +129,21 @@ def grid(run: Run) -> tuple[int, int]:
 
 
 def centre(run: Run) -> tuple[int, int]:
-    """The query pixel in the middle, the least touched by the border."""
+    """Returns the query pixel in the middle, the least touched by the border."""
     height, width = grid(run)
     return height // 2, width // 2
 
 
+def default_queries(run: Run) -> list[tuple[int, int]]:
+    """Returns the query pixels of figures: the middle, as in Fig. 4 to 6; for content also one a quarter in (Fig. 7).
+
+    The paper does not say which pixel figure 7 shows.
+    """
+    height, width = grid(run)
+    return [centre(run)] + ([(height // 4, width // 4)] if run.model.depends_on_content else [])
+
+
 def attention_bytes(run: Run) -> int:
-    """Size of all layers' attention to one picture in float32."""
+    """Returns the size of all layers' attention to one picture in float32, in bytes."""
     pixels = int(np.prod(grid(run)))
     return 4 * sum(heads_by_layer(run.config.model)) * pixels**2

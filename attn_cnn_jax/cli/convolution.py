@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Positive integers with commas between them, in increasing order."""
+    """Returns positive integers with commas between them, in increasing order."""
     return tuple(sorted({at_least_one(part) for part in text.split(",")}))
 
 
@@ -83,7 +83,7 @@ def to_text(run: Run, original: float, results: list[Result], num_images: int) -
 
 
 def to_table(headers: Sequence[str], rows: dict[tuple, list[str]]) -> str:
-    """Rows by what stands in their first columns; numbers to the right."""
+    """Returns a table of rows by what stands in their first columns; numbers to the right."""
     align = ["left" if name == "substitute" else "right" for name in headers]
     cells = [[*first, *values] for first, values in rows.items()]
     return tabulate(cells, headers, tablefmt="plain", disable_numparse=True, colalign=align)

@@ -1,13 +1,16 @@
 """Draw the paper's figures of a run as PNG and SVG files.
 
+- scheme: how one layer computes a pixel, drawn from that layer (Fig. 1)
 - curves: accuracy and loss over epochs, of all runs given (Fig. 2)
 - training: centres of one layer's heads over training, panels and an animated GIF (Fig. 3)
 - centres: centres of all heads, contours that hold 50% and 90% of the attention (Fig. 4, 12 to 14)
 - maps: attention of one query pixel, layers by heads; the mean over test pictures for content models (Fig. 5 to 7)
 - pictures: single test pictures and the attention to them, of content models (Fig. 8 to 10)
+- span: Lemma 3 for one layer: how far a kernel's shifts are from the span of its heads' maps (Fig. 11)
 
-All but curves are of the first run. Without --figures, those that apply. Layers and heads count from 1; pixels
-count from 0 and are those that attention works on, after the down-sampling.
+All but curves are of the first run. Without --figures, those that apply: figures 6 to 10 of a learned_rel_content run
+among them. Layers and heads count from 1; pixels count from 0 and are those that attention works on, after the
+down-sampling.
 """
 
 import argparse
@@ -15,16 +18,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import centres, curves, maps, style
-from attn_cnn_jax.analysis.heads import check_query
-from attn_cnn_jax.cli.arguments import add_step, as_path, at_least_one, beside, pixel, run_directory
+from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
+from attn_cnn_jax.analysis.heads import check_query, grid_shifts
+from attn_cnn_jax.cli.arguments import add_step, as_path, at_least_one, beside, pixel, run_directory, seeds
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import Run, load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 
-NAMES = ("curves", "training", "centres", "maps", "pictures")
+NAMES = ("scheme", "curves", "training", "centres", "maps", "pictures", "span")
+OF_ONE_LAYER = ("scheme", "training", "span")
 Save = Callable[[], list[Path]]  # writes a figure that is drawn; returns its files
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
@@ -37,12 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
     add_step(parser)
-    parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="of the maps; the central pixel by default")
-    parser.add_argument("--order", choices=maps.ORDERS, default=maps.ORDERS[0], help="of the heads in maps")
+    parser.add_argument(
+        "--query",
+        type=pixel,
+        metavar="ROW,COLUMN",
+        action="append",
+        help="of maps and pictures, may be given several times; by default the central pixel, for content models also "
+        "one a quarter of the way in",
+    )
+    parser.add_argument("--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="of the heads in maps")
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average over (100)")
-    parser.add_argument("--pictures", type=at_least_one, default=3, help="single test pictures to show (3)")
-    parser.add_argument("--layer", type=at_least_one, help=f"layer of the training figure; {PAPERS_LAYER} or the last")
-    parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs of its panels; by default eight")
+    parser.add_argument(
+        "--pictures", type=seeds, default=[0, 1, 2], metavar="N,...", help="test pictures to show, by index (0-2)"
+    )
+    parser.add_argument("--layer", type=at_least_one, help=f"of {', '.join(OF_ONE_LAYER)}; {PAPERS_LAYER} or the last")
+    parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs of training's panels; eight by default")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
 
 
@@ -53,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def figure_names(text: str) -> tuple[str, ...]:
+    """Returns the names of figures with commas between them."""
     chosen = tuple(text.split(","))
     if not set(chosen) <= set(NAMES):
         raise argparse.ArgumentTypeError(f"{text}: choose some of {', '.join(NAMES)}")
@@ -60,14 +76,17 @@ def figure_names(text: str) -> tuple[str, ...]:
 
 
 def numbers(text: str) -> list[float]:
+    """Returns the numbers with commas between them."""
     return [float(part) for part in text.split(",")]
 
 
 def draw(args: argparse.Namespace) -> list[Path]:
     """Draws what was asked for and then, if all of it can be drawn, writes it; returns the files."""
+    out = args.out or beside(args.runs[0], "figures")
+    if args.figures == ("curves",):  # metrics are enough
+        return style.save(curves.draw(args.runs), out, "curves")
     run = load_run(args.runs[0], args.step, args.seed)
     wanted = args.figures or applicable(run, args.runs[0])
-    out = args.out or beside(args.runs[0], "figures")
     saves = []
     if "curves" in wanted:
         saves.append(partial(style.save, curves.draw(args.runs), out, "curves"))
@@ -77,24 +96,41 @@ def draw(args: argparse.Namespace) -> list[Path]:
 
 
 def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], out: Path) -> list[Save]:
-    """Returns the figures that show attention, drawn and to be saved."""
+    """Draws the figures that show attention; returns what saves them."""
     if run.config.model.name != "attention":
         raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
-    query = args.query or pictures.centre(run)
-    check_query(query, pictures.grid(run))
+    queries = args.query or pictures.default_queries(run)
+    for query in queries:
+        check_query(query, pictures.grid(run))
+    layer = chosen_layer(args.layer, len(run.model.blocks)) if set(OF_ONE_LAYER) & set(wanted) else 0
     saves: list[Save] = []
     if "training" in wanted:
-        saves += draw_training(args, run, out)
-    shown = {"centres", "maps"} & set(wanted)
+        saves += draw_training(args, run, out, layer)
+    shown = set(wanted) - {"curves", "training", "pictures"}
     layers = pictures.mean_attention(run, args.images, args.data_dir) if shown else []
+    mean = f", mean over {args.images} test pictures" if run.model.depends_on_content else ""
+    if "scheme" in wanted:
+        values = np.asarray(run.model.blocks[layer].attention.merged_maps())
+        title = f"layer {layer + 1}: one pixel of its output, from {len(values)} heads{mean}"
+        figure = scheme.draw(layers[layer], values, queries[0], title)
+        saves.append(partial(style.save, figure, out, f"scheme_layer{layer + 1}"))
     if "centres" in wanted:
         saves.append(partial(style.save, centres.draw_run(run, layers), out, "centres"))
     if "maps" in wanted:
-        title = maps.title(query, args.images if run.model.depends_on_content else None)
-        figure = maps.draw(layers, query, args.order, title)
-        saves.append(partial(style.save, figure, out, f"maps_{query[0]}_{query[1]}"))
+        for query in queries:
+            title = maps.title(query, args.images if run.model.depends_on_content else None, args.order)
+            figure = maps.draw(layers, query, args.order, title)
+            saves.append(partial(style.save, figure, out, f"maps_{query[0]}_{query[1]}"))
     if "pictures" in wanted:
-        saves += draw_pictures(args, run, out, query)
+        saves += draw_pictures(args, run, out, queries)
+    if "span" in wanted:
+        shifts = grid_shifts(len(layers[layer]))
+        size = round(len(shifts) ** 0.5)
+        title = (
+            f"layer {layer + 1}: shifts of a {size}x{size} convolution and {len(layers[layer])} heads (Lemma 3){mean}"
+        )
+        figure = span.draw(layers[layer], shifts, queries[0], title)
+        saves.append(partial(style.save, figure, out, f"span_layer{layer + 1}"))
     return saves
 
 
@@ -110,32 +146,39 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name not in missing)
 
 
-def draw_training(args: argparse.Namespace, run: Run, out: Path) -> list[Save]:
+def chosen_layer(number: int | None, num_layers: int) -> int:
+    """Returns the layer, from 0, that `--layer` names; the paper's by default."""
+    number = number or min(PAPERS_LAYER, num_layers)
+    if number > num_layers:
+        raise UserError(f"--layer={number}: allowed is 1 to {num_layers}")
+    return number - 1
+
+
+def draw_training(args: argparse.Namespace, run: Run, out: Path, layer: int) -> list[Save]:
     records = read_positions(args.runs[0], run.seed)
     if not records:
         raise UserError(
             f"{args.runs[0]} has no recorded positions: its attention knows none, or it was trained without recording"
         )
-    num_layers = len(records[0]["layers"])
-    number = args.layer or min(PAPERS_LAYER, num_layers)
-    if number > num_layers:
-        raise UserError(f"--layer={number}: allowed is 1 to {num_layers}")
-    name = f"training_layer{number}"
-    frames = centres.animate_training(records, number - 1)
+    name = f"training_layer{layer + 1}"
+    frames = training.animate(records, layer)
     return [
-        partial(style.save, centres.draw_training(records, number - 1, args.epochs), out, name),
+        partial(style.save, training.draw(records, layer, args.epochs), out, name),
         partial(style.save_animation, frames, out / f"{name}.gif", 100, 2000),
     ]
 
 
-def draw_pictures(args: argparse.Namespace, run: Run, out: Path, query: tuple[int, int]) -> list[Save]:
+def draw_pictures(args: argparse.Namespace, run: Run, out: Path, queries: list[tuple[int, int]]) -> list[Save]:
     if not run.model.depends_on_content:
         raise UserError("this network's attention is the same for all pictures: allowed is --figures=maps")
-    images = pictures.first_pictures(run, args.pictures, args.data_dir).images
+    images, labels, class_names = pictures.pictures_at(run, args.pictures, args.data_dir)
     saves = []
-    for n, image in enumerate(images):
+    for n, image, label in zip(args.pictures, images, labels, strict=True):
         layers = [layer[0] for layer in run.attention(image[None])]
-        name = f"test picture {n}"
-        figure = maps.draw_picture(image, name, layers, query, args.order, run.config.model.downsample)
-        saves.append(partial(style.save, figure, out, f"picture_{n}_{query[0]}_{query[1]}"))
+        (probabilities,) = run.predict(image[None])
+        best = probabilities.argmax()
+        name = f"test picture {n}: {class_names[label]}\npredicted {class_names[best]} ({probabilities[best]:.0%})"
+        for query in queries:
+            figure = maps.draw_picture(image, name, layers, query, args.order, run.config.model.downsample)
+            saves.append(partial(style.save, figure, out, f"picture_{n}_{query[0]}_{query[1]}"))
     return saves

@@ -3,8 +3,10 @@
 Values are means over query pixels and, where attention depends on content, over test pictures; --query=ROW,COLUMN
 looks at one query pixel alone. Near the border attention has to turn inwards, so the table has three centres per
 head: "parameter" is the trained centre (quadratic encodings), "interior" the mean over queries at least a quarter of
-the picture's side away from the border, "all" the mean over all queries. Pixels are those that attention works on,
-after the down-sampling; entropy is in nats; layers and heads count from 1, as in the paper.
+the picture's side away from the border, "all" the mean over all queries. The residual of Lemma 3 says how far the
+shifts of the grid are from the span of a layer's attention maps at interior queries: at 0 the layer can be any
+convolution with these shifts, at 1 none. Pixels are those that attention works on, after the down-sampling; entropy is
+in nats; layers and heads count from 1, as in the paper.
 """
 
 import argparse
@@ -98,7 +100,10 @@ def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
         size = math.isqrt(len(shifts))
         shares = [of_layer.shift_mass[head, n] if head >= 0 else 0.0 for n, head in enumerate(assigned)]
         covered = sum(share >= COVERED for share in shares)
-        parts.append(f"layer {layer + 1}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered")
+        parts.append(
+            f"layer {layer + 1}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered; "
+            f"Lemma 3: residual {of_layer.span_residual:.3f}"
+        )
         cells = [
             f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head")
             for (row, column), head, share in zip(shifts, assigned, shares, strict=True)

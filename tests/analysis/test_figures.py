@@ -1,7 +1,10 @@
 """Each figure rendered, and the data behind what is drawn: centres, contours, maps, curves."""
 
+import json
 import math
+import re
 import warnings
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -11,10 +14,14 @@ from PIL import Image
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import board, centres, contours, curves, maps, style
+from attn_cnn_jax.analysis.figures import board, centres, contours, curves, labels, maps, scheme, span, style, training
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.theorem import span as theorem_span
+
+ROOT = Path(__file__).parents[2]
 
 
 def gaussian(centre, covariance, height=16, width=16):
@@ -41,7 +48,7 @@ def mass_inside(lines, probabilities, query):
 
 
 TILTED = np.array([[3.0, 1.2], [1.2, 1.0]])
-RANDOM = np.random.default_rng(0).random((16, 16)) ** 4
+SMOOTH = 1 + 0.3 * np.random.default_rng(0).random((16, 16))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +58,7 @@ RANDOM = np.random.default_rng(0).random((16, 16)) ** 4
         gaussian((1.0, 14.6), TILTED),  # cut off by two borders
         gaussian((-3.0, 8.0), 4 * np.eye(2)),  # centred outside
         gaussian((8.2, 8.1), 0.16 * np.eye(2)),
-        RANDOM / RANDOM.sum(),
+        gaussian((8.3, 6.9), TILTED) * SMOOTH / (gaussian((8.3, 6.9), TILTED) * SMOOTH).sum(),
     ],
     ids=["inside", "at the border", "centred outside", "narrow", "rough"],
 )
@@ -61,6 +68,66 @@ def test_contours_hold_half_and_nine_tenths_of_the_attention(probabilities):
     for share in (0.5, 0.9):
         (lines,) = found(figure, f"head 0 {share:.0%}")
         assert mass_inside(lines, probabilities, (8, 7)) == pytest.approx(share, abs=0.01)
+
+
+def test_scattered_attention_has_no_contours_and_is_named():
+    random = np.random.default_rng(0).random((16, 16)) ** 8
+    maps_ = np.stack([gaussian((8, 8), TILTED), random / random.sum(), gaussian((3, 3), TILTED)])
+    layer = np.broadcast_to(maps_[:, None, None], (3, 16, 16, 16, 16))
+    figure = centres.draw_layers([layer], [np.zeros((3, 2))], (8, 7))
+    assert found(figure, "head 0 50%")
+    assert not found(figure, "head 1 50%")
+    assert figure.axes[0].get_title() == "layer 1, scattered: 2"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[2] == "scattered: no contours, they would fall into more than 2 pieces"
+
+
+def test_two_blobs_are_two_pieces():
+    two = gaussian((3, 3), np.eye(2)) + gaussian((12, 12), np.eye(2))
+    _, _, density = contours.density(two / 2)
+    assert contours.pieces(density, contours.level(density, 0.9)) == 2
+
+
+def test_the_legend_names_both_contours():
+    figure = centres.draw_layers(
+        [np.broadcast_to(gaussian((8, 8), TILTED), (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7)
+    )
+    legend = figure.legends[0]
+    widths = {
+        text.get_text(): line.get_linewidth() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert widths == {"holds 50% of a head's attention": 1.0, "holds 90% of a head's attention": 0.5}
+    for share in ("50%", "90%"):
+        (lines,) = found(figure, f"head 0 {share}")
+        assert lines.get_linewidth()[0] == widths[f"holds {share} of a head's attention"]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.4], ids=["one place", "close", "loose"])
+def test_numbers_of_heads_cover_neither_each_other_nor_a_mark(spread):
+    places = spread * np.random.default_rng(0).normal(size=(9, 2))
+    layer = np.broadcast_to(gaussian((8, 8), TILTED), (9, 16, 16, 16, 16))
+    figure = centres.draw_layers([layer], [places], (8, 8))
+    notes = [note for head in range(9) for note in found(figure, f"number {head}")]
+    assert [note.get_text() for note in notes] == [str(head + 1) for head in range(9)]
+    style.pixels(figure)  # only then is a text's place known
+    renderer = figure.canvas.get_renderer()
+    # The digits alone; a text's own box has room for descenders.
+    boxes = [matplotlib.text.Text.get_window_extent(note, renderer).padded(-2) for note in notes]
+    marks = figure.axes[0].transData.transform(places[:, ::-1])
+    for n, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[n + 1 :])
+        assert not any(box.contains(*mark) for mark in marks)
+
+
+def test_numbers_stay_inside_their_panel():
+    figure = centres.draw_layers(
+        [np.broadcast_to(gaussian((0, 0), TILTED), (1, 16, 16, 16, 16))], [np.array([[7.4, 8.4]])], (8, 7)
+    )
+    style.pixels(figure)
+    (note,) = found(figure, "number 0")
+    box = matplotlib.text.Text.get_window_extent(note, figure.canvas.get_renderer())
+    assert figure.axes[0].bbox.contains(*box.get_points().mean(axis=0))
+    assert labels.RADII[0] <= np.hypot(*note.xyann) <= labels.RADII[-1]
 
 
 def test_contours_of_a_gaussian_are_its_ellipses():
@@ -128,8 +195,10 @@ def test_centres_of_other_encodings_are_the_centre_of_mass(content_run):
 
 def test_training_panels_show_the_recorded_centres_and_deviations(quadratic_run):
     records = read_positions(quadratic_run)
-    figure = centres.draw_training(records, 1)
+    figure = training.draw(records, 1)
     assert [axes.get_title().split(",")[0] for axes in figure.axes] == ["epoch 0", "epoch 1", "epoch 2"]
+    text = "layer 2: where its heads look; circles: one standard deviation of their attention"
+    assert figure.get_suptitle() == text
     for axes, record in zip(figure.axes, records, strict=True):
         for head, (row, column) in enumerate(record["layers"][1]["centre"]):
             (mark,) = [mark for mark in found(figure, f"centre {head}") if mark.axes is axes]
@@ -141,7 +210,7 @@ def test_training_panels_show_the_recorded_centres_and_deviations(quadratic_run)
 def test_deviation_of_a_tilted_gaussian_is_turned_as_it_is():
     spread = np.linalg.cholesky(np.linalg.inv(TILTED))
     record = {"epoch": 1.0, "step": 1, "layers": [{"centre": [[0.5, 2.0]], "spread": [spread.tolist()]}]}
-    (ellipse,) = found(centres.draw_training([record], 0), "deviation 0")
+    (ellipse,) = found(training.draw([record], 0), "deviation 0")
     angles = np.linspace(0, 2 * np.pi, 50)
     vertices = ellipse.get_patch_transform().transform(np.stack([np.cos(angles), np.sin(angles)], axis=-1))
     rows_first = vertices[:, ::-1] - (0.5, 2.0)
@@ -151,9 +220,9 @@ def test_deviation_of_a_tilted_gaussian_is_turned_as_it_is():
 
 def test_chosen_epochs(quadratic_run):
     records = read_positions(quadratic_run)
-    assert [record["epoch"] for record in centres.choose(records, [2, 0], 8)] == [2, 0]
+    assert [record["epoch"] for record in training.choose(records, [2, 0], 8)] == [2, 0]
     many = [{"epoch": float(n)} for n in range(301)]
-    chosen = [record["epoch"] for record in centres.choose(many, None, 8)]
+    chosen = [record["epoch"] for record in training.choose(many, None, 8)]
     assert (len(chosen), chosen[0], chosen[-1]) == (8, 0, 300)
 
 
@@ -172,6 +241,45 @@ def test_maps_show_the_attention_of_the_query_pixel_in_order_of_distance(quadrat
             assert axes.get_title() == str(head + 1)
             (mark,) = [patch for patch in axes.patches if patch.get_gid() == "query"]
             assert mark.get_xy() == (4.5, 1.5)
+
+
+def test_the_title_of_maps_says_their_order():
+    assert maps.title((2, 5), None, "distance").endswith("2,5 (outlined); heads from near to far")
+    assert maps.title((2, 5), 100, "index").endswith("mean over 100 test pictures; heads by number")
+
+
+def test_maps_have_the_colours_of_the_page_and_uniform_attention_the_middle_one():
+    script = (ROOT / "attn_cnn_jax/page/web/drawing.js").read_text()
+    assert json.loads(re.search(r"light: (\[\[.*\]\])", script)[1]) == [list(stop) for stop in style.RAMP]
+    layer = np.stack([np.full((4, 4), 1 / 16), np.eye(4) / 4])[:, None, None].repeat(4, 1).repeat(4, 2)
+    figure = maps.draw([layer], (1, 1), "index", "title")
+    even, sharp = (axes.images[0] for axes in figure.axes[:2])
+    assert even.cmap is style.ATTENTION
+    assert even.norm(1 / 16) == pytest.approx(0.5)
+    assert sharp.norm(1 / 4) == 1
+
+
+def test_the_scheme_shows_each_heads_attention_and_value_map(quadratic_run):
+    run = load_run(quadratic_run)
+    attention, values = run.attention()[1], np.asarray(run.model.blocks[1].attention.merged_maps())
+    figure = scheme.draw(attention, values, (4, 5), "title")
+    for head in range(4):
+        (shown,), (matrix,), (mark,) = (found(figure, f"{name} {head}") for name in ("map", "values", "centre"))
+        np.testing.assert_array_equal(shown.get_array(), attention[head, 4, 5])
+        np.testing.assert_array_equal(matrix.get_array(), values[head])
+        row, column = moments.centre_of_mass(attention[head, 4, 5])
+        assert (*mark.get_xdata(), *mark.get_ydata()) == pytest.approx((column, row))
+    (pixel,) = found(figure, "output")
+    assert pixel.get_xy() == (4.5, 3.5)
+
+
+def test_figure_11_shows_the_residual_of_every_query(quadratic_run):
+    attention = load_run(quadratic_run).attention()[0]
+    figure = span.draw(attention, kernel_shifts((2, 2)), (4, 4), "title")
+    (shown,) = found(figure, "residuals")
+    np.testing.assert_allclose(shown.get_array().ravel(), theorem_span.residuals(attention, kernel_shifts((2, 2))))
+    panels = [axes for axes in figure.axes if axes.images]
+    np.testing.assert_array_equal(panels[0].images[0].get_array()[:, 0], np.eye(64)[4 * 8 + 4])
 
 
 def test_heads_in_order_of_position():
@@ -235,19 +343,38 @@ def test_the_command_writes_all_figures_of_a_run(quadratic_run, tmp_path, capsys
         warnings.simplefilter("error")
         assert main(["figures", str(quadratic_run), f"--out={tmp_path / 'new' / 'folder'}"]) == 0
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
-    names = ("curves", "training_layer2", "centres", "maps_4_4")
+    names = ("scheme_layer2", "curves", "training_layer2", "centres", "maps_4_4", "span_layer2")
     assert written == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {"training_layer2.gif"}
-    assert len(capsys.readouterr().out.splitlines()) == 9
+    assert len(capsys.readouterr().out.splitlines()) == 13
     with Image.open(tmp_path / "new/folder/training_layer2.gif") as animation:
         assert animation.n_frames == 3
     assert dict(matplotlib.rcParams) == before
 
 
-def test_the_command_writes_pictures_of_content_models(content_run, tmp_path):
-    arguments = ["--figures=maps,pictures", "--pictures=2", "--images=2", "--query=0,7", f"--out={tmp_path}"]
+def test_one_command_draws_figures_6_to_10(content_run, tmp_path):
+    """By default: means for the central pixel and another one, and three pictures; any others by index."""
+    assert main(["figures", str(content_run), "--figures=maps,pictures", "--images=2", f"--out={tmp_path / 'a'}"]) == 0
+    pixels = ("4_4", "2_2")
+    expected = {f"maps_{q}.png" for q in pixels} | {f"picture_{n}_{q}.png" for n in range(3) for q in pixels}
+    assert {path.name for path in (tmp_path / "a").glob("*.png")} == expected
+    arguments = ["--figures=pictures", "--pictures=7,354", "--query=0,7", "--query=3,3", f"--out={tmp_path / 'b'}"]
     assert main(["figures", str(content_run), *arguments]) == 0
-    pngs = {path.name for path in tmp_path.glob("*.png")}
-    assert pngs == {"maps_0_7.png", "picture_0_0_7.png", "picture_1_0_7.png"}
+    expected = {f"picture_{n}_{q}.png" for n in (7, 354) for q in ("0_7", "3_3")}
+    assert {path.name for path in (tmp_path / "b").glob("*.png")} == expected
+    run = load_run(content_run)
+    images, labels, names = pictures.pictures_at(run, [7])
+    (probabilities,) = run.predict(images)
+    best = probabilities.argmax()
+    title = f"test picture 7: {names[labels[0]]}\npredicted {names[best]} ({probabilities[best]:.0%})"
+    svg = (tmp_path / "b/picture_7_0_7.svg").read_text()
+    assert all(line in svg for line in title.splitlines())
+
+
+def test_curves_need_metrics_alone(quadratic_run, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "metrics.jsonl").write_text((quadratic_run / "metrics.jsonl").read_text())
+    assert main(["figures", str(tmp_path / "kept"), "--figures=curves", f"--out={tmp_path}"]) == 0
+    assert (tmp_path / "curves.png").is_file()
 
 
 def test_a_resnet_has_curves_alone(resnet_run, tmp_path, capsys):
@@ -262,6 +389,7 @@ def test_a_resnet_has_curves_alone(resnet_run, tmp_path, capsys):
     [
         (["--query=8,8"], "query 8,8: allowed is"),
         (["--figures=pictures"], "allowed is --figures=maps"),
+        (["--figures=scheme", "--layer=3"], "--layer=3: allowed is 1 to 2"),
         (["--figures=training", "--layer=3"], "--layer=3: allowed is 1 to 2"),
         (["--figures=training", "--epochs=0,9"], "no positions were recorded at epoch 9"),
         (["--figures=curves", "--out=/dev/null/x"], "cannot write /dev/null/x/curves.png"),
@@ -272,8 +400,13 @@ def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, mess
     assert message in capsys.readouterr().err
 
 
+def test_a_picture_that_is_not_there(content_run, capsys):
+    assert main(["figures", str(content_run), "--figures=pictures", "--pictures=355"]) == 1
+    assert capsys.readouterr().err == "picture 355: the test split of digits has 0 to 354\n"
+
+
 def test_bad_flags_exit_2():
-    for flag in ("--figures=all", "--order=size", "--layer=0", "--epochs=a"):
+    for flag in ("--figures=all", "--order=size", "--layer=0", "--epochs=a", "--pictures=x"):
         assert main(["figures", "run", flag]) == 2
 
 

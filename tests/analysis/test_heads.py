@@ -91,6 +91,8 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
     mass = heads.layer_statistics(attention, shifts).shift_mass
     np.testing.assert_array_equal(order[heads.grid_coverage(mass)], np.arange(9))
     np.testing.assert_array_equal(mass[heads.grid_coverage(mass), np.arange(9)], np.ones(9))
+    assert heads.layer_statistics(attention, shifts).span_residual < 1e-12  # Lemma 1 is a case of Lemma 3
+    assert heads.layer_statistics(attention[:, 1:], shifts).span_residual == pytest.approx(1 / 3)  # one of nine missing
 
 
 def test_the_assignment_is_the_best_of_all():
@@ -109,7 +111,7 @@ def test_shifts_without_a_head_are_told():
 
 def test_content_statistics_are_means_over_the_first_test_pictures(content_run, monkeypatch):
     run = load_run(content_run)
-    monkeypatch.setattr(pictures, "BYTES_A_BATCH", 2 * pictures.attention_bytes(run))  # batches of 2, 2 and 1
+    monkeypatch.setattr(pictures, "BYTES_PER_BATCH", 2 * pictures.attention_bytes(run))  # batches of 2, 2 and 1
     found = heads.run_statistics(run, num_images=5)
     images = pictures.first_pictures(run, 5).images
     single = [heads.layer_statistics(run.attention(image[None])[1], heads.grid_shifts(4)).centre for image in images]
@@ -127,7 +129,7 @@ def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, t
     assert degenerate == [False, False, False, True] * 2
     assert float(table[3]["entropy"]) == pytest.approx(math.log(64), abs=1e-4)
     assert printed.count("uniform: s^2 1.0e-06 < 1e-05") == 2
-    assert "layer 2: " in printed
+    assert re.search(r"layer 2: \d of 4 shifts of the 2x2 grid covered; Lemma 3: residual 0\.\d{3}", printed)
     statistics = heads.run_statistics(load_run(quadratic_run))
     assert float(table[5]["centre_all_row"]) == pytest.approx(statistics[1].centre[1, 0], rel=1e-5)
     parameter = load_run(quadratic_run).model.blocks[1].attention.position.centre[1, 0]

@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.training.loop import run
-from tests.support.notebooks import execute, is_without_outputs, pictures_of, text_of
+from tests.support.notebooks import check_kept_outputs, execute, pictures_of, text_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "restore_a_run.ipynb"
 
@@ -38,7 +37,5 @@ def test_restore_notebook_runs(workdir, tmp_path):
     assert pictures_of(notebook) == 6
 
 
-def test_restore_notebook_is_saved_without_outputs():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    assert is_without_outputs(notebook)
+def test_restore_notebook_is_saved_with_the_outputs_of_its_sources():
+    assert pictures_of(check_kept_outputs(NOTEBOOK)) == 6

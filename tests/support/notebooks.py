@@ -1,5 +1,6 @@
-"""Runs a notebook in a kernel of its own and says what came out."""
+"""Runs a notebook in a kernel of its own and says what came out, and what is kept in it."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -42,5 +43,17 @@ def pictures_of(notebook):
     return sum("image/png" in output.get("data", {}) for output in outputs(notebook))
 
 
-def is_without_outputs(notebook):
-    return not any(cell.outputs or cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
+def check_kept_outputs(path):
+    """Asserts that a notebook is saved with the outputs of its sources, whole and small."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    specification = importlib.util.spec_from_file_location("run_notebooks", path.parent / "run.py")
+    run_notebooks = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(run_notebooks)
+    assert notebook.metadata.sources == run_notebooks.digest(notebook), "stale outputs: make notebooks"
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert {output.output_type for output in outputs(notebook)} <= {"stream", "display_data", "execute_result"}
+    assert not any(output.get("name") == "stderr" for output in outputs(notebook))
+    assert path.stat().st_size < 400_000
+    return notebook

@@ -1,4 +1,4 @@
-"""Figures of a network in training, as TensorBoard shows them: cli/train.py hands `draw` to the training loop."""
+"""Draws figures of a network in training for TensorBoard: cli/train.py hands `draw` to the training loop."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import centres, maps, style
+from attn_cnn_jax.analysis.figures import centres, maps, style, training
 from attn_cnn_jax.models import AttentionClassifier, ResNet
 from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.runs.positions import read_positions
@@ -16,7 +16,7 @@ PICTURES = 16  # to average the attention of content models over: training waits
 
 
 def draw(config: ConfigDict, step: int, model: AttentionClassifier | ResNet, workdir: Path) -> dict[str, np.ndarray]:
-    """The figures that `config.train.figures` names, of a network at a step.
+    """Draws the figures that `config.train.figures` names, of a network at a step.
 
     Returns:
       By name, `(height, width, 3)` uint8. Figures that a network does not have are left out.
@@ -32,10 +32,10 @@ def draw(config: ConfigDict, step: int, model: AttentionClassifier | ResNet, wor
         if "centres" in config.train.figures:
             drawn["centres"] = centres.draw_run(run, layers)
         if "maps" in config.train.figures:
-            title = maps.title(query, PICTURES if model.depends_on_content else None)
-            drawn["maps"] = maps.draw(layers, query, maps.ORDERS[0], title)
+            title = maps.title(query, PICTURES if model.depends_on_content else None, maps.ORDER)
+            drawn["maps"] = maps.draw(layers, query, maps.ORDER, title)
     records = read_positions(workdir, run.seed)
     if "training" in config.train.figures and records:
         for layer in range(len(records[0]["layers"])):
-            drawn[f"training_layer{layer + 1}"] = centres.draw_training(records, layer)
+            drawn[f"training_layer{layer + 1}"] = training.draw(records, layer)
     return {name: style.pixels(figure) for name, figure in drawn.items()}

@@ -12,7 +12,7 @@ FLOOR = -16.0  # nats below the largest probability: what is less likely does no
 
 
 def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Attention as a smooth density on the picture.
+    """Returns attention as a smooth density on the picture.
 
     Akima's cubics through the logarithms at the pixels' centres: exact for a Gaussian, also in the half
     pixel towards the border, and local, so that rough attention elsewhere does not ring. Zero outside the
@@ -23,7 +23,7 @@ def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
     Returns:
       Rows `(m,)` and columns `(n,)` in pixels (a pixel's centre at its index), and the density `(m, n)`,
-      one over square pixels, with a border of zeros.
+      per square pixel, with a border of zeros.
     """
     probabilities = moments.normalised(probabilities)
     logs = np.log(np.maximum(probabilities / probabilities.max(), np.exp(FLOOR)))
@@ -43,9 +43,22 @@ def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def level(density: np.ndarray, share: float) -> float | None:
-    """The density above which lies this share of the mass; None where attention is uniform, without contours."""
+    """Returns the density above which lies this share of the mass; None where attention is uniform."""
     values = np.sort(density[1:-1, 1:-1], axis=None)[::-1]
     if values[0] - values[-1] <= FLAT * values[0]:
         return None
     mass = np.cumsum(values)
     return float(np.interp(share, mass / mass[-1], values))
+
+
+def pieces(density: np.ndarray, level: float) -> int:
+    """Returns how many closed lines separate what lies above a density from the rest: its regions and their holes.
+
+    What is smaller than a quarter of a pixel does not count.
+    """
+    return _regions(density > level) + _regions(density <= level) - 1  # around the picture all is below
+
+
+def _regions(inside: np.ndarray) -> int:
+    labels, _ = ndimage.label(inside)  # pyright: ignore[reportGeneralTypeIssues]
+    return int(np.sum(np.bincount(labels.ravel())[1:] >= FINENESS**2 / 4))

@@ -17,7 +17,7 @@ LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "tr
 
 
 def draw(workdirs: Sequence[Path | Sequence[Path]]) -> Figure:
-    """Curves of runs, finished or not; a colour a run, a kind of line a split.
+    """Returns the curves of runs, finished or not; a colour per run, a kind of line per split.
 
     Of several seeds their mean, with a band of one standard deviation to either side.
 
@@ -87,7 +87,7 @@ def read_group(workdirs: list[Path]) -> list[dict]:
 
 
 def names(workdirs: list[Path]) -> list[str]:
-    """The runs' folder names, with as many parents as make them differ."""
+    """Returns the runs' folder names, with as many parents as make them differ."""
     paths = [path.absolute() for path in workdirs]
     for depth in range(1, max(len(path.parts) for path in paths)):
         found = ["/".join(path.parts[-depth:]) for path in paths]

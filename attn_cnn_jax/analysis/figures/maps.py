@@ -6,25 +6,25 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.figures import contours, style
 from attn_cnn_jax.models.attention import moments
 
-COLOURS = "magma"  # even steps of lightness, for every colour vision and in print
-QUERY = "#44FFDD"  # seen on dark and on bright pixels of that map
-ORDERS = ("distance", "position", "index")
+QUERY = "#0080FF"  # seen on light and on dark pixels of the maps
+ORDERS = {"distance": "heads from near to far", "position": "heads by position", "index": "heads by number"}
+ORDER = "distance"  # by default
 
 
-def title(query: tuple[int, int], num_images: int | None) -> str:
-    """What a figure of maps shows; `num_images` where they are a mean over pictures."""
+def title(query: tuple[int, int], num_images: int | None, order: str) -> str:
+    """Returns what a figure of maps shows; `num_images` where they are a mean over pictures."""
     mean = f", mean over {num_images} test pictures" if num_images else ""
-    return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}"
+    return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}; {ORDERS[order]}"
 
 
 def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: str) -> Figure:
-    """Maps of every head (columns) of every layer (rows) for one query pixel.
+    """Returns maps of every head (columns) of every layer (rows) for one query pixel.
 
     Args:
-      layers: one `(h, i, j, k, l)` array of probabilities a layer; numbers of heads may differ.
+      layers: one `(h, i, j, k, l)` array of probabilities per layer; numbers of heads may differ.
       query: the query pixel.
       order: of a layer's heads, see `ordered`.
       title: of the whole figure.
@@ -41,12 +41,12 @@ def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: st
 def draw_picture(
     image: np.ndarray, name: str, layers: list[np.ndarray], query: tuple[int, int], order: str, downsample: int
 ) -> Figure:
-    """One picture, its query pixel marked, and beside it the maps for this picture alone.
+    """Returns one picture, its query pixel marked, and beside it the maps for this picture alone.
 
     Args:
       image: `(H, W, C)` uint8, C of 1 or 3.
-      name: what the picture shows.
-      layers: one `(h, i, j, k, l)` array a layer.
+      name: what the picture shows, in one or more lines.
+      layers: one `(h, i, j, k, l)` array per layer.
       downsample: side of the square of the picture's pixels that is one pixel of attention.
     """
     with style.styled():
@@ -59,13 +59,13 @@ def draw_picture(
         centre = [downsample * position + (downsample - 1) / 2 for position in query]
         style.mark_query(axes, *centre, size=downsample, colour="#FF00CC")
         axes.set(xticks=[], yticks=[], title=name)
-        right.suptitle(f"attention of query pixel {query[0]},{query[1]}", fontsize=7)
+        right.suptitle(title(query, None, order), fontsize=7)
         draw_maps(right, layers, query, order)
     return figure
 
 
 def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple[int, int], order: str) -> None:
-    """The grid of maps, each scaled to its own largest probability, its head's number above in its colour."""
+    """Draws the grid of maps, each scaled to its own largest probability, its head's number above in its colour."""
     most = max(len(layer) for layer in layers)
     panels = figure.subplots(len(layers), most, squeeze=False, gridspec_kw={"wspace": 0.02, "hspace": 0.02})
     for n, layer in enumerate(layers):
@@ -79,16 +79,16 @@ def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple
             draw_map(axes, maps[head], query, head)
         panels[n, 0].set_ylabel(f"layer {n + 1}")
     bar = figure.colorbar(
-        ScalarMappable(Normalize(0, 1), COLOURS), ax=list(panels.flat), location="bottom",
+        ScalarMappable(Normalize(0, 1), style.ATTENTION), ax=list(panels.flat), location="bottom",
         shrink=0.4, aspect=30, pad=0.02, ticks=[0, 1],
     )  # fmt: skip
     bar.ax.set_xticklabels(["0", "largest probability of the map"])
 
 
 def draw_map(axes: Axes, probabilities: np.ndarray, query: tuple[int, int], head: int) -> None:
-    """One head's attention `(k, l)`; of uniform attention an even field of the middle colour."""
-    largest = probabilities.max()
-    axes.imshow(probabilities, cmap=COLOURS, vmin=0, vmax=largest, gid=f"map {head}", interpolation="nearest")
+    """Draws one head's attention `(k, l)`; of uniform attention an even field of the middle colour."""
+    scale = {"cmap": style.ATTENTION, "vmin": 0, "vmax": top_of_scale(probabilities)}
+    axes.imshow(probabilities, **scale, gid=f"map {head}", interpolation="nearest")
     # In small pixels a thick outline would hide what the query attends to in itself.
     style.mark_query(axes, *query, colour=QUERY, line=0.9 if max(probabilities.shape) <= 10 else 0.5)
     axes.set_title(f"{head + 1}", color=style.look(head).colour, fontsize=6, fontweight="bold", pad=1.5)
@@ -96,8 +96,14 @@ def draw_map(axes: Axes, probabilities: np.ndarray, query: tuple[int, int], head
         spine.set_edgecolor(style.look(head).colour)
 
 
+def top_of_scale(probabilities: np.ndarray) -> float:
+    """Returns the probability that gets the darkest colour: the largest; of uniform attention twice that."""
+    largest = float(probabilities.max())
+    return 2 * largest if largest - probabilities.min() <= contours.FLAT * largest else largest
+
+
 def ordered(maps: np.ndarray, query: tuple[int, int], order: str) -> list[int]:
-    """In which order a layer's heads are shown.
+    """Returns the order in which a layer's heads are shown.
 
     Args:
       maps: `(h, k, l)` attention of the query pixel.
@@ -113,6 +119,6 @@ def ordered(maps: np.ndarray, query: tuple[int, int], order: str) -> list[int]:
 
 
 def size(layers: list[np.ndarray], width: float) -> float:
-    """Height in inches of the grid of maps at a width."""
-    height_a_map = (width - 0.3) / max(len(layer) for layer in layers) * layers[0].shape[-2] / layers[0].shape[-1]
-    return len(layers) * (height_a_map + 0.12) + 0.3
+    """Returns the height in inches of the grid of maps at a width."""
+    height_per_map = (width - 0.3) / max(len(layer) for layer in layers) * layers[0].shape[-2] / layers[0].shape[-1]
+    return len(layers) * (height_per_map + 0.12) + 0.3

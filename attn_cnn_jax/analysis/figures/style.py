@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
@@ -36,6 +37,10 @@ COLOURS = (
     "#AA4499",
 )
 QUERY = "#000000"
+# Attention from none to most, in figures, notebooks and the page (`RAMPS.light` in page/web/drawing.js): light to dark,
+# so that brightness alone tells the order.
+RAMP = ((240, 242, 246), (251, 208, 140), (236, 118, 88), (150, 40, 110), (38, 12, 66))
+ATTENTION = LinearSegmentedColormap.from_list("attention", np.array(RAMP) / 255)
 
 RC = {
     "font.size": 7,
@@ -57,7 +62,7 @@ RC = {
 
 
 class Look(NamedTuple):
-    """Of one head, the same in every figure: nine colours, then the same nine dashed and square."""
+    """Colour, line and mark of a head, the same in every figure: nine colours, then the same nine dashed and square."""
 
     colour: str
     line: str
@@ -65,20 +70,25 @@ class Look(NamedTuple):
 
 
 def look(head: int) -> Look:
-    """How head `head` (from 0) is drawn."""
+    """Returns how head `head` (from 0) is drawn."""
     turn = head // len(COLOURS)
     return Look(COLOURS[head % len(COLOURS)], ("-", "--", ":", "-.")[turn % 4], ("o", "s", "D", "^")[turn % 4])
 
 
+def numbers(heads: list[int], of: int) -> str:
+    """Returns heads as a title names them, from 1: `numbers([0, 3], 9)` is `1, 4`; more than four are counted."""
+    return ", ".join(str(head + 1) for head in heads) if len(heads) <= 4 else f"{len(heads)} of {of}"
+
+
 def create_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that arranges its axes by itself; call and draw inside `styled()`."""
+    """Returns an empty figure, in inches, that arranges its axes by itself; call and draw inside `styled()`."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def styled():
-    """A context with this project's sizes and fonts, whatever the user's matplotlibrc says."""
+    """Returns a context with this project's sizes and fonts, whatever the user's matplotlibrc says."""
     return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)  # pyright: ignore[reportArgumentType]
 
 
@@ -91,7 +101,7 @@ def mark_query(
 
 
 def pixels(figure: Figure) -> np.ndarray:
-    """A figure as colours: `(height, width, 3)` uint8."""
+    """Returns a figure as colours: `(height, width, 3)` uint8."""
     with styled():
         figure.canvas.draw()
     assert isinstance(figure.canvas, FigureCanvasAgg)

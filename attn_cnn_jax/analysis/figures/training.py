@@ -1,0 +1,130 @@
+"""Where heads look over the course of training: centres of one layer at several epochs (Fig. 3), and an animation."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+from matplotlib.ticker import MaxNLocator
+
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.figures.centres import mark_centres
+from attn_cnn_jax.analysis.figures.labels import number_heads
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import moments
+
+FRAMES = 100  # of an animation at most
+RANGE = 0.5  # pixels beyond the outermost centre
+
+
+def draw(records: list[dict], layer: int, epochs: list[float] | None = None) -> Figure:
+    """Returns panels with the centres of one layer's heads, one per epoch (Fig. 3).
+
+    Args:
+      records: of positions.jsonl, see runs/positions.py.
+      layer: from 0.
+      epochs: which to show; None chooses up to eight, from the first to the last.
+    """
+    chosen = choose(records, epochs, 8)
+    with style.styled():
+        columns = min(4, len(chosen))
+        rows = -(-len(chosen) // columns)
+        panel = (style.PAGE - 0.5) / 4
+        figure = style.create_figure(max(0.5 + panel * columns, 3.2), rows * (panel + 0.17) + 0.45)
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        reach = extent(records, layer)
+        for n, axes in enumerate(panels.flat):
+            if n >= len(chosen):
+                axes.set_axis_off()
+                continue
+            draw_epoch(axes, chosen[n], layer, reach)
+        figure.suptitle(title(records, layer), fontsize=7, wrap=True)
+        figure.supxlabel("columns from the query pixel", fontsize=7)
+        figure.supylabel("rows from the query pixel", fontsize=7)
+        shown = zip(panels.flat, chosen, strict=False)
+        number_heads(figure, {axes: np.array(record["layers"][layer]["centre"]) for axes, record in shown})
+    return figure
+
+
+def title(records: list[dict], layer: int) -> str:
+    """Returns what a figure of a layer in training shows, with the meaning of its circles."""
+    positions = records[-1]["layers"][layer]
+    circles = "ellipses" if "covariance" in positions or np.ndim(positions["spread"]) == 3 else "circles"
+    return f"layer {layer + 1}: where its heads look; {circles}: one standard deviation of their attention"
+
+
+def draw_epoch(axes: Axes, record: dict, layer: int, reach: float) -> None:
+    """Draws one panel: centres at one epoch, circles or ellipses of one standard deviation around them."""
+    axes.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal", title=f"epoch {record['epoch']:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10), integer=True))
+    positions = record["layers"][layer]
+    for head, covariance in enumerate(covariances(positions)):
+        if np.all(np.isfinite(covariance)):
+            deviations, (row, column) = moments.main_axes(covariance)
+            angle = np.degrees(np.arctan2(row, column))
+            look = style.look(head)
+            axes.add_patch(
+                Ellipse(
+                    positions["centre"][head][::-1],
+                    *(2 * deviations),
+                    angle=angle,
+                    fill=False,
+                    edgecolor=look.colour,
+                    linestyle=look.line,
+                    linewidth=0.5,
+                    gid=f"deviation {head}",
+                )
+            )
+    mark_centres(axes, np.array(positions["centre"]))
+    style.mark_query(axes)
+
+
+def animate(records: list[dict], layer: int) -> list[np.ndarray]:
+    """Returns frames `(height, width, 3)` of one layer's centres over training, with the way they came."""
+    frames = []
+    chosen = choose(records, None, FRAMES)
+    reach = extent(records, layer)
+    for n, record in enumerate(chosen):
+        with style.styled():
+            figure = style.create_figure(style.COLUMN, style.COLUMN)
+            axes = figure.subplots()
+            draw_epoch(axes, record, layer, reach)
+            paths = np.array([earlier["layers"][layer]["centre"] for earlier in chosen[: n + 1]])
+            for head, path in enumerate(paths.swapaxes(0, 1)):
+                axes.plot(path[:, 1], path[:, 0], "-", color=style.look(head).colour, linewidth=0.4, alpha=0.6)
+            axes.set(
+                xlabel="columns from the query pixel",
+                ylabel="rows from the query pixel",
+                title=f"layer {layer + 1}, {axes.get_title()}",
+            )
+            number_heads(figure, {axes: paths[-1]})
+            frames.append(style.pixels(figure))
+    return frames
+
+
+def covariances(positions: dict) -> np.ndarray:
+    """Returns the covariances `(h, 2, 2)` of a layer's recorded positions; infinite where a spread is singular."""
+    if "covariance" in positions:
+        return np.array(positions["covariance"])
+    return moments.covariance_of_spread(np.array(positions["spread"]))
+
+
+def extent(records: list[dict], layer: int) -> float:
+    """Returns half the side of the square that holds the centres of nearly all heads at all epochs, in pixels."""
+    centres = np.abs([record["layers"][layer]["centre"] for record in records]).max(axis=-1)
+    return float(max(1.5, np.quantile(centres, 0.98))) + RANGE
+
+
+def choose(records: list[dict], epochs: list[float] | None, most: int) -> list[dict]:
+    """Returns the records of some epochs; by default at most `most`, evenly from the first to the last."""
+    if epochs is None:
+        chosen = np.unique(np.linspace(0, len(records) - 1, min(most, len(records))).round().astype(int))
+        return [records[n] for n in chosen]
+    by_epoch = {record["epoch"]: record for record in records}
+    missing = [epoch for epoch in epochs if epoch not in by_epoch]
+    if missing:
+        raise UserError(
+            f"no positions were recorded at epoch {', '.join(f'{epoch:g}' for epoch in missing)}; "
+            f"they were from {min(by_epoch):g} to {max(by_epoch):g}"
+        )
+    return [by_epoch[epoch] for epoch in epochs]

@@ -1,0 +1,49 @@
+"""Draws the pictures of README.md and docs/ from a run, and from what results/ keeps: `make pictures`.
+
+    python docs/pictures.py [RUN]
+
+RUN is runs/digits by default, which `make train` leaves. The picture of the page, viewer.png, is not among them.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from attn_cnn_jax.cli.main import main as attn_cnn
+from benchmarks.learn_convolution import main as learn_convolution
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+COLOURS = 128  # of a palette: a third of the bytes, and no difference to the eye
+OF_THE_RUN = {"scheme_layer3": "scheme", "training_layer3": "training", "centres": "centres", "maps_4_4": "maps"}
+
+
+def main() -> int:
+    run = sys.argv[1] if len(sys.argv) > 1 else "runs/digits"
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder)
+        status = attn_cnn(
+            ["figures", run, "--figures=scheme,training,centres,maps,span", "--layer=3", f"--out={folder}"]
+        )
+        if status:
+            return status
+        for name, target in (OF_THE_RUN | {"span_layer3": "span"}).items():
+            keep(drawn / f"{name}.png", DOCS / f"{target}.png")
+        joint = sorted(str(path) for path in (RESULTS / "digits").iterdir())
+        attn_cnn(["figures", *joint, "--figures=curves", f"--out={folder}"])
+        keep(drawn / "curves.png", DOCS / "curves.png")
+        learn_convolution([f"--draw={RESULTS / 'learn_convolution'}", f"--figure={folder}"])
+        keep(drawn / "learn_convolution.png", DOCS / "learn_convolution.png")
+    return 0
+
+
+def keep(drawn: Path, target: Path) -> None:
+    """Writes a picture with a palette of few colours."""
+    Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+    print(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
