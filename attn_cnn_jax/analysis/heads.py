@@ -30,6 +30,9 @@ from attn_cnn_jax.theorem import span
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
 
 
+Numbers = list[np.ndarray | np.floating]
+
+
 class Statistics(NamedTuple):
     """Arrays over the heads of one layer, averaged over query pixels and pictures."""
 
@@ -126,7 +129,7 @@ def run_statistics(
     return [Statistics._make(value / total for value in layer) for layer in sums or ()]
 
 
-def add(a: list[np.ndarray], b: list[np.ndarray]) -> list[np.ndarray]:
+def add(a: Numbers, b: Numbers) -> Numbers:
     """Returns the sums of two lists of arrays, one by one."""
     return [x + y for x, y in zip(a, b, strict=True)]
 
