@@ -12,7 +12,7 @@ The centre of a head has three readings, which differ because softmax cannot loo
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +28,6 @@ from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.theorem import span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
-
-
-Numbers = list[np.ndarray | np.floating]
 
 
 class Statistics(NamedTuple):
@@ -129,7 +126,7 @@ def run_statistics(
     return [Statistics._make(value / total for value in layer) for layer in sums or ()]
 
 
-def add(a: Numbers, b: Numbers) -> Numbers:
+def add(a: Sequence[np.ndarray | np.floating], b: Sequence[np.ndarray | np.floating]) -> list:
     """Returns the sums of two lists of arrays, one by one."""
     return [x + y for x, y in zip(a, b, strict=True)]
 
