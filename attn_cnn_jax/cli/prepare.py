@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attn_cnn_jax.cli.arguments import image_size
-from attn_cnn_jax.config import attention_config, validate
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import OWN, SPECS, Recipe, is_own, recipe, recipe_of
 from attn_cnn_jax.data.preparation import archives, store
@@ -52,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         return args.refuse(f"{args.name} {'needs' if args.name in OWN else 'takes no'} --path")
     if args.name in SPECS and own:
         return args.refuse(f"{args.name} takes no --{next(iter(own)).replace('_', '-')}")
+    from attn_cnn_jax.config import attention_config, validate  # takes JAX, which --help does without
+
     config = attention_config()
     config.dataset.update({"name": args.name} | own)
     validate(config)
