@@ -79,6 +79,18 @@ def test_blocks_and_chunks_divide_what_they_split():
     assert seen[-1] == (2, 20, 32, 2)
 
 
+def test_probabilities_are_dropped_though_a_product_was_asked_for():
+    """Averages of ones are ones unless single probabilities are dropped, which no product of factors can express."""
+    network = layer(dtype="float32", implementation="factorised", attention_dropout=0.5)
+    shape = (1, *GRID, HIDDEN)
+    assert network.implementation_for(shape, training=False) == "factorised"
+    assert network.implementation_for(shape, training=True) != "factorised"
+    x, key = jnp.ones(shape), jax.random.key(0)
+    kept, dropped = network(x), network(x, key)
+    np.testing.assert_allclose(kept, jnp.broadcast_to(kept[:, :1, :1], kept.shape), rtol=1e-4, atol=1e-5)
+    assert np.std(np.asarray(dropped - kept)) > 0.05
+
+
 @pytest.mark.usefixtures("float64")
 def test_factors_are_dropped_on_their_own_and_keep_the_mean():
     """Each probability becomes P times two factors, 0 or 1/(1 - rate), one for its row shift and one for its column."""
