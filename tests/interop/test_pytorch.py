@@ -175,7 +175,8 @@ def test_figures_table_page_and_training_take_an_imported_run(imported, tmp_path
     assert main(["heads", str(workdir), data]) == 0
     assert main(["figures", str(workdir), f"--out={tmp_path}", data]) == 0
     assert main(["page", str(workdir), f"--out={tmp_path / 'page.html'}", "--data-dir", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.glob("*.png")} == {"curves.png", "centres.png", "maps_4_4.png"}
+    drawn = {"curves.png", "centres.png", "maps_4_4.png", "scheme_layer2.png", "span_layer2.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == drawn
     assert not capsys.readouterr().err
 
 

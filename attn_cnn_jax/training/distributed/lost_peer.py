@@ -19,6 +19,7 @@ from attn_cnn_jax.training.distributed.agreement import Interrupted
 HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which a process counts as lost
 LEAVE_TIMEOUT = 5  # seconds for the others to fail as well, as they do where all have the same mistake
 END_OF_ALL = "start all processes again, each by the same command: they go on from the last checkpoint"
+UNREACHABLE = f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}"
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def write_error(message: str) -> None:
 
 @contextmanager
 def said_abort(
-    message: str = f"another process of this run has ended, or cannot be reached\n{END_OF_ALL}",
+    message: str = UNREACHABLE,
 ) -> Iterator[None]:
     """Exits with this message instead of SIGABRT, which JAX's runtime raises in a thread that Python has no hold of."""
 
