@@ -110,7 +110,27 @@ def batch_normalised(
     return norm(x, use_running_average=not train, mask=mask)
 
 
-class ResidualBlock(nnx.Module):
+class ShortcutBlock(nnx.Module):
+    """What residual blocks share: `relu(y + shortcut(x))`, a 1x1 convolution where the shape changes, else identity."""
+
+    shortcut: nnx.Conv | ConvolutionalAttention | None
+    shortcut_norm: nnx.BatchNorm | None
+
+    def create_shortcut(self, make: LayerMaker, in_features: int, out_features: int, stride: int) -> None:
+        changes = stride != 1 or in_features != out_features
+        self.shortcut = make(in_features, out_features, 1, stride) if changes else None
+        self.shortcut_norm = make.norm(out_features) if changes else None
+
+    def joined(
+        self, x: Float[Array, "b H W d"], y: Float[Array, "b i j o"], train: bool, counts: Bool[AnyArray, " b"] | None
+    ) -> Float[Array, "b i j o"]:
+        if self.shortcut is not None:
+            assert self.shortcut_norm is not None
+            x = batch_normalised(self.shortcut_norm, self.shortcut(x), train, counts)
+        return jax.nn.relu(y + x)
+
+
+class ResidualBlock(ShortcutBlock):
     """`relu(bn(conv(relu(bn(conv(x))))) + shortcut(x))`, two 3x3 convolutions."""
 
     def __init__(self, make: LayerMaker, in_features: int, features: int, stride: int):
@@ -118,9 +138,7 @@ class ResidualBlock(nnx.Module):
         self.norm1 = make.norm(features)
         self.conv2 = make(features, features, 3, 1)
         self.norm2 = make.norm(features)
-        changes = stride != 1 or in_features != features
-        self.shortcut = make(in_features, features, 1, stride) if changes else None
-        self.shortcut_norm = make.norm(features) if changes else None
+        self.create_shortcut(make, in_features, features, stride)
 
     def __call__(
         self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
@@ -128,13 +146,10 @@ class ResidualBlock(nnx.Module):
         """`(b, H, W, d) -> (b, H / stride, W / stride, features)`."""
         y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
         y = batch_normalised(self.norm2, self.conv2(y), train, counts)
-        if self.shortcut is not None:
-            assert self.shortcut_norm is not None
-            x = batch_normalised(self.shortcut_norm, self.shortcut(x), train, counts)
-        return jax.nn.relu(y + x)
+        return self.joined(x, y, train, counts)
 
 
-class Bottleneck(nnx.Module):
+class Bottleneck(ShortcutBlock):
     """A residual block of 1x1, 3x3 and 1x1 convolutions, batch norm after each; the 3x3 one has the stride."""
 
     def __init__(self, make: LayerMaker, in_features: int, features: int, stride: int):
@@ -144,9 +159,7 @@ class Bottleneck(nnx.Module):
         self.norm2 = make.norm(features)
         self.conv3 = make(features, EXPANSION * features, 1, 1)
         self.norm3 = make.norm(EXPANSION * features)
-        changes = stride != 1 or in_features != EXPANSION * features
-        self.shortcut = make(in_features, EXPANSION * features, 1, stride) if changes else None
-        self.shortcut_norm = make.norm(EXPANSION * features) if changes else None
+        self.create_shortcut(make, in_features, EXPANSION * features, stride)
 
     def __call__(
         self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
@@ -155,10 +168,7 @@ class Bottleneck(nnx.Module):
         y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
         y = jax.nn.relu(batch_normalised(self.norm2, self.conv2(y), train, counts))
         y = batch_normalised(self.norm3, self.conv3(y), train, counts)
-        if self.shortcut is not None:
-            assert self.shortcut_norm is not None
-            x = batch_normalised(self.shortcut_norm, self.shortcut(x), train, counts)
-        return jax.nn.relu(y + x)
+        return self.joined(x, y, train, counts)
 
 
 class ResNetStem(nnx.Module):
