@@ -33,7 +33,7 @@ class CentredEncoding(Encoding):
         "spread_std": Option(0.01, number_from_0, "a number from 0 to 1e+06"),
     }
     kind: ClassVar[str]  # how the page computes scores
-    spread_axes: ClassVar[int]  # of the parameter `spread`
+    circle: ClassVar[Float[np.ndarray, "..."]]  # the initial spread, before noise
 
     centre: nnx.Param
     spread: nnx.Param
@@ -42,12 +42,28 @@ class CentredEncoding(Encoding):
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(sizes.num_heads, **options, dtype=sizes.dtype, rngs=rngs)
 
-    def __init__(self, num_heads: int, *, centre_std: float, spread_std: float, dtype: DTypeLike, rngs: nnx.Rngs):
-        raise NotImplementedError
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        centre_std: float = 2.0,
+        spread_std: float = 0.01,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        param_dtype = at_least_float32(dtype)
+        self.centre = nnx.Param(centre_std * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
+        noise = spread_std * jax.random.normal(rngs.params(), (num_heads, *self.circle.shape), param_dtype)
+        self.spread = nnx.Param(self.circle.astype(param_dtype)[None] + noise)
+
+    def start_on_grid(self, centre: Float[np.ndarray, "h 2"], sharpness: float) -> None:
+        self.centre[...] = jnp.asarray(centre, self.centre.dtype)
+        spread = np.broadcast_to(np.sqrt(2 * sharpness) * self.circle, self.spread.shape)
+        self.spread[...] = jnp.asarray(spread, self.spread.dtype)
 
     @classmethod
     def in_release(cls, shapes: Mapping[str, Shape]) -> bool:
-        return super().in_release(shapes) and len(shapes[cls.release["spread"]]) == cls.spread_axes
+        return super().in_release(shapes) and len(shapes[cls.release["spread"]]) == 1 + cls.circle.ndim
 
     def centres(self) -> Float[np.ndarray, "h 2"]:
         return np.asarray(self.centre[...], np.float64)
@@ -82,20 +98,7 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
     """
 
     kind = "quadratic"
-    spread_axes = 1
-
-    def __init__(
-        self,
-        num_heads: int,
-        *,
-        centre_std: float = 2.0,
-        spread_std: float = 0.01,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        param_dtype = at_least_float32(dtype)
-        self.centre = nnx.Param(centre_std * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
-        self.spread = nnx.Param(1 + spread_std * jax.random.normal(rngs.params(), (num_heads,), param_dtype))
+    circle = np.ones(())
 
     def axis_scores(self, height: int, width: int) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
         def axis(size, centre):
@@ -103,10 +106,6 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
             return jax.vmap(scores.quadratic_axis, in_axes=(None, 0, 0))(shift, centre, self.spread[...])
 
         return axis(height, self.centre[..., 0]), axis(width, self.centre[..., 1])
-
-    def start_on_grid(self, centre: Float[np.ndarray, "h 2"], sharpness: float) -> None:
-        self.centre[...] = jnp.asarray(centre, self.centre.dtype)
-        self.spread[...] = jnp.full(len(centre), np.sqrt(2 * sharpness), self.spread.dtype)
 
     def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
         return {"spread": np.asarray(self.spread[...], np.float64)}

@@ -5,8 +5,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Arrays
@@ -14,7 +12,6 @@ from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.quadratic import SMALLEST_PRECISION, CentredEncoding
 from attn_cnn_jax.models.encodings.registry import register
-from attn_cnn_jax.models.layers import at_least_float32
 
 LARGEST_CONDITION_NUMBER = 1000.0  # of Sigma^-1; above it the release calls a head degenerate
 
@@ -29,22 +26,8 @@ class GeneralizedQuadratic(CentredEncoding):
     """
 
     kind = "gaussian"
-    spread_axes = 3
+    circle = np.eye(2)
     penalised: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        num_heads: int,
-        *,
-        centre_std: float = 2.0,
-        spread_std: float = 0.01,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        param_dtype = at_least_float32(dtype)
-        self.centre = nnx.Param(centre_std * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
-        noise = spread_std * jax.random.normal(rngs.params(), (num_heads, 2, 2), param_dtype)
-        self.spread = nnx.Param(jnp.eye(2, dtype=param_dtype)[None] + noise)
 
     def position_terms(
         self, height: int, width: int, query_rows: Int[Array, " i"]
@@ -53,11 +36,6 @@ class GeneralizedQuadratic(CentredEncoding):
         row = relative_positions(query_rows, height).astype(centre.dtype)[:, None, :, None]
         column = relative_positions(jnp.arange(width), width).astype(centre.dtype)[None, :, None, :]
         return {"position": jax.vmap(scores.gaussian, in_axes=(None, None, 0, 0))(row, column, centre, spread)}
-
-    def start_on_grid(self, centre: Float[np.ndarray, "h 2"], sharpness: float) -> None:
-        self.centre[...] = jnp.asarray(centre, self.centre.dtype)
-        spread = np.broadcast_to(np.sqrt(2 * sharpness) * np.eye(2), self.spread.shape)
-        self.spread[...] = jnp.asarray(spread, self.spread.dtype)
 
     def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
         values = np.linalg.svd(np.asarray(self.spread[...], np.float64), compute_uv=False) ** 2
