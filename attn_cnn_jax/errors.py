@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attn_cnn_jax import output
@@ -79,6 +79,12 @@ def shortened(value: object, length: int = 120) -> str:
     """Returns the first line of a text or of an error, cut to a length that a message has room for."""
     line = next(iter(str(value).strip().splitlines()), "") or type(value).__name__
     return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+def listed(texts: Sequence[str], most: int = 5) -> str:
+    """Returns `a, b, c`, or the first few and how many more there are."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return ", ".join([*texts[:most], *more])
 
 
 def command_line(*arguments: object) -> str:

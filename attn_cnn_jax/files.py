@@ -1,10 +1,11 @@
-"""Writes files whole or not at all."""
+"""Writes files and folders whole or not at all."""
 
 import contextlib
 import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -34,6 +35,22 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
+
+
+@contextlib.contextmanager
+def new_folder(path: Path | str) -> Iterator[Path]:
+    """Gives an empty folder that becomes `path` once the block has ended without an error; else nothing is left of it.
+
+    Raises:
+      OSError: if it cannot be written, or a file or a folder with content is there.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+        folder = Path(beside) / "content"
+        folder.mkdir()
+        yield folder
+        os.rename(folder, path)
 
 
 def write_atomically(path: Path | str, content: str | bytes) -> None:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from attn_cnn_jax.files import append, flush, replacing, write_atomically
+from attn_cnn_jax.files import append, flush, new_folder, replacing, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path):
@@ -106,3 +106,18 @@ def test_a_full_disk_is_said_with_the_path(tmp_path, monkeypatch):
         assert error.value.filename == str(path)
     assert path.read_bytes() == b"li"
     flush(tmp_path / "none")
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
+    place = tmp_path / "deep/folder"
+    with new_folder(place) as folder:
+        (folder / "file").write_text("all of it")
+        assert not place.exists()
+    assert (place / "file").read_text() == "all of it"
+    with pytest.raises(OSError, match="not empty"), new_folder(place) as folder:
+        (folder / "file").write_text("another")
+    assert (place / "file").read_text() == "all of it"
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other") as folder:
+        (folder / "file").write_text(str(1 // 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    assert [path.name for path in place.parent.iterdir()] == ["folder"]

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.fingerprint import Fingerprint, differences
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.files import read, write_atomically
 from attn_cnn_jax.runs.seeds import seeds_of
 
@@ -32,7 +32,6 @@ MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
 # What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
 RESOLVED = (("model", ("num_heads", "init", "init_values")), ("start", ("heads",)))
-MOST_SHOWN = 5  # keys that differ, in a message
 
 
 @contextlib.contextmanager
@@ -183,10 +182,8 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
     differing = [key for key in differing if key not in MAY_GROW or not is_larger(new.get(key), old.get(key))]
     if differing:
         changes = [f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing]
-        if len(changes) > MOST_SHOWN:
-            changes[MOST_SHOWN:] = [f"and {len(changes) - MOST_SHOWN} more keys"]
         raise UserError(
-            f"{place} holds a run with another configuration: {', '.join(changes)}\nchoose another --workdir=DIR"
+            f"{place} holds a run with another configuration: {listed(changes)}\nchoose another --workdir=DIR"
         )
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import MAY_CHANGE, MOST_SHOWN, flatten
+from attn_cnn_jax.errors import UserError, listed
+from attn_cnn_jax.runs.directory import MAY_CHANGE, flatten
 from attn_cnn_jax.training.distributed.agreement import is_main
 
 PACKAGES = ("attn-cnn-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -60,7 +60,7 @@ def check_same(values: Mapping[str, Any]) -> None:
     """UserError, on all processes, that names what differs between them, unless all give the same values."""
     if found := differences(everyone(dict(values))):
         raise UserError(
-            f"the processes of this run differ in {', '.join(found)}\n"
+            f"the processes of this run differ in {listed(found)}\n"
             "start all of them by the same command, on the same data, with the same packages"
         )
 
@@ -73,8 +73,7 @@ def differences(found: Sequence[Mapping[str, Any]]) -> list[str]:
             if first.get(name) != other.get(name):
                 here = f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
                 differing.setdefault(name, here)
-    texts = list(differing.values())
-    return texts if len(texts) <= MOST_SHOWN else [*texts[:MOST_SHOWN], f"and {len(texts) - MOST_SHOWN} more"]
+    return list(differing.values())
 
 
 def settings(config: ConfigDict) -> dict[str, Any]:

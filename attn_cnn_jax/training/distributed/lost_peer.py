@@ -59,9 +59,7 @@ def write_error(message: str) -> None:
 
 
 @contextmanager
-def said_abort(
-    message: str = UNREACHABLE,
-) -> Iterator[None]:
+def said_abort(message: str = UNREACHABLE) -> Iterator[None]:
     """Exits with this message instead of SIGABRT, which JAX's runtime raises in a thread that Python has no hold of."""
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
