@@ -17,9 +17,9 @@ DENSE_BYTES = 2**28
 # Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
 # 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
 # memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
-# each other. On GPUs it is not measured but estimated from compiled programs (`attn-cnn compile --for=h100`): there the
-# factorised form reads and writes a total for every head, and is as fast as dense at 38x38 pixels. TPUs, whose matrix
-# units want large products too, take the numbers of GPUs.
+# each other. On GPUs nothing is measured: 19 comes from one estimate of compiled programs (`attn-cnn compile
+# --for=h100`), where the factorised form reads and writes a total for every head and is as fast as dense at 38x38
+# pixels. There is none for TPUs: they take the numbers of GPUs, since their matrix units want large products too.
 TIME_PER_MULTIPLY_ADD = {
     "cpu": {"dense": 1.0, "factorised": 5.0, "blocked": 1.2},
     "gpu": {"dense": 1.0, "factorised": 19.0, "blocked": 1.2},
