@@ -16,7 +16,7 @@ from jaxtyping import install_import_hook
 
 # Before the package is imported. An int is a float, as in type hints.
 ROOMS = ("config", "data", "models", "theorem", "training", "analysis", "page", "interop")
-# But for runs.load: what users give it wrongly it refuses by itself, in words.
+# But for runs.load and runs.run: what users give them wrongly they refuse by themselves, in words.
 OF_RUNS = ("checkpoints", "directory", "manager", "metrics", "positions", "pretrained", "seeds", "weights")
 install_import_hook(
     [f"attn_cnn_jax.{room}" for room in (*ROOMS, *(f"runs.{name}" for name in OF_RUNS))],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attn_cnn_jax.models import AttentionClassifier, ResNet
-    from attn_cnn_jax.runs.load import Run
+    from attn_cnn_jax.runs.run import Run
 
 __all__ = ["create_model", "load_pretrained", "load_run"]
 

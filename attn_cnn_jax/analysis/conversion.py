@@ -4,7 +4,8 @@ import math
 from pathlib import Path
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.load import Run, load_run
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 
 

@@ -17,7 +17,7 @@ from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 TEST_IMAGES = 1000
 IN_WORDS = {

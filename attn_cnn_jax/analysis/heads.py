@@ -24,7 +24,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.encoding import UNIFORM
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean

@@ -13,7 +13,7 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import is_own, recipe_of
 from attn_cnn_jax.data.fingerprint import differences, fingerprint
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 log = logging.getLogger(__name__)
 

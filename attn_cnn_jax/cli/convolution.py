@@ -20,7 +20,8 @@ from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.runs.load import Run, load_run
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
 

@@ -25,9 +25,10 @@ from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, s
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
 from attn_cnn_jax.cli.arguments import add_step, as_path, at_least_one, beside, pixel, run_directory, seeds
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.load import Run, load_run
+from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.runs.run import Run
 
 NAMES = ("scheme", "curves", "training", "centres", "maps", "pictures", "span")
 OF_ONE_LAYER = ("scheme", "training", "span")

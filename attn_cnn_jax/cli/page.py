@@ -19,7 +19,8 @@ from attn_cnn_jax.page.build import MEGABYTES, Page, build
 from attn_cnn_jax.page.collect import check
 from attn_cnn_jax.page.network import MOST_PARAMETERS
 from attn_cnn_jax.page.render import render_pair, write
-from attn_cnn_jax.runs.load import Run, load_run
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits --out=page.html"
 IMAGES = 8

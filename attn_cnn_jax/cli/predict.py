@@ -21,7 +21,8 @@ from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures
-from attn_cnn_jax.runs.load import Run, load_run
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits picture.png --top=3"
 

@@ -3,14 +3,13 @@
 from typing import Any
 
 import jax
-from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.compilation import hlo, operations
 from attn_cnn_jax.compilation.estimate import Estimate, estimate
 from attn_cnn_jax.compilation.programs import Lengths, lower
 from attn_cnn_jax.compilation.targets import Target, mesh_of
-from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
@@ -91,7 +90,7 @@ def too_large(config: ConfigDict, target: Target, needed: int | None = None) -> 
 
 def attention(config: ConfigDict, target: Target) -> list[str] | None:
     """Names of the attention implementations that run in training and in evaluation; None where there is no choice."""
-    network = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
+    network = abstract_model(config.model)
     if not isinstance(network, AttentionClassifier):
         return None
     network = for_platform(network, target.platform)

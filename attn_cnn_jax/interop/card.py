@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.config.network import heads_by_layer
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 CALL = "# images: uint8 (B, {shape}), as the data set has them; logits: float32 (B, {classes})"
 LOAD = {

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import create_model
-from attn_cnn_jax.config.network import encoding_of, head_size
+from attn_cnn_jax.config.network import abstract_model, encoding_of, head_size
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.architecture import listed, network_config
@@ -17,7 +15,7 @@ from attn_cnn_jax.interop.release_file import BATCHES, MOST_STEPS, Checkpoint
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.training.optimizer import create_optimizer
 
 
@@ -32,8 +30,7 @@ def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
     config = network_config({name: array.shape for name, array in arrays.items()})
     if drop_copies(arrays, config.model):
         config.model.share_tables = True
-    abstract_model = nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0)))
-    abstract = split(abstract_model)[1:]
+    abstract = split(abstract_model(config.model))[1:]
     ours = {pytorch_name(name, stages(config.model)): name for group in abstract for name in group}
     check_names(arrays, ours, abstract[0] | abstract[1])
     network = {ours[name]: jnp.asarray(transposed_back(ours[name], array)) for name, array in arrays.items()}

@@ -4,8 +4,6 @@ The first three are folders with `config.json`, a model card (README.md) and the
 function from uint8 pictures to logits for any batch size. Each is read back and compared before it appears.
 """
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +11,14 @@ import jax
 import numpy as np
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.files import new_folder, write_atomically
 from attn_cnn_jax.interop import pytorch, release_file, stablehlo, to_onnx
 from attn_cnn_jax.interop.card import card
 from attn_cnn_jax.interop.inference import difference
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.directory import to_json
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 
 def write_safetensors(folder: Path, run: Run) -> float:
@@ -87,14 +85,10 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
         pytorch.write_release(run, out)
         return str(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-            folder = Path(temporary) / "export"
-            folder.mkdir()
+        with new_folder(out) as folder:
             largest = FOLDERS[format](folder, run)
             write_atomically(folder / "config.json", to_json(run.config))
             write_atomically(folder / "README.md", card(run, format, note))
-            os.rename(folder, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
     files = ", ".join(sorted(path.name for path in out.iterdir()))

@@ -6,17 +6,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from attn_cnn_jax.arrays import Images
-from attn_cnn_jax.config import create_model
-from attn_cnn_jax.config.network import grid
+from attn_cnn_jax.config.network import abstract_model, grid
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 MOST_BYTES = 2**24  # of attention that a file may hold for one layer instead of computing it
 SAMPLE = 8  # pictures on which an exported network is compared with the run
@@ -34,7 +32,7 @@ def inference(run: Run, dtype: str | None = None) -> Logits:
     """
     config = run.config.copy_and_resolve_references()
     config.model.dtype = dtype or config.model.dtype
-    skeleton = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))[0]
+    skeleton = split(abstract_model(config.model))[0]
     model = merged(join(skeleton, *split(run.model)[1:]))
     if isinstance(model, AttentionClassifier):
         for block in model.blocks:

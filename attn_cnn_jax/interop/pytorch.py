@@ -8,7 +8,6 @@ predictions of such a network differ a little. Needs PyTorch: pip install "attn-
 
 import json
 import os
-import tempfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -16,11 +15,12 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.files import replacing, write_atomically
+from attn_cnn_jax.files import new_folder, replacing, write_atomically
 from attn_cnn_jax.interop.convert import check_release_has, state_dict, to_run
 from attn_cnn_jax.interop.release_file import import_torch, read_checkpoint
 from attn_cnn_jax.runs import checkpoints, directory
-from attn_cnn_jax.runs.load import Run, load_run
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.runs.seeds import seeds_of
 
 
@@ -57,16 +57,12 @@ def write_run(out: Path, config: ConfigDict, state: checkpoints.TrainState, reco
       UserError: if it cannot be written.
     """
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-            run = Path(folder) / "run"
-            run.mkdir()
+        with new_folder(out) as run:
             directory.claim(run, config)
             if record is not None:
                 write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
             with checkpoints.open_checkpoints(run, config) as manager:
                 checkpoints.save(manager, int(state.step), state, config, {"loss": [], "accuracy": []})
-            os.rename(run, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
 

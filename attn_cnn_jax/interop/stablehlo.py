@@ -8,7 +8,7 @@ from jax import export as jax_export
 
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.interop.inference import difference, inference
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 FILE = "model.stablehlo"
 PLATFORMS = ("cpu", "cuda", "tpu")

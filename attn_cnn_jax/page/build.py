@@ -10,7 +10,7 @@ from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
 from attn_cnn_jax.page.pictures import Picture, from_dataset
 from attn_cnn_jax.page.render import as_script_text, render
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 MEGABYTES = 5.0
 TEST_PICTURES = 100  # whose accuracy the page counts

@@ -17,7 +17,7 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.content import pack, quantise
 from attn_cnn_jax.page.history import recorded_epochs
 from attn_cnn_jax.page.pictures import Picture, data_uri
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 MOST_HEADS = 1024
 MOST_PIXELS = 128 * 128  # that a query can attend to, in the browser

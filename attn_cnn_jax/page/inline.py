@@ -6,7 +6,7 @@ from typing import NamedTuple
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page.build import build
 from attn_cnn_jax.page.pictures import from_dataset, load_dataset
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 
 class Inline(NamedTuple):

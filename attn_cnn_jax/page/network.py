@@ -14,7 +14,7 @@ from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.pictures import Picture
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 MOST_PARAMETERS = 3_000_000  # 16 MB of text
 MOST_ATTENTION = 2**25  # probabilities of one layer that a browser holds at once

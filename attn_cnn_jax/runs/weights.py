@@ -18,7 +18,7 @@ from jaxtyping import Shaped
 from ml_collections import ConfigDict
 from safetensors.numpy import save
 
-from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.variables import Skeleton, join, split
@@ -67,7 +67,7 @@ def read(folder: Path, config: ConfigDict) -> tuple[nnx.Module, int]:
       UserError: for a file that is damaged, not ours, or holds another network than `config` describes.
     """
     path = folder / FILE
-    skeleton, *abstract = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+    skeleton, *abstract = split(abstract_model(config.model))
     header, arrays = read_arrays(path)
     if header.get("format") != FORMAT:
         raise UserError(f"{path} was not written by attn-cnn export --format=safetensors: allowed are such files")

@@ -16,7 +16,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 FULL = 15  # covers the 8x8 pictures from every query
 COUNT = 40

@@ -21,7 +21,7 @@ from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, weights
 from attn_cnn_jax.runs.directory import to_json
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 SMALL = {"image_shape": (4, 4, 1), "hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "downsample": 1}
 OURS = (

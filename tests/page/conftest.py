@@ -15,7 +15,7 @@ from attn_cnn_jax.models.encodings import REGISTRY, Encoding, register
 from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, write
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 GRID = (5, 7)  # not square, so that rows and columns can't be mixed up
 NETWORKS = {

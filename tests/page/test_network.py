@@ -16,7 +16,7 @@ from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, render_pair, write
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 from tests.page.conftest import GRID, small_config
 from tests.page.test_browser import ActionChains, Page
 

@@ -19,7 +19,7 @@ from attn_cnn_jax.page.content import TOLERANCE, pack, quantise, softmax
 from attn_cnn_jax.page.history import parameters, recorded_epochs
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.render import SCRIPTS, as_script_text, render
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 HEIGHT, WIDTH = 5, 7
 PIXELS = HEIGHT * WIDTH

@@ -15,7 +15,7 @@ from attn_cnn_jax.analysis.conversion import resnet_to_attention
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.low_rank import truncate
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem.bounds import alpha_exact, attention_bound, output_bound, sharpness_for
 from attn_cnn_jax.theorem.to_attention import conv_to_attention, layer_to_attention
 

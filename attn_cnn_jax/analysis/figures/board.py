@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import centres, maps, style, training
 from attn_cnn_jax.models import AttentionClassifier, ResNet
-from attn_cnn_jax.runs.load import Run
 from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.runs.run import Run
 
 PICTURES = 16  # to average the attention of content models over: training waits
 

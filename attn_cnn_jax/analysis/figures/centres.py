@@ -10,7 +10,7 @@ from attn_cnn_jax.analysis.figures import contours, style
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.runs.load import Run
+from attn_cnn_jax.runs.run import Run
 
 SHARES = {0.9: 0.5, 0.5: 1.0}  # of the attention inside a contour: width of its line, in points
 MOST_PIECES = 2  # a contour of more closed lines than this cannot be read; content scatters attention so
