@@ -40,7 +40,7 @@ def test_programs_are_those_of_the_meshs_platform(kind, monkeypatch):
     if kind == "attention":
         config = attention_config(implementation="factorised", downsample=1, **SMALL)
     else:
-        config = resnet_config(depth=10, layers="attention")
+        config = resnet_config(depth=10, width=8, layers="attention")
     config.train.update({"batch_size": 4, "eval_batch_size": 4})
     by_platform = {}
     for platform in ("cpu", "gpu", "tpu"):
@@ -48,7 +48,7 @@ def test_programs_are_those_of_the_meshs_platform(kind, monkeypatch):
             monkeypatch.setattr(module, "platform_of", lambda mesh, platform=platform: platform)
         by_platform[platform] = programs(config)
     assert by_platform["cpu"] != by_platform["gpu"]
-    chunk = "f32[4,1,32,32,8]" if kind == "attention" else "f32[4,1,34,34,64]"
+    chunk = "f32[4,1,32,32,8]" if kind == "attention" else "f32[4,1,34,34,8]"
     assert chunk in by_platform["cpu"]
     assert chunk not in by_platform["gpu"]
     assert chunk not in by_platform["tpu"]

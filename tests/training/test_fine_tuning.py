@@ -30,6 +30,9 @@ def config_of(data_dir, *, resnet=False, model=None, **start):
     return config
 
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
 @pytest.fixture
 def first(tmp_path, data_dir):
     """`first(image_shape, num_classes, ...)`: a finished run of such a network, as if its data set were another."""
