@@ -5,17 +5,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import create_model
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, replicated
+from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.step import create_train_steps, initial_state
+from attn_cnn_jax.training.step import create_train_steps
 
 
 class Lengths(NamedTuple):
@@ -53,10 +54,11 @@ def lower(config: ConfigDict, mesh: Mesh) -> Lowered:
     spec = SPECS[config.dataset.name]
     steps_per_epoch = max(1, Lengths.of(config).steps // config.train.num_epochs)
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
-    optimizer = create_optimizer(config.optimizer, schedule)
-    network = lambda: create_model(config.model, rngs=nnx.Rngs(0))  # noqa: E731
-    skeleton = split(nnx.eval_shape(network))[0]
-    state = on_mesh(jax.eval_shape(lambda: initial_state(network(), optimizer)[1]), mesh)
+    network = abstract_model(config.model)
+    optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
+    skeleton, parameters, statistics = split(network)
+    moments = jax.eval_shape(optimizer.init, parameters)
+    state = on_mesh(TrainState(shape((), jnp.int32), parameters, statistics, moments), mesh)
     train_set, test_set = (
         Pictures(*on_mesh((shape((count, *spec.image_shape), jnp.uint8), shape((count,), jnp.int32)), mesh))
         for count in (spec.train_examples - config.dataset.num_validation, spec.test_examples)

@@ -137,7 +137,7 @@ REST = {
     },
     "augment": {"crop_padding": integer(4, 0, 1000), "flip": boolean(True)},
     "optimizer": {
-        "name": choice("sgd", "adam"),
+        "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices of attention layers; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
         "weight_decay": number(1e-4, 0),
@@ -153,6 +153,7 @@ REST = {
         "batch_size": integer(100, 1),
         "num_epochs": integer(300, 1),
         "eval_batch_size": integer(500, 1),
+        "label_smoothing": number(0.0, 0, 1),  # share of a label spread over all classes, for the gradient
         # Of matrix products in float32. "default": JAX's own, TensorFloat-32 (10 bits of mantissa) on NVIDIA GPUs and
         # bfloat16 on TPUs; "highest": float32 everywhere. CPUs always compute in float32.
         "matmul_precision": choice("default", "high", "highest"),

@@ -10,6 +10,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.weights import FILE, is_weights
+from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer
 
 
@@ -32,7 +33,7 @@ def import_weights(folder: str | Path, out: str | Path) -> str:
         raise UserError(f"{folder} holds no {FILE}: give a folder of attn-cnn export --format=safetensors")
     run = load_run(folder)
     parameters, statistics = split(run.model)[1:]
-    optimizer = create_optimizer(run.config.optimizer, lambda step: 0.0).init(parameters)
+    optimizer = create_optimizer(run.config.optimizer, lambda step: 0.0, shaped=matrices(run.model)).init(parameters)
     state = TrainState(jnp.int32(run.step), parameters, statistics, optimizer)
     write_run(out, run.config, state, run.test)
     return describe(run.config, run.step)

@@ -1,4 +1,4 @@
-"""optax: SGD as the paper runs it (or Adam), learning-rate schedules, and what weight decay leaves alone."""
+"""optax: SGD as the paper runs it (or Adam, or Muon), learning-rate schedules, and what weight decay leaves alone."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.training.muon import Matrices, muon
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
@@ -59,6 +60,7 @@ def create_optimizer(
     *,
     frozen: Collection[str] = (),
     factors: Mapping[str, float] | None = None,
+    shaped: Mapping[str, Matrices] | None = None,
 ) -> optax.GradientTransformation:
     """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
 
@@ -68,9 +70,16 @@ def create_optimizer(
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
       frozen: names of parameters that must not change at all; their gradients are not computed.
       factors: of the learning rate, by a parameter's name; 1 for those without.
+      shaped: for "muon", the network's matrices, see muon.py.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
-    rule = optax.adam(schedule) if config.name == "adam" else optax.sgd(schedule, momentum=config.momentum)
+    match config.name:
+        case "sgd":
+            rule = optax.sgd(schedule, momentum=config.momentum)
+        case "adam":
+            rule = optax.adam(schedule)
+        case "muon":
+            rule = muon(schedule, config.momentum, shaped or {})
     clip = [optax.clip_by_global_norm(config.max_grad_norm)] if config.max_grad_norm else []
     parts = [*clip, decay, rule]
     if factors:

@@ -21,6 +21,7 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.evaluate import Evaluate, create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, place, platform_of
+from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.start import Beginning, fixed_entries
 from attn_cnn_jax.training.step import create_train_steps, initial_state
@@ -94,7 +95,12 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
     frozen = frozen_names(config.start.freeze, names)
     hold_statistics(model, frozen)
     optimizer = create_optimizer(
-        config.optimizer, schedule, fixed_entries(config, model), frozen=frozen, factors=rate_factors(config, names)
+        config.optimizer,
+        schedule,
+        fixed_entries(config, model),
+        frozen=frozen,
+        factors=rate_factors(config, names),
+        shaped=matrices(model),
     )
     skeleton, state = initial_state(model, optimizer)
     plan = Plan(

@@ -57,6 +57,11 @@ def losses(logits: Float[Array, "b classes"], labels: Labels) -> tuple[Float[Arr
     return loss, logits.argmax(axis=-1) == labels
 
 
+def smoothed(loss: Float[Array, " b"], logits: Float[Array, "b classes"], smoothing: float) -> Float[Array, " b"]:
+    """Returns the cross-entropy with labels of which a share is spread over all classes evenly, given that without."""
+    return (1 - smoothing) * loss - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
+
+
 def mean_of_batch(batch_size: int, mesh: Mesh) -> tuple[Callable[..., jax.Array], Bool[np.ndarray, " b"] | None]:
     """Returns how to take a mean over a batch, `mean(values, dtype=None)`, and which of its pictures count.
 
@@ -88,11 +93,12 @@ def create_train_step(
 ) -> TrainStep:
     """Returns `train_step(state, pictures, indices) -> (state, loss, accuracy)`, to be jitted.
 
-    It gathers the batch, augments it, and updates the parameters by the gradient of the mean loss, plus the
-    covariance penalty where `config.optimizer` has one. `loss` and `accuracy` are means over the batch, without the
-    penalty. See `create_train_steps` for the arguments.
+    It gathers the batch, augments it, and updates the parameters by the gradient of the mean loss, of smoothed labels
+    where `config.train` says so, plus the covariance penalty where `config.optimizer` has one. `loss` and `accuracy`
+    are means over the batch, of the labels as they are and without the penalty. See `create_train_steps` for the
+    arguments.
     """
-    weight = config.optimizer.covariance_penalty
+    weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
     mean, counts = mean_of_batch(config.train.batch_size, mesh)
     padding = -config.train.batch_size % mesh.size
 
@@ -106,10 +112,11 @@ def create_train_step(
 
         def mean_loss(parameters):
             model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
-            loss, right = losses(model(images, key=dropout_key, counts=counts)[0], labels)
-            loss = mean(loss)
+            logits = model(images, key=dropout_key, counts=counts)[0]
+            loss, right = losses(logits, labels)
+            learned = mean(smoothed(loss, logits, smoothing)) if smoothing else mean(loss)
             penalty = weight * covariance_penalty(parameters) if weight else 0.0
-            return loss + penalty, (loss, mean(right, jnp.float32), split(model)[2])
+            return learned + penalty, (mean(loss), mean(right, jnp.float32), split(model)[2])
 
         grad = jax.value_and_grad(mean_loss, has_aux=True)
         (_, (loss, accuracy, statistics)), gradients = grad(state.parameters)

@@ -8,9 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import all_finite, create_optimizer, decayed, learning_rate
+from attn_cnn_jax.training.step import losses, smoothed
 
 
 def rates(config, num_epochs, steps_per_epoch):
@@ -116,3 +120,53 @@ def test_all_finite_sees_one_bad_entry(bad):
     arrays = {"a": jnp.ones(3), "b": jnp.ones((2, 2))}
     assert all_finite(arrays)
     assert not all_finite(arrays | {"b": arrays["b"].at[1, 0].set(bad)})
+
+
+def orthogonalised(matrix, steps=5):
+    """Newton-Schulz as Muon writes it, one matrix at a time: all singular values near 1, for `(d, o)`."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / (np.linalg.norm(x) + 1e-8)
+    for _ in range(steps):
+        product = x @ x.T
+        x = a * x + (b * product + c * product @ product) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+@pytest.mark.parametrize("head_size", [0, 3])
+def test_muon_makes_every_heads_update_orthogonal_and_leaves_the_rest_to_adam(head_size):
+    config = attention_config(
+        image_shape=(8, 8, 3), num_layers=2, num_heads=3, hidden_size=6, head_size=head_size, intermediate_size=8
+    )
+    network = create_model(config.model, rngs=nnx.Rngs(0))
+    parameters = {name: np.asarray(array) for name, array in split(network)[1].items()}
+    config.optimizer.update({"name": "muon", "momentum": 0.9, "weight_decay": 0.0})
+    optimizer = create_optimizer(config.optimizer, lambda step: 0.1, shaped=matrices(network))
+    adam = optax.adamw(0.1, weight_decay=0, nesterov=True)
+    state, of_adam = optimizer.init(parameters), adam.init(parameters)
+    generator = np.random.default_rng(0)
+    momentum = {name: 0.0 for name in parameters}
+    for step in (1, 2):
+        gradient = {name: generator.normal(size=array.shape).astype(np.float32) for name, array in parameters.items()}
+        updates, state = optimizer.update(gradient, state, parameters)
+        with jax.numpy_dtype_promotion("standard"):
+            expected, of_adam = adam.update(gradient, of_adam, parameters)
+        for name, update in updates.items():
+            if not (name.startswith("blocks.") and name.endswith(".kernel")):
+                np.testing.assert_allclose(update, expected[name], rtol=1e-5, err_msg=name)
+                continue
+            momentum[name] = 0.9 * momentum[name] + 0.1 * gradient[name]
+            ahead = 0.9 * momentum[name] / (1 - 0.9 ** (step + 1)) + 0.1 * gradient[name] / (1 - 0.9**step)
+            axis = {"attention.value.kernel": 1, "attention.output.kernel": 0}.get(name.split(".", 2)[2])
+            parts = [ahead] if axis is None else np.split(ahead, 3, axis)
+            moved = [-0.1 * 0.2 * math.sqrt(max(part.shape)) * orthogonalised(part) for part in parts]
+            np.testing.assert_allclose(update, np.concatenate(moved, axis or 0), atol=2e-5, err_msg=name)
+    assert set(matrices(network)) == {name for name in parameters if name.startswith("b") and name.endswith("kernel")}
+
+
+def test_smoothed_labels_are_those_of_optax():
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(5, 7)).astype(np.float32), np.array([0, 6, 3, 3, 1])
+    loss, _ = losses(jnp.asarray(logits), labels)
+    expected = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(labels, 7), 0.2))
+    np.testing.assert_allclose(smoothed(loss, jnp.asarray(logits), 0.2), expected, rtol=1e-6)

@@ -1,0 +1,84 @@
+"""Muon: the momentum of every matrix is made orthogonal, each head's matrix by itself; other parameters by Adam."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from flax import nnx
+from optax.contrib import MuonDimensionNumbers
+
+from attn_cnn_jax.arrays import Arrays, Shape
+from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.pruning import head_axes
+from attn_cnn_jax.models.variables import split
+
+RMS = 0.2  # root mean square of an orthogonal update, near that of Adam's: one learning rate serves both
+
+
+class Matrices(NamedTuple):
+    """How a parameter is a matrix, or one for every head.
+
+    Attributes:
+      shape: `(d, o)`; `(h, c, o)` where axis 0 counts heads and their channels, `(d, h, c)` where axis 1 does.
+      axes: of `shape`, those of a matrix: input, output.
+    """
+
+    shape: Shape
+    axes: MuonDimensionNumbers
+
+
+def matrices(model: nnx.Module) -> dict[str, Matrices]:
+    """Returns the matrices inside the blocks of a network, by the parameter's name.
+
+    Embedding and classifier are left to Adam, as usual; so is all of a network without attention.
+    """
+    if not isinstance(model, AttentionClassifier):
+        return {}
+    axes, heads = {}, {}
+    for n, block in enumerate(model.blocks):
+        axes |= {f"blocks.{n}.attention.{name}": axis for name, axis in head_axes(block.attention).items()}
+        heads[f"blocks.{n}"] = block.attention.num_heads
+    found = {}
+    for name, array in split(model)[1].items():
+        block = re.match(r"blocks\.\d+", name)
+        if block and name.endswith(".kernel"):
+            rows, columns = array.shape
+            h = heads[block[0]]
+            match axes.get(name):
+                case 0:
+                    found[name] = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
+                case 1:
+                    found[name] = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
+                case None:
+                    found[name] = Matrices((rows, columns), MuonDimensionNumbers(0, 1))
+    return found
+
+
+def muon(schedule: optax.Schedule, momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTransformation:
+    """Returns Muon with Nesterov momentum for some matrices, and Adam for all other parameters, at one learning rate.
+
+    Args:
+      schedule: learning rate of every step.
+      momentum: of the matrices, 0 to 1.
+      shaped: which parameters are matrices, as `matrices` gives them.
+    """
+
+    def numbers(parameters: Mapping[str, Any]) -> dict[str, MuonDimensionNumbers | None]:
+        return {name: shaped[name].axes if name in shaped else None for name in parameters}
+
+    rule = optax.contrib.muon(schedule, beta=momentum, consistent_rms=RMS, muon_weight_dimension_numbers=numbers)
+
+    def by_head(arrays: Arrays) -> Arrays:
+        return {name: array.reshape(shaped[name].shape) if name in shaped else array for name, array in arrays.items()}
+
+    def init(parameters):
+        return rule.init(by_head(parameters))
+
+    def update(updates, state, parameters=None):
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
+            moved, state = rule.update(by_head(updates), state, parameters and by_head(parameters))
+        return {name: array.reshape(updates[name].shape) for name, array in moved.items()}, state
+
+    return optax.GradientTransformation(init, update)
