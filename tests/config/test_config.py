@@ -107,6 +107,7 @@ MAY_BE_ZERO = {
     "augment.crop_padding",
     "optimizer.momentum",
     "optimizer.weight_decay",
+    "train.label_smoothing",
     "optimizer.max_grad_norm",
     "optimizer.warmup_fraction",
     "optimizer.covariance_penalty",
