@@ -58,7 +58,8 @@ def lower(config: ConfigDict, mesh: Mesh) -> Lowered:
     optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
     skeleton, parameters, statistics = split(network)
     moments = jax.eval_shape(optimizer.init, parameters)
-    state = on_mesh(TrainState(shape((), jnp.int32), parameters, statistics, moments), mesh)
+    step: Any = shape((), jnp.int32)
+    state = on_mesh(TrainState(step, parameters, statistics, moments), mesh)
     train_set, test_set = (
         Pictures(*on_mesh((shape((count, *spec.image_shape), jnp.uint8), shape((count,), jnp.int32)), mesh))
         for count in (spec.train_examples - config.dataset.num_validation, spec.test_examples)

@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 from optax.contrib import MuonDimensionNumbers
 
-from attn_cnn_jax.arrays import Arrays, Shape
+from attn_cnn_jax.arrays import Shape
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.pruning import head_axes
 from attn_cnn_jax.models.variables import split
@@ -65,20 +65,21 @@ def muon(schedule: optax.Schedule, momentum: float, shaped: Mapping[str, Matrice
       shaped: which parameters are matrices, as `matrices` gives them.
     """
 
-    def numbers(parameters: Mapping[str, Any]) -> dict[str, MuonDimensionNumbers | None]:
+    def numbers(parameters: Any) -> Any:
         return {name: shaped[name].axes if name in shaped else None for name in parameters}
 
     rule = optax.contrib.muon(schedule, beta=momentum, consistent_rms=RMS, muon_weight_dimension_numbers=numbers)
 
-    def by_head(arrays: Arrays) -> Arrays:
+    def by_head(arrays: Any) -> Any:
         return {name: array.reshape(shaped[name].shape) if name in shaped else array for name, array in arrays.items()}
 
-    def init(parameters):
-        return rule.init(by_head(parameters))
+    def init(params: Any) -> Any:
+        return rule.init(by_head(params))
 
-    def update(updates, state, parameters=None):
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
-            moved, state = rule.update(by_head(updates), state, parameters and by_head(parameters))
+            moved: Any
+            moved, state = rule.update(by_head(updates), state, params and by_head(params))
         return {name: array.reshape(updates[name].shape) for name, array in moved.items()}, state
 
     return optax.GradientTransformation(init, update)
