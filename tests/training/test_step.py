@@ -112,6 +112,16 @@ def test_a_step_is_gather_augment_loss_and_update():
     config = small_config("quadratic")
     state, data, train_steps, _, skeleton, optimizer = prepare(config, 1)
     parameters, optimizer_state = jax.tree.map(jnp.copy, (state.parameters, state.optimizer))
+
+    def mean_loss(parameters, x, labels, key):
+        return losses(join(skeleton, parameters, {})(x, key=key)[0], labels)[0].mean()
+
+    @jax.jit
+    def one_step(parameters, optimizer_state, x, labels, key):
+        loss, gradients = jax.value_and_grad(mean_loss)(parameters, x, labels, key)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, parameters)
+        return loss, optax.apply_updates(parameters, updates), optimizer_state
+
     for step in range(7):  # across the end of an epoch of five steps
         state, results = train_steps(state, data, jnp.int32(1))
         epoch, place_in_epoch = divmod(step, 5)
@@ -119,13 +129,7 @@ def test_a_step_is_gather_augment_loss_and_update():
         augment_key, dropout_key = step_keys(config.seed, step)
         images = augment(augment_key, data.images[indices], crop_padding=4, flip=True)
         x = normalise(images, SPEC.mean, SPEC.std)
-
-        def mean_loss(parameters, x=x, indices=indices, key=dropout_key):
-            return losses(join(skeleton, parameters, {})(x, key=key)[0], data.labels[indices])[0].mean()
-
-        loss, gradients = jax.value_and_grad(mean_loss)(parameters)
-        updates, optimizer_state = optimizer.update(gradients, optimizer_state, parameters)
-        parameters = optax.apply_updates(parameters, updates)
+        loss, parameters, optimizer_state = one_step(parameters, optimizer_state, x, data.labels[indices], dropout_key)
         np.testing.assert_allclose(results["loss"][0], loss, rtol=1e-5)
     chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
 
