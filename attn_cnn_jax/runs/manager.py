@@ -49,7 +49,7 @@ def open_checkpoints(
         save_interval_steps=0 if read_only else 1,
         cleanup_tmp_directories=not read_only,
     )
-    folder = folder_of(workdir)
+    folder = folder_of(workdir, read_only=read_only)
     is_folder(folder)  # Orbax would take what the system fails to show for missing, and not say why
     return Manager(folder, options=options)
 
@@ -59,15 +59,30 @@ def validates(config: ConfigDict) -> bool:
     return config.dataset.num_validation > 0 or config.dataset.has_validation
 
 
-def folder_of(workdir: Path) -> Path:
+def folder_of(workdir: Path, *, read_only: bool = False) -> Path:
     """Returns the folder of the checkpoints without links and `..`; UserError if arrays cannot be saved there.
 
-    TensorStore would resolve `link/..` by its letters, and take a backslash for a slash: arrays would lie elsewhere.
+    TensorStore would resolve `link/..` by its letters, take a backslash for a slash, and read names as UTF-8; Orbax
+    looks for the files that it has to join by a pattern, and takes `gs:` for a place in the network. A run that was
+    moved below a pattern can be read there.
     """
     folder = Path(os.path.realpath(workdir / "checkpoints"))
-    if "\\" in str(folder):
-        raise UserError(f"{folder.parent}: checkpoints cannot be saved below a backslash; choose another --workdir=DIR")
+    refused = ["\\", "gs:/"] if read_only else ["\\", "gs:/", "*", "?", "["]
+    found = next((text for text in refused if text in str(folder)), "")
+    if not found and not is_utf8(str(folder)):
+        found = "a name that is not UTF-8"
+    if found:
+        found = "a backslash" if found == "\\" else found
+        raise UserError(f"{folder.parent}: checkpoints cannot be saved below {found}; choose another --workdir=DIR")
     return folder
+
+
+def is_utf8(path: str) -> bool:
+    """Returns whether the bytes of a path on the disk are its text in UTF-8."""
+    try:
+        return os.fsencode(path) == path.encode()
+    except UnicodeEncodeError:  # bytes that are no text
+        return False
 
 
 class Manager(ocp.CheckpointManager):

@@ -19,6 +19,8 @@ from attn_cnn_jax.runs import directory, load
 from attn_cnn_jax.training.loop import held, run
 from attn_cnn_jax.training.start import Beginning
 
+PICTURE = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
+
 
 @pytest.fixture
 def copy(quadratic_run, tmp_path):
@@ -47,10 +49,27 @@ def test_arrays_lie_where_the_system_says_that_the_run_is(tmp_path, config):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_path_that_tensorstore_takes_for_another_is_refused(tmp_path, config):
-    with pytest.raises(UserError, match="below a backslash; choose another --workdir=DIR"):
-        run(config, tmp_path / "a\\b")
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("a\\b", "a backslash"),
+        ("lr[0.1]", r"\["),
+        ("all*", r"\*"),
+        ("run?", r"\?"),
+        ("gs:/run", "gs:/"),
+        (os.fsdecode(b"\xff\xfe"), "a name that is not UTF-8"),
+    ],
+)
+def test_a_path_that_orbax_or_tensorstore_take_for_another_is_refused(tmp_path, config, name, what):
+    with pytest.raises(UserError, match=f"below {what}; choose another --workdir=DIR"):
+        run(config, tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_can_be_read_below_a_pattern(quadratic_run, tmp_path):
+    """Below one, no array of a new checkpoint could be found again: what is written in parts is joined by a pattern."""
+    moved = shutil.copytree(quadratic_run, tmp_path / "lr[0.1]*")
+    np.testing.assert_array_equal(load_run(moved).predict(PICTURE), load_run(quadratic_run).predict(PICTURE))
 
 
 def test_a_damaged_checkpoint_is_set_aside_from_another_disk(copy, tmp_path, monkeypatch, config):
