@@ -4,9 +4,7 @@ The same as `attn-cnn train`, see attn_cnn_jax/cli/train.py. The same command on
 it stopped.
 """
 
-import sys
-
-from attn_cnn_jax.cli.main import start
+from attn_cnn_jax.cli.program import run_train
 
 if __name__ == "__main__":
-    sys.exit(start("train", sys.argv[1:], program="train.py"))
+    run_train()

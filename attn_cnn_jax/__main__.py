@@ -1,8 +1,6 @@
 """`python -m attn_cnn_jax SUBCOMMAND ...`: the command `attn-cnn` where the package is not installed."""
 
-import sys
-
-from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.cli.program import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

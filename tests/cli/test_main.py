@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attn_cnn_jax.cli import program
 from attn_cnn_jax.cli.main import SUBCOMMANDS, main
 from attn_cnn_jax.errors import command_line
 
@@ -30,7 +31,7 @@ def test_the_table_names_every_file_of_the_folder(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     files = {path.stem.strip("_") for path in (ROOT / "attn_cnn_jax/cli").glob("*.py")}
-    assert set(SUBCOMMANDS) == files - {"init", "main", "arguments", "configs"}
+    assert set(SUBCOMMANDS) == files - {"init", "main", "program", "arguments", "configs"}
     assert all(re.search(rf"^  {name} +\w", text, re.MULTILINE) for name in SUBCOMMANDS)
 
 
@@ -115,13 +116,13 @@ def example(name, capsys):
     return words[words.index(name) + 1 :]
 
 
-def test_the_console_script_is_this_main():
+def test_the_console_script_is_this_program():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     name, target = config["options.entry_points"]["console_scripts"].strip().split(" = ")
     module, function = target.split(":")
     assert name == "attn-cnn"
-    assert getattr(import_module(module), function) is main
+    assert getattr(import_module(module), function) is program.run
 
 
 def test_advised_commands_run_from_where_the_user_is(tmp_path, monkeypatch):
