@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import resource
 import socket
 import subprocess
 import sys
@@ -103,6 +104,18 @@ def test_a_replacement_that_fails_keeps_the_old_data(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert tree(tmp_path) == before
     assert_holds(tmp_path, seed=0)
+
+
+def test_a_disk_that_fills_up_below_the_writer_of_records_is_said(tmp_path):
+    """A C++ library says so, as a RuntimeError; here no file may grow, which is the same to it as a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(UserError, match=r"Cannot write the data set digits to .*: File too large\.\nMake room"):
+            sources.load("digits", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.glob("digits/*/*"))
 
 
 def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offline):

@@ -8,6 +8,7 @@ DATA_DIR/NAME/.lock lets one process at a time make or decode the data set.
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -123,11 +124,24 @@ def prepare(
                 )
             else:
                 say(f"{recipe.words} is already prepared in {final}")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        if (reason := unwritable(error)) is None:
+            raise
         raise UserError(
-            f"Cannot write the data set {recipe.words} to {final}: {error.strerror or error}.\n"
+            f"Cannot write the data set {recipe.words} to {final}: {reason}.\n"
             f"Make room there, or choose another. {CHOOSE_FOLDER}"
         ) from error
+
+
+def unwritable(error: OSError | RuntimeError) -> str | None:
+    """Returns why files cannot be written; None for an error about anything else.
+
+    ArrayRecord's writer is a C++ library: `RuntimeError: ... write() failed: No space left on device; writing PATH`.
+    """
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    found = re.search(r"\w+\(\) failed: ([^;]+); writing", str(error))
+    return found[1] if found else None
 
 
 @contextlib.contextmanager
