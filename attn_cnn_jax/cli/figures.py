@@ -7,6 +7,7 @@
 - maps: attention of one query pixel, layers by heads; the mean over test pictures for content models (Fig. 5 to 7)
 - pictures: single test pictures and the attention to them, of content models (Fig. 8 to 10)
 - span: Lemma 3 for one layer: how far a kernel's shifts are from the span of its heads' maps (Fig. 11)
+- course: layers over training: how far they look, and how near they are to a convolution, for quadratic encodings
 
 All but curves are of the first run. Without --figures, those that apply: figures 6 to 10 of a learned_rel_content run
 among them. Layers and heads count from 1; pixels count from 0 and are those that attention works on, after the
@@ -21,7 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from attn_cnn_jax.analysis import pictures
+from attn_cnn_jax.analysis.course import course, is_recorded
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
+from attn_cnn_jax.analysis.figures import course as course_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
 from attn_cnn_jax.cli.arguments import add_step, as_path, at_least_one, beside, pixel, run_directory, seeds
 from attn_cnn_jax.errors import UserError
@@ -30,7 +33,7 @@ from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.run import Run
 
-NAMES = ("scheme", "curves", "training", "centres", "maps", "pictures", "span")
+NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures", "span")
 OF_ONE_LAYER = ("scheme", "training", "span")
 Save = Callable[[], list[Path]]  # writes a figure that is drawn; returns its files
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
@@ -107,7 +110,10 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
     saves: list[Save] = []
     if "training" in wanted:
         saves += draw_training(args, run, out, layer)
-    shown = set(wanted) - {"curves", "training", "pictures"}
+    if "course" in wanted:
+        figure = course_figure.draw(course(run, read_positions(args.runs[0], run.seed)), "layers over training")
+        saves.append(partial(style.save, figure, out, "course"))
+    shown = set(wanted) - {"curves", "training", "course", "pictures"}
     layers = pictures.mean_attention(run, args.images, args.data_dir) if shown else []
     mean = f", mean over {args.images} test pictures" if run.model.depends_on_content else ""
     if "scheme" in wanted:
@@ -143,7 +149,9 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     if not read_metrics(workdir / "metrics.jsonl"):
         missing.add("curves")
     if not read_positions(workdir, run.seed):
-        missing.add("training")
+        missing |= {"training", "course"}
+    if not is_recorded(run):
+        missing.add("course")
     return tuple(name for name in NAMES if name not in missing)
 
 
