@@ -42,13 +42,16 @@ def exit_after(command: Any) -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is ignored, as by nohup
         signal.signal(signal.SIGINT, interrupt)
         sys.unraisablehook = interrupt_again
-    from attn_cnn_jax.cli import main  # only now: imports take most of the start
+    from attn_cnn_jax import output  # only now: imports take most of the start
+    from attn_cnn_jax.cli import main
 
     status = command(main)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # full, closed, none: Python would make status 120 of it
+            output.drop(stream)
     if interrupted or status == 1:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # full, closed, none
-                stream.flush()
         os._exit(status)  # waits for no thread
     sys.exit(status)
 

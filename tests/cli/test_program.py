@@ -99,6 +99,19 @@ def test_interrupting_twice_leaves_at_once():
     assert run(COMMAND + code) == (130, "interrupted\n")
 
 
+def test_a_full_disk_below_standard_error_does_not_change_the_status():
+    """Python makes 120 of it as it shuts down."""
+    code = """
+    def refuse():
+        sys.stderr = open("/dev/full", "w")
+        print("wrong flags", file=sys.stderr)
+        return 2
+
+    exit_after(lambda main: refuse())
+    """
+    assert run(COMMAND + code)[0] == 2
+
+
 def test_ctrl_c_that_is_ignored_stays_so():
     code = """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
