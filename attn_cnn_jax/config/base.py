@@ -141,7 +141,7 @@ REST = {
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
         "weight_decay": number(1e-4, 0),
-        "max_grad_norm": number(0.0, 0),  # longest gradient, of all parameters together; 0: any
+        "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),
         "schedule_every": choice("step", "epoch"),  # the authors' release moves the rate once an epoch

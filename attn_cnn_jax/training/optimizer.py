@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -64,7 +65,8 @@ def create_optimizer(
 ) -> optax.GradientTransformation:
     """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
 
-    Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is.
+    Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is. Its norm is
+    that of what is trained: gradients of parameters and entries that must not change do not count.
 
     Args:
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
@@ -80,7 +82,7 @@ def create_optimizer(
             rule = optax.adam(schedule)
         case "muon":
             rule = muon(schedule, config.momentum, shaped or {})
-    clip = [optax.clip_by_global_norm(config.max_grad_norm)] if config.max_grad_norm else []
+    clip = [clipped(config.max_grad_norm, fixed or {})] if config.max_grad_norm else []
     parts = [*clip, decay, rule]
     if factors:
         parts.append(scaled(factors))
@@ -96,6 +98,16 @@ def create_optimizer(
     return optax.chain(*parts)
 
 
+def clipped(longest: float, fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
+    """Scales gradients of what is not `fixed` to a norm of `longest`, of all parameters together, if it is longer."""
+    clip = optax.clip_by_global_norm(longest)
+
+    def shorten(updates, parameters):
+        return clip.update(zeroed(updates, fixed), optax.EmptyState())[0]
+
+    return optax.stateless(shorten)
+
+
 def scaled(factors: Mapping[str, float]) -> optax.GradientTransformation:
     """Multiplies updates by a factor per parameter."""
 
@@ -107,13 +119,12 @@ def scaled(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 def hold(fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
     """Zeroes updates where `fixed` says so: after momentum and weight decay, so that nothing moves there."""
+    return optax.stateless(lambda updates, parameters: zeroed(updates, fixed))
 
-    def zero(updates, parameters):
-        return {
-            name: jnp.where(fixed[name], 0, update) if name in fixed else update for name, update in updates.items()
-        }
 
-    return optax.stateless(zero)
+def zeroed(updates: Any, fixed: Mapping[str, np.ndarray]) -> Arrays:
+    """Returns updates with zeros where `fixed` says so."""
+    return {name: jnp.where(fixed[name], 0, update) if name in fixed else update for name, update in updates.items()}
 
 
 def all_finite(arrays: Arrays) -> jnp.ndarray:

@@ -95,6 +95,28 @@ def test_a_long_gradient_is_scaled_to_the_largest_norm_before_weight_decay():
         )
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"frozen": ["c"]},
+        {"fixed": {"c": np.array(True)}},
+        {"fixed": {"b": np.array([False, True]), "c": np.array([True, True])}},
+    ],
+)
+def test_what_is_not_trained_does_not_count_in_the_norm_that_is_clipped(held):
+    """The others move as if it were not there: here by the gradient (3, 4), or (3, 0), at a norm of at most 1."""
+    config = attention_config().optimizer
+    config.update({"schedule": "constant", "warmup_fraction": 0.0, "weight_decay": 0.0, "max_grad_norm": 1.0})
+    optimizer = create_optimizer(config, learning_rate(config, 1, 10), **held)
+    parameters = {"a": jnp.array([1.0]), "b": jnp.array([1.0, 1.0]), "c": jnp.array([1.0, 1.0])}
+    gradients = {"a": jnp.array([3.0]), "b": jnp.array([0.0, 4.0]), "c": jnp.array([1e6, -1e6])}
+    updates, _ = optimizer.update(gradients, optimizer.init(parameters), parameters)
+    expected = {"a": [-0.1], "b": [0, 0]} if "b" in held.get("fixed", {}) else {"a": [-0.06], "b": [0, -0.08]}
+    for name, values in expected.items():
+        np.testing.assert_allclose(updates[name], values, rtol=1e-5, atol=1e-9)
+    np.testing.assert_array_equal(updates["c"], 0)
+
+
 def test_every_other_parameter_is_decayed():
     parameters = {
         f"blocks.11.attention.{name}": jnp.zeros(1)
