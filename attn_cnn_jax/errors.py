@@ -71,6 +71,8 @@ def explained(error: Exception) -> str | None:
 
 def in_words(error: OSError) -> str:
     """Returns `path: No such file or directory`."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd, which knows no path
+        return "the current folder is no longer there: change to another"
     what = error.strerror or shortened(error)
     return f"{error.filename}: {what}" if error.filename is not None else what
 

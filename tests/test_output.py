@@ -145,6 +145,14 @@ def test_interrupting_a_command_is_no_mistake_of_the_program(capsys):
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_a_current_folder_that_was_removed_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["train", "--config=digits", "--workdir=run"]) == 1
+    assert capsys.readouterr().err == "the current folder is no longer there: change to another\n"
+
+
 def test_a_platform_that_is_not_there_is_named(monkeypatch, capsys):
     def start():
         raise RuntimeError("Unable to initialize backend 'cuda': no GPU\nmore")
