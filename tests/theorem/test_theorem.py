@@ -142,6 +142,13 @@ def test_from_alpha_exact_on_attention_is_hard(dtype):
     assert at_the_centre(alpha - 1.5, (4, 4)) < 1
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_alpha_exact_leaves_the_others_a_quarter_of_the_distance_to_the_next_number(dtype):
+    """As a part of the centre, which the softmax's denominator is relative to, not of all keys."""
+    others = attention_bound(alpha_exact(dtype))
+    assert others / (1 - others) == pytest.approx(float(jnp.finfo(dtype).eps) / 4, rel=1e-9)
+
+
 def test_alpha_exact_of_float32_is_far_below_the_papers_46():
     assert alpha_exact("float32") == pytest.approx(math.log(4) + 25 * math.log(2), abs=1e-4)
     assert alpha_exact("float32", num_axes=1) == pytest.approx(math.log(2) + 25 * math.log(2), abs=1e-4)
