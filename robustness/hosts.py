@@ -54,6 +54,7 @@ DIFFERENT = {
     "length": (lambda *_: epochs(PAIR_EPOCHS + 1), (), "config.train.num_epochs (6 on process 0, 7 on"),
     "data": (inverted, (), "the data (its fingerprint) ("),
     "folder": (lambda _, folder: f"--workdir={folder / 'other'}", (), "process 1 does not see the run directory"),
+    "number": (lambda *_: "--num-processes=3", (), "--num-processes (2 on process 0, 3 on process 1)"),
     "devices": (lambda *_: epochs(PAIR_EPOCHS), devices(2), "process 0 has 1, process 1 has 2"),
 }
 

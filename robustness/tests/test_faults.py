@@ -30,6 +30,7 @@ ATTACKS = {
     "process 0 of 2 dies": hosts.one_of_two_dies(0),
     "process 1 of 2 is stopped": hosts.one_of_two_is_stopped(1),
     "process 1 has other data": hosts.different("data"),
+    "process 1 is told of another number": hosts.different("number"),
     "two processes find a damaged checkpoint": hosts.damaged(attacks.truncated),
 }
 

@@ -37,6 +37,7 @@ def train(monkeypatch, tmp_path, data_dir):
     return start
 
 
+TOGETHER = ("--multihost", "--coordinator-address=127.0.0.1:1")
 FLAGS = [
     ((), 2, "--config is missing"),
     ((DIGITS, "--nonsense"), 2, "nonsense"),
@@ -47,6 +48,9 @@ FLAGS = [
     ((DIGITS, "--multihost", "--coordinator-address=h:99999"), 2, "'h:99999': allowed is HOST:PORT"),
     ((DIGITS, "--process-id=1"), 2, "--process-id is for one of several processes: add --multihost"),
     ((DIGITS, "--coordinator-address=h:1"), 2, "--coordinator-address is for one of several processes"),
+    ((DIGITS, *TOGETHER, "--num-processes=0"), 1, "--num-processes=0: allowed is an integer from 1"),
+    ((DIGITS, *TOGETHER, "--num-processes=2", "--process-id=2"), 1, "--process-id=2: allowed is 0 to 1"),
+    ((DIGITS, *TOGETHER, "--process-id=-1"), 1, "--process-id=-1: allowed is an integer from 0"),
     ((DIGITS, "--config.model.content", "False"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.model.content", "--config.seed=-1"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.seed", "3"), 1, "config.seed has no value"),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import jax
 
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.training.distributed.comparison import check_same, check_same_devices
 from attn_cnn_jax.training.distributed.lost_peer import HEARTBEAT_TIMEOUT, said_abort
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
@@ -36,6 +37,7 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
     Raises:
       UserError: if the arguments make no sense, the port is taken, or the others do not come.
     """
+    check_numbers(num_processes, process_id)
     bind = None
     if process_id == 0 and address is not None and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
         bind = listening_address(address)
@@ -53,6 +55,17 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
             )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"--multihost: {shortened(error)}\n{REMEDY}") from error
+    check_same_devices(jax.devices())
+    check_same({"--num-processes": num_processes})
+
+
+def check_numbers(num_processes: int | None, process_id: int | None) -> None:
+    """UserError for a number of processes below 1, or a process that is none of them: JAX would wait for it."""
+    if num_processes is not None and num_processes < 1:
+        raise UserError(f"--num-processes={num_processes}: allowed is an integer from 1")
+    if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
+        allowed = f"0 to {num_processes - 1}" if num_processes else "an integer from 0"
+        raise UserError(f"--process-id={process_id}: allowed is {allowed}\n{REMEDY}")
 
 
 def wait_for_coordinator(address: str) -> None:
