@@ -66,6 +66,21 @@ def test_metrics_have_every_record_once(trained):
     assert losses[-1] < losses[0]
 
 
+def test_a_record_is_the_mean_of_the_steps_since_the_one_before(trained, config, tmp_path):
+    config.train.log_every_steps = 1
+    run(config, tmp_path)
+    of_steps, of_records = (
+        [record for record in read_metrics(folder / "metrics.jsonl") if record["split"] == "train"]
+        for folder in (tmp_path, trained)
+    )
+    last = 0
+    for record in of_records:
+        steps = of_steps[last : record["step"]]
+        assert record["loss"] == pytest.approx(np.mean([step["loss"] for step in steps]), abs=1e-3)
+        assert record["learning_rate"] == pytest.approx(steps[-1]["learning_rate"])
+        last = record["step"]
+
+
 def test_load_run_predicts_what_the_run_measured(trained, config):
     restored = load_run(trained)
     assert restored.step == 3 * STEPS_PER_EPOCH
