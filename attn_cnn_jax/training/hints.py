@@ -36,7 +36,7 @@ def not_learning(config: ConfigDict, step: int, num_steps: int, total_steps: int
         return ""
     optimizer = config.optimizer
     advice = "config.optimizer.name=adam with config.optimizer.learning_rate=0.002"
-    if optimizer.name == "adam":
+    if optimizer.name != "sgd":
         advice = f"config.optimizer.learning_rate below {optimizer.learning_rate:g}"
     return (
         f"hint: after {step} of {total_steps} steps training accuracy is {accuracy:.1%}, and chance {chance:.1%}: "

@@ -343,9 +343,9 @@ def test_the_command_writes_all_figures_of_a_run(quadratic_run, tmp_path, capsys
         warnings.simplefilter("error")
         assert main(["figures", str(quadratic_run), f"--out={tmp_path / 'new' / 'folder'}"]) == 0
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
-    names = ("scheme_layer2", "curves", "training_layer2", "centres", "maps_4_4", "span_layer2")
+    names = ("scheme_layer2", "curves", "training_layer2", "course", "centres", "maps_4_4", "span_layer2")
     assert written == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {"training_layer2.gif"}
-    assert len(capsys.readouterr().out.splitlines()) == 13
+    assert len(capsys.readouterr().out.splitlines()) == 15
     with Image.open(tmp_path / "new/folder/training_layer2.gif") as animation:
         assert animation.n_frames == 3
     assert dict(matplotlib.rcParams) == before
