@@ -7,30 +7,36 @@ import numpy as np
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.data.sources import Dataset, Split
+from attn_cnn_jax.data.stored import Stored, StoredDataset, hash_pictures
 
 # Per split `shape`, of its pictures, and hashes of `pictures` and `labels`.
 Fingerprint = dict[str, dict]
 
 
-def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprint:
+def fingerprint(
+    dataset: Dataset | StoredDataset, validation: Split | Stored | None = None, workers: int = 0
+) -> Fingerprint:
     """Returns what tells a data set from others, ready for JSON.
 
-    Equal data has equal fingerprints on every machine and however it was prepared.
+    Equal data has equal fingerprints on every machine, however it was prepared, in memory or on the disk.
 
     Args:
       dataset: all of it, before a validation split is set aside.
       validation: the pictures set aside; None where there are none, or the data set has a validation split of its own.
+      workers: processes that read pictures on the disk; 0 for threads.
     """
     validation = validation or dataset.validation
     splits = {"train": dataset.train, "test": dataset.test} | ({"validation": validation} if validation else {})
-    return {
-        name: {
-            "shape": list(images.shape),
-            "pictures": digest(np.ascontiguousarray(images, np.uint8)),
-            "labels": digest(np.ascontiguousarray(labels, "<i4")),
-        }
-        for name, (images, labels) in splits.items()
-    }
+    return {name: part(split, workers) for name, split in splits.items()}
+
+
+def part(split: Split | Stored, workers: int) -> dict:
+    """Returns the entry of one split."""
+    if isinstance(split, Stored):
+        shape, pictures = [len(split.labels), *split.image_shape], split.digest or hash_pictures(split, workers)
+    else:
+        shape, pictures = list(split.images.shape), digest(np.ascontiguousarray(split.images, np.uint8))
+    return {"shape": shape, "pictures": pictures, "labels": digest(np.ascontiguousarray(split.labels, "<i4"))}
 
 
 def digest(array: AnyArray) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Bool, Int32, UInt8
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.builders import Recipe, Spec, is_own, recipe, recipe_of
@@ -27,6 +27,10 @@ class Split(NamedTuple):
 
     images: UInt8[np.ndarray, "n H W C"]
     labels: Int32[np.ndarray, " n"]
+
+    def select(self, chosen: Bool[np.ndarray, " n"]) -> "Split":
+        """Returns some of the pictures, in their order."""
+        return Split(self.images[chosen], self.labels[chosen])
 
 
 class Dataset(NamedTuple):
@@ -54,16 +58,21 @@ def load(which: str | Recipe, data_dir: str | Path | None = None, *, download: b
       UserError: the name is unknown, or the data is damaged, or missing and (known within 15 s) out of reach.
     """
     known = recipe(which) if isinstance(which, str) else which
-    if not store.is_prepared(known, data_dir):
-        store.prepare(known, data_dir, download=download, say=log.info)
+    prepare(known, data_dir, download=download)
     dataset = read_cached(known, data_dir)
     if dataset is None:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # a read-only folder cannot be locked, and nobody replaces it
                 stack.enter_context(store.locked(store.folder(known, data_dir), log.warning))
             dataset = read_cached(known, data_dir) or decode(known, data_dir)
-    log_origin(known, data_dir, dataset)
+    log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
     return dataset
+
+
+def prepare(known: Recipe, data_dir: str | Path | None = None, *, download: bool = True) -> None:
+    """Prepares a data set where it is not there yet; raises as `load` does."""
+    if not store.is_prepared(known, data_dir):
+        store.prepare(known, data_dir, download=download, say=log.info)
 
 
 def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
@@ -78,14 +87,14 @@ def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
             "it.\nName the folder where it is, or shall be prepared, by --data-dir=DIR."
         )
     dataset = read_cached(known, data_dir) or decode(known, data_dir, keep=False)
-    log_origin(known, data_dir, dataset)
+    log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
     return dataset
 
 
-def log_origin(known: Recipe, data_dir: str | Path | None, dataset: Dataset) -> None:
-    """Says in the log in what a data set is known to differ from the official one."""
+def log_origin(known: Recipe, data_dir: str | Path | None, spec: Spec, counts: tuple[int, int]) -> None:
+    """Says in the log in what a data set, of so many training and test pictures, differs from the official one."""
     folder = store.folder(known, data_dir)
-    if remark := describe_origin(folder, dataset):
+    if remark := describe_origin(folder, spec, counts):
         log.warning("%s in %s: %s.", known.name, folder, remark)
 
 
@@ -195,9 +204,9 @@ def assemble(arrays: dict[str, np.ndarray], builder: Any, spec: Spec) -> Dataset
     return Dataset(**splits, class_names=names, spec=replace(spec, class_names=names))
 
 
-def describe_origin(folder: Path, dataset: Dataset) -> str:
-    """Returns in what a data set is known to differ from the official one, or an empty text."""
-    train, test, spec = len(dataset.train.labels), len(dataset.test.labels), dataset.spec
+def describe_origin(folder: Path, spec: Spec, counts: tuple[int, int]) -> str:
+    """Returns in what a data set, of so many training and test pictures, is known to differ from the official one."""
+    train, test = counts
     if spec.train_examples and (train, test) != (spec.train_examples, spec.test_examples):
         return (
             f"a reduced copy with {train:,} training and {test:,} test pictures "
@@ -209,17 +218,22 @@ def describe_origin(folder: Path, dataset: Dataset) -> str:
 
 
 def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:
-    """Returns (train, validation): `num_validation` pictures set aside, chosen by `seed` alone; both keep their order.
+    """Returns (train, validation): `num_validation` pictures set aside, see `for_validation`; both keep their order."""
+    is_validation = for_validation(len(split.labels), num_validation, seed)
+    return split.select(~is_validation), split.select(is_validation)
+
+
+def for_validation(total: int, num_validation: int, seed: int) -> Bool[np.ndarray, " n"]:
+    """Returns which of `total` training pictures are set aside, chosen by `seed` alone.
 
     Args:
-      split: N pictures.
-      num_validation: 0 .. N - 1.
+      total: number of pictures.
+      num_validation: 0 .. total - 1.
       seed: an integer >= 0.
 
     Raises:
       UserError: num_validation is out of range.
     """
-    total = len(split.labels)
     if not 0 <= num_validation < total:
         raise UserError(
             f"{num_validation} validation pictures cannot be taken from {total} training pictures.\n"
@@ -229,7 +243,4 @@ def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Spli
     order = np.argsort(np.random.PCG64(seed).random_raw(total), kind="stable")
     is_validation = np.zeros(total, bool)
     is_validation[order[:num_validation]] = True
-    train, validation = (
-        Split(split.images[chosen], split.labels[chosen]) for chosen in (~is_validation, is_validation)
-    )
-    return train, validation
+    return is_validation
