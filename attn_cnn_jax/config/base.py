@@ -128,6 +128,8 @@ REST = {
         "split_seed": integer(0, 0),  # chooses that test split, for all values of `seed` the same
         "skip_unreadable": boolean(False),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
+        "feed": choice("auto", "device", "stream"),  # pictures all on the devices, or read from the disk in training
+        "workers": integer(0, 0, 1000),  # processes that read from the disk; 0: threads of this process
         "num_validation": integer(0, 0),  # pictures held out of the training set
         # Taken from the data set in training, and kept with the run.
         "mean": numbers((), "one number from 0 per channel, or () for that of the training pictures", low=0),

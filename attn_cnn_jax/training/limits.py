@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config.size import parameter_size
 from attn_cnn_jax.errors import UserError
 
+DATA_SHARE = 1 / 4  # of memory, that pictures may take on the device
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 
 
@@ -20,6 +21,24 @@ def shares_in_words(batch_size: int, num_devices: int) -> str:
     return (
         f"config.train.batch_size={batch_size} over {num_devices} devices: {share} pictures each, "
         f"{padding} of all {share * num_devices} only fill up the last shares and do not count"
+    )
+
+
+def choose_feed(feed: str, pictures: int, memory: int) -> tuple[str, str]:
+    """Returns "device" or "stream", and why, for the log; "" for what the user chose or what is usual.
+
+    Args:
+      feed: `config.dataset.feed`.
+      pictures: bytes of the decoded data set.
+      memory: bytes of the device, or of the machine where that has less: pictures pass through there.
+    """
+    if feed != "auto":
+        return feed, ""
+    if pictures <= DATA_SHARE * memory:
+        return "device", ""
+    return "stream", (
+        f"config.dataset.feed=auto: the pictures take {pictures / 1e9:,.1f} GB, more than a quarter of the "
+        f"{memory / 1e9:,.1f} GB of memory: streamed from the disk"
     )
 
 
@@ -48,4 +67,9 @@ def check_memory(config: ConfigDict) -> None:
 def device_memory() -> int:
     """Returns the bytes of memory of a device, or of the machine where the device is its processor."""
     statistics = jax.local_devices()[0].memory_stats() or {}
-    return statistics.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return statistics.get("bytes_limit") or machine_memory()
+
+
+def machine_memory() -> int:
+    """Returns the bytes of memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

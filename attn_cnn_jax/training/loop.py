@@ -13,7 +13,8 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.data import sources
+from attn_cnn_jax.data import sources, stored
+from attn_cnn_jax.data.builders import recipe_of
 from attn_cnn_jax.errors import UserError, in_words
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
@@ -27,8 +28,16 @@ from attn_cnn_jax.training.distributed.comparison import (
     everyone,
     settings,
 )
+from attn_cnn_jax.training.feed import Streamed
 from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
-from attn_cnn_jax.training.limits import check_counts, check_memory, shares_in_words
+from attn_cnn_jax.training.limits import (
+    check_counts,
+    check_memory,
+    choose_feed,
+    device_memory,
+    machine_memory,
+    shares_in_words,
+)
 from attn_cnn_jax.training.loggers import module_of
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.plan import Plan, compiled, create_plan
@@ -45,11 +54,12 @@ class Window(NamedTuple):
     metrics: dict[str, list[float]]  # `loss` and `accuracy` of each; a checkpoint holds them as its `progress`
     seconds: float = 0.0  # that this process took for:
     timed_steps: int = 0
+    waited: float = 0.0  # of these seconds, for pictures
 
-    def extended(self, results: dict[str, np.ndarray], count: int, seconds: float) -> "Window":
+    def extended(self, results: dict[str, np.ndarray], count: int, seconds: float, waited: float = 0.0) -> "Window":
         """Returns the window with `count` more steps, `results` as `train_steps` gives them."""
         metrics = {name: values + results[name][:count].tolist() for name, values in self.metrics.items()}
-        return Window(metrics, self.seconds + seconds, self.timed_steps + count)
+        return Window(metrics, self.seconds + seconds, self.timed_steps + count, self.waited + waited)
 
 
 EMPTY = Window({"loss": [], "accuracy": []})
@@ -77,7 +87,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
     check_same(settings(config))
     module_of(config.train.logger)
     folder_of(workdir)
-    dataset = sources.load_configured(config.dataset)
+    dataset = load_data(config.dataset)
     config = complete(config, dataset.spec)
     for line in sources.describe(config.dataset):
         say(line)
@@ -94,11 +104,25 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
             say(heads_in_words(beginning))
         with stop_requests() as stop:
             try:
-                train(plan, state, stop, draw_figures)
+                with contextlib.closing(plan.feed):
+                    train(plan, state, stop, draw_figures)
             except (OSError, ckpt.NotSaved) as error:
                 reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
         return metrics.last_records(workdir)
+
+
+def load_data(dataset: ConfigDict) -> sources.Dataset | stored.StoredDataset:
+    """Returns the data set of `config.dataset`, decoded or, where it is to be streamed, on the disk."""
+    known, data_dir = recipe_of(dataset), dataset.data_dir or None
+    sources.prepare(known, data_dir)
+    memory = min(device_memory(), machine_memory())
+    chosen = everyone(choose_feed(dataset.feed, stored.decoded_bytes(dataset), memory))
+    streams = [reason for feed, reason in chosen if feed == "stream"]
+    if not streams:  # of all processes: they run the same program
+        return sources.load(known, data_dir)
+    hint(streams[0])
+    return stored.load(known, data_dir, workers=dataset.workers, say=say)
 
 
 def check_same_begin(plan: Plan, state: TrainState) -> None:
@@ -144,6 +168,7 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
         save = functools.partial(save_checkpoint, plan, checkpoints, reporter)
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         with contextlib.closing(reporter), jax.transfer_guard("disallow"):
+            plan.feed.start(step)
             train_steps, seconds_per_step = compiled(plan, state), SECONDS_PER_DISPATCH
             if is_new:
                 reporter.positions(0, 0.0, state.parameters)
@@ -162,12 +187,14 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
                     )
 
                 started = time.monotonic()
-                state, results = train_steps(state, plan.train_set, place(np.int32(count), plan.mesh))
+                data = plan.feed.at(step)
+                waited = time.monotonic() - started
+                state, results = train_steps(state, data, place(np.int32(count), plan.mesh))
                 results = jax.device_get(results)
                 seconds = time.monotonic() - started
                 check_finite(plan, checkpoints, step, count, results)
                 step, seconds_per_step = step + count, seconds / count
-                window = window.extended(results, count, seconds)
+                window = window.extended(results, count, seconds, waited)
                 reporter.advance(count)
                 if trained_seconds < SECONDS_TO_ESTIMATE <= trained_seconds + seconds:
                     per_step = (trained_seconds + seconds) / (step - first)
@@ -267,7 +294,7 @@ def steps_ahead(plan: Plan, step: int, seconds_per_step: float) -> int:
     to_record = plan.config.train.log_every_steps - step % plan.config.train.log_every_steps
     to_epoch = plan.steps_per_epoch - step % plan.steps_per_epoch
     worth = int(SECONDS_PER_DISPATCH / seconds_per_step)
-    return max(1, min(to_record, to_epoch, worth, most_steps(plan.config, plan.mesh)))
+    return max(1, min(to_record, to_epoch, worth, most_steps(plan.config, plan.mesh), plan.feed.steps_left(step)))
 
 
 def record_training(plan: Plan, reporter: SilentReporter, step: int, window: Window) -> None:
@@ -276,6 +303,8 @@ def record_training(plan: Plan, reporter: SilentReporter, step: int, window: Win
     record |= {name: float(np.mean(values)) for name, values in window.metrics.items()}
     record["learning_rate"] = plan.learning_rate(step - 1)
     record["images_per_second"] = round(window.timed_steps * plan.config.train.batch_size / window.seconds, 1)
+    if isinstance(plan.feed, Streamed):
+        record["input_wait"] = round(window.waited / window.seconds, 4)
     reporter.record(record)
 
 

@@ -1,8 +1,9 @@
-"""All that a run trains with and that stays the same while it does: data on the devices, compiled functions."""
+"""All that a run trains with and that stays the same while it does: its data, compiled functions."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,14 +14,16 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.fingerprint import Fingerprint, fingerprint
-from attn_cnn_jax.data.sources import Dataset, split_validation
+from attn_cnn_jax.data.sources import Dataset, for_validation
+from attn_cnn_jax.data.stored import Stored, StoredDataset
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.distributed.agreement import say
-from attn_cnn_jax.training.evaluate import Evaluate, create_evaluate
-from attn_cnn_jax.training.mesh import Pictures, place, platform_of
+from attn_cnn_jax.training.evaluate import create_evaluate, create_evaluate_streamed
+from attn_cnn_jax.training.feed import OnDevice, Streamed, to_evaluate
+from attn_cnn_jax.training.mesh import place, platform_of
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.start import Beginning, fixed_entries
@@ -34,19 +37,19 @@ class Plan(NamedTuple):
     config: ConfigDict
     workdir: Path
     mesh: Mesh
-    train_set: Pictures
-    eval_sets: dict[str, Pictures]  # by split
+    feed: OnDevice | Streamed  # the training set
+    eval_sets: dict[str, Any]  # by split; what `evaluate` takes
     schedule: optax.Schedule
     skeleton: Skeleton
     train_steps: jax.stages.Wrapped  # see step.create_train_steps
-    evaluate: Evaluate
+    evaluate: Callable[..., dict[str, jax.Array]]
     data: Fingerprint  # of the data set and its validation split
     implementations: str  # how attention is computed, in words
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of steps in an epoch; an incomplete batch at its end is left out."""
-        return self.train_set.labels.shape[0] // self.config.train.batch_size
+        return len(self.feed) // self.config.train.batch_size
 
     @property
     def total_steps(self) -> int:
@@ -72,14 +75,16 @@ class Plan(NamedTuple):
             return float(np.asarray(self.schedule(step)))
 
 
-def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Dataset) -> tuple[Plan, TrainState]:
+def create_plan(
+    beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Dataset | StoredDataset
+) -> tuple[Plan, TrainState]:
     """Returns the plan of a run, and its state before the first step, on all devices.
 
     Args:
       beginning: the network and its configuration, from `begin`.
       workdir: the run directory.
       mesh: the devices that a batch is split over.
-      dataset: the data set that the configuration names.
+      dataset: the data set that the configuration names; one that is stored is streamed.
     """
     config, model, _ = beginning
     spec = spec_of(config)
@@ -87,7 +92,8 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
     if validation is not None:
         eval_sets = {"validation": validation} | eval_sets
     if config.dataset.num_validation:
-        train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
+        chosen = for_validation(len(train_set.labels), config.dataset.num_validation, config.seed)
+        train_set, validation = train_set.select(~chosen), train_set.select(chosen)
         eval_sets = {"validation": validation} | eval_sets
     steps_per_epoch = len(train_set.labels) // config.train.batch_size
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
@@ -103,17 +109,22 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
         shaped=matrices(model),
     )
     skeleton, state = initial_state(model, optimizer)
+    workers = config.dataset.workers
+    if isinstance(train_set, Stored):
+        feed, evaluate = Streamed(train_set, config, mesh), create_evaluate_streamed(config, mesh, skeleton, spec)
+    else:
+        feed, evaluate = OnDevice(train_set, mesh), create_evaluate(config, mesh, skeleton, spec)
     plan = Plan(
         config=config,
         workdir=workdir,
         mesh=mesh,
-        train_set=place(Pictures(*train_set), mesh),
-        eval_sets={name: place(Pictures(*pictures), mesh) for name, pictures in eval_sets.items()},
+        feed=feed,
+        eval_sets={name: to_evaluate(pictures, workers, mesh) for name, pictures in eval_sets.items()},
         schedule=schedule,
         skeleton=skeleton,
         train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec),
-        evaluate=create_evaluate(config, mesh, skeleton, spec),
-        data=fingerprint(dataset, validation),
+        evaluate=evaluate,
+        data=fingerprint(dataset, validation, workers),
         implementations=implementations_in_words(config, for_platform(model, platform_of(mesh))),
     )
     return plan, place(state, mesh)
@@ -122,7 +133,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Datase
 def compiled(plan: Plan, state: TrainState) -> jax.stages.Compiled:
     """Returns the compiled training steps; says how long that took, and what is ahead."""
     started = time.monotonic()
-    train_steps = plan.train_steps.lower(state, plan.train_set, place(np.int32(1), plan.mesh)).compile()
+    train_steps = plan.train_steps.lower(state, plan.feed.like(), place(np.int32(1), plan.mesh)).compile()
     seconds, steps_to_go = time.monotonic() - started, plan.total_steps - int(jax.device_get(state.step))
     say(f"step compiled in {seconds:.1f} s; {steps_to_go} steps to go{plan.implementations}")
     return train_steps

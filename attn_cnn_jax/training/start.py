@@ -29,7 +29,7 @@ from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import saved_config
-from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.directory import MAY_CHANGE, MAY_GROW, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.runs.seeds import seeds_of
@@ -84,8 +84,8 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     saved = saved_config(workdir)
     if saved is not None:
         saved = with_defaults(saved)
-        saved.dataset.data_dir, saved.dataset.path = config.dataset.data_dir, config.dataset.path
-        saved.train.num_epochs, saved.train.logger = config.train.num_epochs, config.train.logger
+        for room, key in (name.split(".") for name in (*MAY_CHANGE, *MAY_GROW)):
+            saved[room][key] = config[room][key]
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
     if config.start.kernel:
         return Beginning(config, create_from_kernel(config))

@@ -18,30 +18,26 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Key, Labels
 from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.data.order import epoch_order
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.training.feed import Chunk
 from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
 from attn_cnn_jax.training.optimizer import all_finite
 
 MAX_STEPS_PER_DISPATCH = 256
 
-TrainStep = Callable[[TrainState, Pictures, jax.Array], tuple[TrainState, jax.Array, jax.Array]]
+TrainStep = Callable[[TrainState, Pictures], tuple[TrainState, jax.Array, jax.Array]]
 
 
 def initial_state(model: nnx.Module, optimizer: optax.GradientTransformation) -> tuple[Skeleton, TrainState]:
     """Takes a network apart for training; returns its skeleton and the state before the first step."""
     skeleton, parameters, statistics = split(model)
     return skeleton, TrainState(jnp.int32(0), parameters, statistics, optimizer.init(parameters))
-
-
-def epoch_order(seed: int, epoch: int | Int[Array, ""], num_pictures: int) -> Int[Array, " n"]:
-    """Returns the order in which an epoch visits the training set: a permutation of `num_pictures` indices."""
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), epoch)
-    return jax.random.permutation(key, num_pictures)
 
 
 def step_keys(seed: int, step: int | Int[Array, ""]) -> tuple[Key, Key]:
@@ -91,24 +87,21 @@ def most_steps(config: ConfigDict, mesh: Mesh) -> int:
 def create_train_step(
     config: ConfigDict, mesh: Mesh, skeleton: Skeleton, optimizer: optax.GradientTransformation, spec: Spec
 ) -> TrainStep:
-    """Returns `train_step(state, pictures, indices) -> (state, loss, accuracy)`, to be jitted.
+    """Returns `train_step(state, batch) -> (state, loss, accuracy)`, to be jitted.
 
-    It gathers the batch, augments it, and updates the parameters by the gradient of the mean loss, of smoothed labels
-    where `config.train` says so, plus the covariance penalty where `config.optimizer` has one. `loss` and `accuracy`
-    are means over the batch, of the labels as they are and without the penalty. See `create_train_steps` for the
-    arguments.
+    It augments the batch, which is split over the devices, and updates the parameters by the gradient of the mean loss,
+    of smoothed labels where `config.train` says so, plus the covariance penalty where `config.optimizer` has one.
+    `loss` and `accuracy` are means over the batch, of the labels as they are and without the penalty. See
+    `create_train_steps` for the arguments.
     """
     weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
     mean, counts = mean_of_batch(config.train.batch_size, mesh)
-    padding = -config.train.batch_size % mesh.size
 
-    def train_step(state: TrainState, pictures: Pictures, indices: jax.Array):
+    def train_step(state: TrainState, batch: Pictures):
         augment_key, dropout_key = step_keys(config.seed, state.step)
-        # Random draws are those without padding: JAX makes each number from the key and its place in the array alone.
-        indices = split_over_devices(mesh, jnp.pad(indices, (0, padding), mode="edge") if padding else indices)
-        images = augment(augment_key, pictures.images[indices], **config.augment)
+        images = augment(augment_key, batch.images, **config.augment)
         images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
-        labels = pictures.labels[indices]
+        labels = batch.labels
 
         def mean_loss(parameters):
             model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
@@ -127,13 +120,40 @@ def create_train_step(
     return train_step
 
 
+def gathered(config: ConfigDict, mesh: Mesh, pictures: Pictures, step: jax.Array) -> Callable[[Any], Pictures]:
+    """Returns `batch(n)`: the batch of n steps after `step`, in the same epoch, out of the whole training set.
+
+    A batch that devices cannot share evenly is filled up with its last picture.
+    """
+    batch_size, num_pictures = config.train.batch_size, pictures.labels.shape[0]
+    steps_per_epoch = num_pictures // batch_size
+    order = epoch_order(config.seed, step // steps_per_epoch, num_pictures)
+    first = step % steps_per_epoch
+    padding = -batch_size % mesh.size
+
+    def batch(n):
+        indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
+        # Random draws are those without padding: JAX makes each number from the key and its place in the array alone.
+        indices = split_over_devices(mesh, jnp.pad(indices, (0, padding), mode="edge") if padding else indices)
+        return Pictures(pictures.images[indices], pictures.labels[indices])
+
+    return batch
+
+
+def streamed(chunk: Chunk, step: jax.Array) -> Callable[[Any], Pictures]:
+    """Returns `batch(n)`: the batch of n steps after `step`, out of the chunk that holds it; filled up likewise."""
+    first = step - chunk.first
+    return lambda n: Pictures(*(jax.lax.dynamic_index_in_dim(a, first + n, keepdims=False) for a in chunk[:2]))
+
+
 def create_train_steps(
     config: ConfigDict, mesh: Mesh, skeleton: Skeleton, optimizer: optax.GradientTransformation, spec: Spec
 ) -> jax.stages.Wrapped:
-    """Returns the jitted `train_steps(state, pictures, count)`: many steps in one dispatch, `state` donated.
+    """Returns the jitted `train_steps(state, data, count)`: many steps in one dispatch, `state` donated.
 
-    The steps must lie in one epoch, at most `most_steps(config, mesh)`. Incomplete batches at the end of an epoch are
-    left out; the next epoch has another order.
+    The steps must lie in one epoch, at most `most_steps(config, mesh)`. `data` is the whole training set, `Pictures`,
+    or the `Chunk` that has the batches of these steps: the numbers are the same. Incomplete batches at the end of an
+    epoch are left out; the next epoch has another order.
 
     Args:
       config: of the run; read are `seed`, `model.dtype`, `augment`, `optimizer.covariance_penalty`, `train.batch_size`,
@@ -147,20 +167,16 @@ def create_train_steps(
       The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, mean over the batch
       without penalty, zero-padded) and `finite`, whether all losses and the parameters are.
     """
-    batch_size = config.train.batch_size
     looped = most_steps(config, mesh) > 1
     train_step = create_train_step(config, mesh, skeleton, optimizer, spec)
 
-    def train_steps(state: TrainState, pictures: Pictures, count: jax.Array):
-        num_pictures = pictures.labels.shape[0]
-        steps_per_epoch = num_pictures // batch_size
-        order = epoch_order(config.seed, state.step // steps_per_epoch, num_pictures)
-        first = state.step % steps_per_epoch
+    def train_steps(state: TrainState, data: Pictures | Chunk, count: jax.Array):
+        is_chunk = isinstance(data, Chunk)
+        batch = streamed(data, state.step) if is_chunk else gathered(config, mesh, data, state.step)
 
         def body(n, carry):
             state, loss, accuracy = carry
-            indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
-            state, step_loss, step_accuracy = train_step(state, pictures, indices)
+            state, step_loss, step_accuracy = train_step(state, batch(n))
             return state, loss.at[n].set(step_loss.astype(loss.dtype)), accuracy.at[n].set(step_accuracy)
 
         zeros = jnp.zeros(MAX_STEPS_PER_DISPATCH, jnp.float32)

@@ -104,6 +104,7 @@ MAY_BE_ZERO = {
     "dataset.image_size",
     "dataset.split_seed",
     "dataset.num_validation",
+    "dataset.workers",
     "augment.crop_padding",
     "optimizer.momentum",
     "optimizer.weight_decay",

@@ -1,12 +1,12 @@
 """What is due when in a run, against loops over its steps; what a record says of its steps."""
 
-from types import SimpleNamespace
-
 import jax
 import numpy as np
 import pytest
 
 from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.data.sources import Split
+from attn_cnn_jax.training.feed import OnDevice
 from attn_cnn_jax.training.loop import EMPTY, SECONDS_PER_DISPATCH, record_training, steps_ahead
 from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.plan import Plan
@@ -19,11 +19,12 @@ def plan(config=None, *, num_pictures=70, batch_size=10, num_epochs=4, log_every
     config = attention_config() if config is None else config
     config.train.update({"batch_size": batch_size, "num_epochs": num_epochs, "log_every_steps": log_every_steps})
     config.train.eval_every_epochs = eval_every_epochs
-    pictures = SimpleNamespace(labels=np.zeros(num_pictures))
-    rest = dict.fromkeys(set(Plan._fields) - {"config", "train_set", "eval_sets", "schedule", "mesh"})
+    pictures = Split(np.zeros((num_pictures, 1, 1, 1), np.uint8), np.zeros(num_pictures, np.int32))
+    rest = dict.fromkeys(set(Plan._fields) - {"config", "feed", "eval_sets", "schedule", "mesh"})
     mesh = data_mesh(jax.devices()[:1])
     sets = {"validation": pictures, "test": pictures}
-    return Plan(config=config, train_set=pictures, eval_sets=sets, schedule=lambda step: 0.5**step, mesh=mesh, **rest)
+    feed = OnDevice(pictures, mesh)
+    return Plan(config=config, feed=feed, eval_sets=sets, schedule=lambda step: 0.5**step, mesh=mesh, **rest)
 
 
 @pytest.mark.parametrize(
