@@ -123,6 +123,14 @@ def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(first
     assert again == records
 
 
+def test_heads_that_are_left_of_a_grid_need_not_fill_one(data_dir):
+    pruned = {"start__run": "x", "start__prune": True, "start__heads": ((1, 2),)}
+    grid = {"model__encoding": "quadratic", "model__init": "grid", "model__init_values": "identity"}
+    config = start.resolved(small_config(data_dir, **pruned, **grid), (3, HEADS), {0: {1}})
+    assert complete(config).model.num_heads == (3, HEADS)
+    assert config.start.heads == ((1, 2),)
+
+
 def test_a_run_that_prunes_or_resets_nothing_is_refused(first, data_dir, tmp_path):
     pruned = small_config(data_dir, start__run=str(first), start__prune=True, train__num_epochs=1)
     loop.run(pruned, tmp_path / "pruned")
