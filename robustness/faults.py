@@ -1,6 +1,7 @@
 """Attacks real training processes, and checks that nothing is lost.
 
-    python -m robustness.faults [--kills 50] [--damages 20] [--checkpoints 200] [--only NAME ...] [--json FILE]
+    python -m robustness.faults [--kills 50] [--damages 20] [--checkpoints 200]
+        [--interruptions 20] [--only NAME ...] [--json FILE]
 
 After every attack the message has to be clear, without traceback; no finished checkpoint may be lost; the same
 command has to go on from the newest intact checkpoint, and say which it skips; and metrics (but for timings) and
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import table, write_json
-from robustness import attacks, files, hosts
+from robustness import attacks, files, hosts, surroundings
 from robustness.bench import Bench, Skipped
 from robustness.small_runs import Trainer
 
@@ -49,6 +50,9 @@ def all_attacks(options: argparse.Namespace) -> dict[str, Attack]:
         "deleted": Attack(attacks.deleted, 3),
         "two at once": Attack(attacks.two_at_once, 1),
         "clock set back": Attack(attacks.clock_set_back, 1),
+        "interrupted": Attack(surroundings.interrupted, options.interruptions // 4, 4),
+        **{name: Attack(function, 1) for name, function in surroundings.ATTACKS.items()},
+        "names of folders": Attack(surroundings.names, 1, len(surroundings.NAMES) + len(surroundings.REFUSED)),
         "devices change": Attack(hosts.devices_change, 3, 4),
         "run of 0.1.0": Attack(hosts.old_run, 2),
         **{f"process {n} of 2 dies": Attack(hosts.one_of_two_dies(n), 2) for n in range(2)},
@@ -68,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--damages", type=int, default=20, help="files to truncate, and to flip a byte of")
     parser.add_argument("--failures", type=int, default=30, help="calls on files to fail, in as many runs")
     parser.add_argument("--checkpoints", type=int, default=200, help="to save with delayed file operations")
+    parser.add_argument("--interruptions", type=int, default=20, help="processes to end by Ctrl-C, in fours")
     parser.add_argument("--seed", type=int, default=0, help="of what is random in the attacks")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="attacks to try; all by default")
     parser.add_argument("--json", metavar="FILE", help="also write the table there")

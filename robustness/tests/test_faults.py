@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from robustness import attacks, files, hosts
+from robustness import attacks, files, hosts, surroundings
 from robustness.bench import EPOCHS, PAIR_EPOCHS, Bench, Skipped, goes_on
 from robustness.small_runs import comparable, epochs, fail, parameters, wait_for_records
 
@@ -27,6 +27,9 @@ ATTACKS = {
     "two at once": attacks.two_at_once,
     "a call fails": files.failing,
     "files are slow": files.slow_files(3),
+    "Ctrl-C comes at any moment": surroundings.interrupted,
+    "no stream is open": surroundings.streams("all closed"),
+    "the user is not known": surroundings.environment("no user, no home"),
     "process 0 of 2 dies": hosts.one_of_two_dies(0),
     "process 1 of 2 is stopped": hosts.one_of_two_is_stopped(1),
     "process 1 has other data": hosts.different("data"),
