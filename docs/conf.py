@@ -51,8 +51,7 @@ python_maximum_signature_line_length = 88
 nb_execution_mode = "off"  # `make notebooks` keeps outputs in them, and tests compare these with their sources
 nb_merge_streams = True
 
-# The run that notebooks/restore_a_run.ipynb opens; `make train` leaves the same in runs/digits.
-RUN = ROOT / "runs" / "docs"
+RUN = "pretrained:digits"  # that the front page shows
 # Types as signatures in the source have them; the aliases of attn_cnn_jax/arrays.py are unions by then.
 SHORTER_TYPES = [
     (r"jaxlib\._jax\.Array", "Array"),
@@ -74,16 +73,10 @@ def notebook_links(app, docname, source):
     source[0] = source[0].replace("](../notebooks/", "](notebooks/")
 
 
-def train_run(app):
-    """Trains the run of configs/digits.py that the front page shows, unless it is there (about a minute)."""
-    command = [sys.executable, "train.py", "--config=configs/digits.py", f"--workdir={RUN}"]
-    subprocess.run(command, cwd=ROOT, check=True)
-
-
 def write_live_page(app, exception):
     """Writes the interactive page of the run, which the front page shows in a frame."""
     if exception is None and app.builder.format == "html":
-        command = [sys.executable, "-m", "attn_cnn_jax", "page", str(RUN), f"--out={Path(app.outdir) / 'page.html'}"]
+        command = [sys.executable, "-m", "attn_cnn_jax", "page", RUN, f"--out={Path(app.outdir) / 'page.html'}"]
         subprocess.run(command, cwd=ROOT, check=True)
 
 
@@ -128,7 +121,6 @@ def setup(app):
     app.add_html_math_renderer("mathml", mathml(False), mathml(True))
     app.connect("config-inited", copy_notebooks)
     app.connect("config-inited", remove_stale_api)
-    app.connect("builder-inited", train_run)
     app.connect("source-read", notebook_links)
     app.connect("build-finished", write_live_page)
     app.connect("autodoc-skip-member", skip_fields)
