@@ -28,7 +28,7 @@ class Course(NamedTuple):
 
     Attributes:
       epochs: of the records.
-      distance: mean |key - query|, in pixels that attention works on.
+      distance: mean `|key - query|`, in pixels that attention works on.
       within: share of the attention on the 3x3 pixels around the query.
       entropy: nats.
       residual: of Lemma 3 for the shifts of a 3x3 kernel, see theorem/span.py; 0: a layer that can be any 3x3
