@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -105,6 +106,9 @@ def carry_out(bench: Bench, folder: Path, name: str, attack: Attack, seed: int) 
             break
         except (AssertionError, subprocess.TimeoutExpired) as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
+            outcome = "lost"
+        except Exception:  # a mistake in the attack: the others are tried all the same
+            print(f"{name}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             outcome = "lost"
         finally:
             bench.trainer.end_all()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import recipe
 from attn_cnn_jax.data.preparation import cache, store
 from attn_cnn_jax.training.distributed.lost_peer import END_OF_ALL, HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT
 from robustness.bench import EPOCHS, PAIR_EPOCHS, Bench
@@ -39,7 +40,7 @@ def inverted(bench: Bench, folder: Path) -> str:
     """Returns the argument for a copy of the data set with inverted training pictures."""
     dataset = sources.load("digits", bench.trainer.data_dir)
     shutil.copytree(bench.trainer.data_dir, folder / "data")
-    place = store.folder("digits", folder / "data")
+    place = store.folder(recipe("digits"), folder / "data")
     arrays = {f"{name}_{part}": getattr(getattr(dataset, name), part) for name in ("train", "test") for part in PARTS}
     cache.write(place, arrays | {"train_images": 255 - arrays["train_images"]}, cache.stamp(place))
     return f"--config.dataset.data_dir={folder / 'data'}"
