@@ -1,12 +1,15 @@
 """The networks that come along: their accuracy comes out exactly, commands take them by name, unknown names do not."""
 
 import json
+import os
 
 import pytest
 
 from attn_cnn_jax import load_pretrained, load_run
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import recipe
+from attn_cnn_jax.data.preparation import archives, store
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import pretrained
 
@@ -22,8 +25,18 @@ def test_the_accuracy_of_digits_is_that_of_its_card(data_dir):
     assert run.class_names == tuple("0123456789")
 
 
+@pytest.mark.skipif("ATTN_CNN_CIFAR10_ARCHIVE" not in os.environ, reason="ATTN_CNN_CIFAR10_ARCHIVE names no archive")
+def test_the_accuracy_of_cifar10_is_that_of_its_card(tmp_path):
+    """Of the JPEG copy that it was trained on; other pictures give another number."""
+    content = archives.read(os.environ["ATTN_CNN_CIFAR10_ARCHIVE"], "cifar10")
+    store.prepare(recipe("cifar10"), tmp_path, content=content)
+    images, labels = sources.load("cifar10", tmp_path).test
+    right = load_pretrained("cifar10").predict(images).argmax(axis=1) == labels
+    assert right.sum() == 7850
+
+
 def test_they_are_small_and_each_has_a_card():
-    assert "digits" in pretrained.names()
+    assert {"cifar10", "digits"} <= set(pretrained.names())
     for name in pretrained.names():
         folder = pretrained.folder_of(name)
         assert {path.name for path in folder.iterdir()} == {
