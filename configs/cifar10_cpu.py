@@ -3,8 +3,8 @@
 4x4 pixels become one, so attention works on 8x8 of them: a sixteenth of the arithmetic per layer of the paper's
 16x16, or ten epochs in less than the time of one.
 
-71.4% test accuracy on CIFAR-10 (JPEG copy), seed 0; 39, 44, 50, 55, 58, 63, 66, 69, 70, 71, 71% after each epoch;
-median 656 pictures per second.
+78.5% test accuracy on CIFAR-10 (JPEG copy), seed 0; 52, 60, 65, 68, 69, 72, 75, 77, 78, 78, 78% after each epoch. With
+Adam at its rate of 0.003 in the place of Muon the same network reached 71.4%, and 39% after the first epoch.
 
     python train.py --config=configs/cifar10_cpu.py
 """
@@ -21,6 +21,6 @@ def get_config():
         dropout=0.0,
         attention_dropout=0.0,
     )
-    config.optimizer.update({"name": "adam", "learning_rate": 0.003})
+    config.optimizer.update({"name": "muon", "learning_rate": 0.004})
     config.train.update({"batch_size": 50, "num_epochs": 11, "log_every_steps": 200})
     return config

@@ -1,4 +1,4 @@
-"""Every encoding on scikit-learn's 8x8 digits: the network of digits.py, trained with Adam at rate 0.002.
+"""Every encoding on scikit-learn's 8x8 digits: the network of digits.py, trained with Muon.
 
 With SGD at digits.py's rate, `relative` and the absolute encodings stay at chance (9 to 13%). The encoding is the name
 after the colon, `relative` without one; `content` attends without positions.
@@ -23,7 +23,6 @@ def get_config(encoding="relative"):
     )
     config.dataset.name = "digits"
     config.augment.update({"crop_padding": 1, "flip": False})
-    config.optimizer.update({"name": "adam", "learning_rate": 0.002})
-    config.train.update({"batch_size": 25, "num_epochs": 35, "log_every_steps": 57})
-    config.checkpoint.every_epochs = 5
+    config.optimizer.update({"name": "muon", "learning_rate": 0.01})
+    config.train.update({"batch_size": 25, "num_epochs": 12, "log_every_steps": 57})
     return config
