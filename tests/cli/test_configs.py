@@ -51,7 +51,7 @@ def test_a_run_is_called_as_its_configuration(config, name):
 @pytest.mark.parametrize("encoding", REGISTRY)
 def test_every_encoding_has_a_configuration_that_trains_on_digits(encoding):
     config = complete(load_config(f"digits_encodings:{encoding}"))
-    assert (config.model.encoding, config.optimizer.name, config.dataset.name) == (encoding, "adam", "digits")
+    assert (config.model.encoding, config.optimizer.name, config.dataset.name) == (encoding, "muon", "digits")
 
 
 def test_another_data_set_brings_its_pictures_and_classes():

@@ -1,0 +1,135 @@
+"""The table of results of README.md and docs/experiments.md, from configs/ and from the runs kept in results/runs.
+
+    python -m benchmarks.table [--write]
+    python -m benchmarks.table --keep RUN --as CONFIG [--data "CIFAR-10 (JPEG copy)"]
+
+Without options it prints the table; --write puts it into both pages, between their markers. --keep copies what a table
+needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.metrics import read_metrics
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "runs"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "experiments.md")
+MARKED = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
+HEADER = ("config", "what it is", "parameters", "FLOPs per picture", "paper, CIFAR-10 test", "here")
+ABSENT = "–"
+
+
+class Row(NamedTuple):
+    """What no run says of a configuration: what it is, and the paper's test accuracy on CIFAR-10."""
+
+    what: str
+    paper: str = ABSENT
+
+
+ROWS = {
+    "digits": Row("first result: small quadratic network, 8x8 digits"),
+    "digits_encodings:relative": Row("the same network with any other encoding, here relative"),
+    "digits_encodings:absolute_sinusoidal": Row("here absolute positions and content"),
+    "cifar10_cpu": Row("small quadratic network for a laptop"),
+    "quadratic": Row("Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding", "93.8%"),
+    "quadratic_generalized": Row("Fig. 12: Gaussian heads of any shape"),
+    "quadratic_generalized_pruned": Row("Fig. 13: continues the run above without its degenerate heads"),
+    "many_heads": Row("Fig. 14: sixteen heads"),
+    "learned_rel": Row("Table 1, Fig. 5: learned 2-D relative encoding", "91.8%"),
+    "learned_rel_content": Row("Table 1, Fig. 6 to 10: with content", "87.1%"),
+    "resnet18": Row("Table 1, Fig. 2: the baseline", "93.8%"),
+}
+
+
+@says_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into README.md and docs/experiments.md")
+    parser.add_argument("--keep", type=Path, metavar="RUN", help="a finished run, to be kept in results/runs")
+    parser.add_argument("--as", dest="config", choices=tuple(ROWS), help="the configuration that it is a run of")
+    parser.add_argument("--data", default="digits", help="what to call its data set")
+    options = parser.parse_args(argv)
+    if options.keep:
+        if not options.config:
+            parser.error("--keep needs --as CONFIG")
+        print(keep(options.keep, options.config, options.data))
+    text = table()
+    if options.write:
+        for page in PAGES:
+            write_atomically(page, MARKED.sub(lambda _: text, page.read_text(encoding="utf-8")))
+    print(text, end="")
+    return 0
+
+
+def table() -> str:
+    """Returns the table in Markdown."""
+    lines = [HEADER, ("---",) * len(HEADER), *(line(name, row) for name, row in ROWS.items())]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def line(name: str, row: Row) -> tuple[str, ...]:
+    """Returns the cells of a configuration."""
+    if name.endswith("_pruned"):  # its network depends on the run that it continues
+        size = ("fewer", "fewer")
+    else:
+        model = complete(load_config(name)).model
+        size = (f"{count_parameters(model):,}", short(count_flops(model).linear))
+    return f"`{name}`", row.what, *size, row.paper, here(name)
+
+
+def here(name: str) -> str:
+    """Returns what runs of a configuration reached, in words: the median of seeds, their range, epochs and minutes."""
+    runs = sorted(folder(name).glob("seed_*"))
+    if not runs:
+        return "not run here: needs a GPU"
+    tests = [read_metrics(run / "metrics.jsonl")[-1] for run in runs]
+    about = [json.loads((run / "about.json").read_text(encoding="utf-8")) for run in runs]
+    accuracies = [test["accuracy"] for test in tests]
+    seeds = [run.name.removeprefix("seed_") for run in runs]
+    text = f"{statistics.median(accuracies):.1%} on {about[0]['data']}"
+    if len(runs) == 1:
+        text += f", seed {seeds[0]}"
+    else:
+        text += f", median of seeds {seeds[0]} to {seeds[-1]} ({min(accuracies):.1%} to {max(accuracies):.1%})"
+    return f"{text}, {tests[0]['epoch']:g} epochs"
+
+
+def keep(run: Path, name: str, data: str) -> Path:
+    """Copies configuration and evaluations of a finished run; returns the folder.
+
+    Raises:
+      UserError: the run has no test accuracy of its last epoch.
+    """
+    config, records = read_config(run), read_metrics(run / "metrics.jsonl")
+    tests = [record for record in records if record["split"] == "test"]
+    if config is None or not tests or tests[-1]["epoch"] != config.train.num_epochs:
+        raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
+    config.dataset.data_dir = ""  # of this machine
+    place = folder(name) / f"seed_{config.seed}"
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomically(place / "config.json", to_json(config))
+    write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in tests))
+    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
+    return place
+
+
+def folder(name: str) -> Path:
+    """Returns where runs of a configuration are kept."""
+    return RESULTS / name.replace(":", "_")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
