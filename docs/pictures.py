@@ -17,7 +17,13 @@ from benchmarks.learn_convolution import main as learn_convolution
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 COLOURS = 128  # of a palette: a third of the bytes, and no difference to the eye
-OF_THE_RUN = {"scheme_layer3": "scheme", "training_layer3": "training", "centres": "centres", "maps_4_4": "maps"}
+OF_THE_RUN = {
+    "scheme_layer3": "scheme",
+    "training_layer3": "training",
+    "course": "course",
+    "centres": "centres",
+    "maps_4_4": "maps",
+}
 
 
 def main() -> int:
@@ -25,7 +31,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         drawn = Path(folder)
         status = attn_cnn(
-            ["figures", run, "--figures=scheme,training,centres,maps,span", "--layer=3", f"--out={folder}"]
+            ["figures", run, "--figures=scheme,training,course,centres,maps,span", "--layer=3", f"--out={folder}"]
         )
         if status:
             return status
