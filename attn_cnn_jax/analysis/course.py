@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from attn_cnn_jax.analysis.heads import SPAN_QUERIES, interior_queries, layer_statistics
+from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -95,9 +95,7 @@ def measured(layers: Sequence[np.ndarray]) -> list[list[float]]:
     """Returns distance, share within 3x3, entropy and residual of every layer, given its attention."""
     shifts, result = kernel_shifts(KERNEL), []
     for attention in layers:
-        inner = interior_queries(attention.shape[1:3])
-        some = inner[:: -(-len(inner) // SPAN_QUERIES)]
-        found = layer_statistics(attention[None], shifts, some)
+        found = layer_statistics(attention[None], shifts, some_interior_queries(attention.shape[1:3]))
         within = found.shift_mass.sum(axis=1).mean()
         result.append([found.distance.mean(), within, found.entropy.mean(), found.span_residual])
     return result

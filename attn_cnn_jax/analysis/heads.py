@@ -75,7 +75,7 @@ def layer_statistics(
         counts += inside
     shift_mass = np.divide(masses, counts, out=np.zeros_like(masses), where=counts > 0)
     centre, *others = (total / len(queries) for total in sums)
-    some = inner[:: -(-len(inner) // SPAN_QUERIES)]
+    some = some_interior_queries((height, width))
     residual = np.mean([span.residuals(attention, shifts, some).mean() for attention in probabilities])
     return Statistics._make([centre, interior_centre / len(inner), *others, shift_mass, float(residual)])
 
@@ -88,6 +88,12 @@ def interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
     margins = [min(-(-size // 4), (size - 1) // 2) for size in grid]
     rows, columns = (range(margin, size - margin) for margin, size in zip(margins, grid, strict=True))
     return [(i, j) for i in rows for j in columns]
+
+
+def some_interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Returns at most SPAN_QUERIES of the interior queries, spread over all of them."""
+    inner = interior_queries(grid)
+    return inner[:: -(-len(inner) // SPAN_QUERIES)]
 
 
 def run_statistics(
