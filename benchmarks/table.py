@@ -14,10 +14,10 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.files import write_atomically
@@ -32,25 +32,19 @@ HEADER = ("config", "what it is", "parameters", "FLOPs per picture", "paper, CIF
 ABSENT = "–"
 
 
-class Row(NamedTuple):
-    """What no run says of a configuration: what it is, and the paper's test accuracy on CIFAR-10."""
-
-    what: str
-    paper: str = ABSENT
-
-
+# What no run says of a configuration.
 ROWS = {
-    "digits": Row("first result: small quadratic network, 8x8 digits"),
-    "digits_encodings:relative": Row("the same network with any other encoding, here relative"),
-    "digits_encodings:absolute_sinusoidal": Row("here absolute positions and content"),
-    "cifar10_cpu": Row("small quadratic network for a laptop"),
-    "quadratic": Row("Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding", "93.8%"),
-    "quadratic_generalized": Row("Fig. 12: Gaussian heads of any shape"),
-    "quadratic_generalized_pruned": Row("Fig. 13: continues the run above without its degenerate heads"),
-    "many_heads": Row("Fig. 14: sixteen heads"),
-    "learned_rel": Row("Table 1, Fig. 5: learned 2-D relative encoding", "91.8%"),
-    "learned_rel_content": Row("Table 1, Fig. 6 to 10: with content", "87.1%"),
-    "resnet18": Row("Table 1, Fig. 2: the baseline", "93.8%"),
+    "digits": "first result: small quadratic network, 8x8 digits",
+    "digits_encodings:relative": "the same network with any other encoding, here relative",
+    "digits_encodings:absolute_sinusoidal": "here absolute positions and content",
+    "cifar10_cpu": "small quadratic network for a laptop",
+    "quadratic": "Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding",
+    "quadratic_generalized": "Fig. 12: Gaussian heads of any shape",
+    "quadratic_generalized_pruned": "Fig. 13: continues the run above without its degenerate heads",
+    "many_heads": "Fig. 14: sixteen heads",
+    "learned_rel": "Table 1, Fig. 5: learned 2-D relative encoding",
+    "learned_rel_content": "Table 1, Fig. 6 to 10: with content",
+    "resnet18": "Table 1, Fig. 2: the baseline",
 }
 
 
@@ -76,18 +70,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def table() -> str:
     """Returns the table in Markdown."""
-    lines = [HEADER, ("---",) * len(HEADER), *(line(name, row) for name, row in ROWS.items())]
+    lines = [HEADER, ("---",) * len(HEADER), *(line(name, what) for name, what in ROWS.items())]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def line(name: str, row: Row) -> tuple[str, ...]:
+def line(name: str, what: str) -> tuple[str, ...]:
     """Returns the cells of a configuration."""
     if name.endswith("_pruned"):  # its network depends on the run that it continues
         size = ("fewer", "fewer")
     else:
         model = complete(load_config(name)).model
         size = (f"{count_parameters(model):,}", short(count_flops(model).linear))
-    return f"`{name}`", row.what, *size, row.paper, here(name)
+    paper = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT
+    return f"`{name}`", what, *size, paper, here(name)
 
 
 def here(name: str) -> str:
