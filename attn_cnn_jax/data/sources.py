@@ -217,8 +217,11 @@ def describe_origin(folder: Path, spec: Spec, counts: tuple[int, int]) -> str:
     return ""
 
 
-def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:
-    """Returns (train, validation): `num_validation` pictures set aside, see `for_validation`; both keep their order."""
+def split_validation(split: Any, num_validation: int, seed: int) -> tuple[Any, Any]:
+    """Returns (train, validation): `num_validation` pictures set aside, see `for_validation`; both keep their order.
+
+    Of a `Split` or, on the disk, a `stored.Stored`.
+    """
     is_validation = for_validation(len(split.labels), num_validation, seed)
     return split.select(~is_validation), split.select(is_validation)
 

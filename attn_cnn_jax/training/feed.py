@@ -23,7 +23,7 @@ from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.training.mesh import Pictures, place, replicated
 
 CHUNK_BYTES = 2**24  # of all devices together: read in a second where reading is slow, copied in a few milliseconds
-MOST_BATCHES = 256
+MAX_STEPS_PER_DISPATCH = 256
 GOES_ON = "the same command then goes on from the last checkpoint"
 
 Batch = tuple[UInt8[np.ndarray, "b H W C"], Int[np.ndarray, " b"]]
@@ -91,7 +91,7 @@ class OnDevice:
 
     def steps_left(self, step: int) -> int:
         """Returns how many steps what `at(step)` returns is for."""
-        return MOST_BATCHES
+        return MAX_STEPS_PER_DISPATCH
 
     def start(self, step: int) -> None:
         """Nothing has to be read ahead."""
@@ -199,7 +199,7 @@ def to_evaluate(pictures: Split | Stored, workers: int, mesh: Mesh) -> Pictures 
 def batches_per_chunk(pictures: Stored, batch_size: int, num_batches: int) -> int:
     """Returns how many batches make a chunk of about CHUNK_BYTES, at most all of them."""
     size = CHUNK_BYTES // (batch_size * int(np.prod(pictures.image_shape)))
-    return max(1, min(size, MOST_BATCHES, num_batches))
+    return max(1, min(size, MAX_STEPS_PER_DISPATCH, num_batches))
 
 
 def padded(batch_size: int, mesh: Mesh) -> int:

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.fingerprint import Fingerprint, fingerprint
-from attn_cnn_jax.data.sources import Dataset, for_validation
+from attn_cnn_jax.data.sources import Dataset, split_validation
 from attn_cnn_jax.data.stored import Stored, StoredDataset
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
@@ -92,8 +92,7 @@ def create_plan(
     if validation is not None:
         eval_sets = {"validation": validation} | eval_sets
     if config.dataset.num_validation:
-        chosen = for_validation(len(train_set.labels), config.dataset.num_validation, config.seed)
-        train_set, validation = train_set.select(~chosen), train_set.select(chosen)
+        train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         eval_sets = {"validation": validation} | eval_sets
     steps_per_epoch = len(train_set.labels) // config.train.batch_size
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)

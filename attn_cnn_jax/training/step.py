@@ -25,11 +25,9 @@ from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.feed import Chunk
+from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk, padded
 from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
 from attn_cnn_jax.training.optimizer import all_finite
-
-MAX_STEPS_PER_DISPATCH = 256
 
 TrainStep = Callable[[TrainState, Pictures], tuple[TrainState, jax.Array, jax.Array]]
 
@@ -63,10 +61,10 @@ def mean_of_batch(batch_size: int, mesh: Mesh) -> tuple[Callable[..., jax.Array]
 
     A batch that devices cannot share evenly is filled up with pictures that do not count; None where all count.
     """
-    padded = -(-batch_size // mesh.size) * mesh.size
-    if padded == batch_size:
+    size = padded(batch_size, mesh)
+    if size == batch_size:
         return (lambda values, dtype=None: values.mean(dtype=dtype)), None
-    counts = np.arange(padded) < batch_size
+    counts = np.arange(size) < batch_size
 
     def mean(values, dtype=None):
         return jnp.where(counts, values, jnp.zeros_like(values)).sum(dtype=dtype) / batch_size
@@ -129,7 +127,7 @@ def gathered(config: ConfigDict, mesh: Mesh, pictures: Pictures, step: jax.Array
     steps_per_epoch = num_pictures // batch_size
     order = epoch_order(config.seed, step // steps_per_epoch, num_pictures)
     first = step % steps_per_epoch
-    padding = -batch_size % mesh.size
+    padding = padded(batch_size, mesh) - batch_size
 
     def batch(n):
         indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
