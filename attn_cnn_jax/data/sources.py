@@ -140,7 +140,7 @@ def decode(known: Recipe, data_dir: str | Path | None, keep: bool = True) -> Dat
     """
     folder = store.folder(known, data_dir)
     builder = store.open_builder(known, data_dir)
-    try:
+    with store.reading(known, data_dir):
         made_from = cache.stamp(folder)
         arrays, spec = {}, known.spec(folder)
         with quiet():
@@ -148,10 +148,6 @@ def decode(known: Recipe, data_dir: str | Path | None, keep: bool = True) -> Dat
                 if split in builder.info.splits:
                     arrays[f"{split}_images"], arrays[f"{split}_labels"] = decode_split(builder, split, spec)
         dataset = assemble(arrays, builder, spec)
-    except UserError:
-        raise
-    except Exception as error:  # Riegeli, protobuf, Pillow and tfds each raise their own on damaged files
-        raise store.damaged(known, data_dir, error) from error
     if keep:
         cache.write(folder, arrays, made_from)
     return dataset
@@ -197,11 +193,16 @@ def assemble(arrays: dict[str, np.ndarray], builder: Any, spec: Spec) -> Dataset
             raise ValueError(f"{split} pictures are {images.dtype} {images.shape}")
         if labels.dtype != np.int32 or labels.ndim != 1:
             raise ValueError(f"{split} labels are {labels.dtype} {labels.shape}")
-        if not np.all((labels >= 0) & (labels < spec.num_classes)):
-            raise ValueError(f"labels from {labels.min()} to {labels.max()} where there are {spec.num_classes} classes")
+        check_classes(labels, spec)
         splits[split] = Split(images, labels)
     names = tuple(builder.info.features["label"].names)
     return Dataset(**splits, class_names=names, spec=replace(spec, class_names=names))
+
+
+def check_classes(labels: Int32[np.ndarray, " n"], spec: Spec) -> None:
+    """ValueError for labels of classes that a data set does not have."""
+    if not np.all((labels >= 0) & (labels < spec.num_classes)):
+        raise ValueError(f"labels from {labels.min()} to {labels.max()} where there are {spec.num_classes} classes")
 
 
 def describe_origin(folder: Path, spec: Spec, counts: tuple[int, int]) -> str:

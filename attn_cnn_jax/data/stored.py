@@ -164,7 +164,7 @@ def load(known: Recipe, data_dir: str | Path | None, *, workers: int = 0, say: C
     """
     folder = store.folder(known, data_dir)
     builder = store.open_builder(known, data_dir)
-    try:
+    with store.reading(known, data_dir):
         spec = known.spec(folder)
         splits = [name for name in sources.SPLITS if name in builder.info.splits]
         records = {name: Records(known, data_dir, name, spec.image_shape) for name in splits}
@@ -190,10 +190,6 @@ def load(known: Recipe, data_dir: str | Path | None, *, workers: int = 0, say: C
         }
         names = tuple(builder.info.features["label"].names)
         dataset = StoredDataset(**stored, class_names=names, spec=replace(spec, class_names=names))
-    except UserError:
-        raise
-    except Exception as error:  # Riegeli, protobuf and tfds each raise their own on damaged files
-        raise store.damaged(known, data_dir, error) from error
     sources.log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
     return dataset
 
@@ -215,8 +211,7 @@ def index(records: Records, expected: int, spec: Spec, workers: int) -> dict[str
         found = f"{len(records.source)} {records.split} pictures, {len(np.unique(names))} of them different"
         raise ValueError(f"{found}, where {expected} are announced")
     classes = np.array(labels, np.int32)
-    if not np.all((classes >= 0) & (classes < spec.num_classes)):
-        raise ValueError(f"labels from {classes.min()} to {classes.max()} where there are {spec.num_classes} classes")
+    sources.check_classes(classes, spec)
     order = np.argsort(names)  # tfds stores them shuffled
     pictures = Stored(records, order, classes[order], spec.image_shape)
     return {

@@ -236,6 +236,17 @@ def command(recipe: Recipe, data_dir: DataDir, *options: str) -> str:
     return f"`{command_line('prepare', *recipe.prepare_options(), *options, *place)}`"
 
 
+@contextlib.contextmanager
+def reading(recipe: Recipe, data_dir: DataDir) -> Iterator[None]:
+    """Turns what goes wrong while the files of a prepared data set are read into a UserError, see `damaged`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # Riegeli, protobuf, Pillow and tfds each raise their own on damaged files
+        raise damaged(recipe, data_dir, error) from error
+
+
 def damaged(recipe: Recipe, data_dir: DataDir, reason: object) -> UserError:
     """Returns the error for a prepared data set that cannot be read back."""
     said = (" ".join(str(reason).split()) or type(reason).__name__)[:200]
