@@ -1,5 +1,7 @@
 """What attacks on training processes need: runs that nobody disturbs, and what must hold after each attack."""
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +25,27 @@ class Bench(NamedTuple):
     references: Path
 
     def reference(self, count: int = EPOCHS, processes: int = 1) -> Path:
-        """A run of so many epochs; trained when it is first asked for."""
+        """A run of so many epochs, its data on the devices; trained when it is first asked for."""
         workdir = self.references / f"{count}_epochs_{processes}_processes"
         if not workdir.exists():
-            start = self.trainer.pair if processes == 2 else lambda *arguments: [self.trainer(*arguments)]
+            trainer = self.trainer._replace(always=())
+            start = trainer.pair if processes == 2 else lambda *arguments: [trainer(*arguments)]
             outputs = [finish(process) for process in start(workdir, epochs(count))]
             workdir.with_suffix(".log").write_text("".join(outputs))
         return workdir
+
+
+Attacked = Callable[[Bench, Path, random.Random], str]
+
+
+def streaming(attack: Attacked, workers: int) -> Attacked:
+    """An attack on runs that read their pictures from the disk, by threads (0) or by so many processes."""
+    always = ("--config.dataset.feed=stream", f"--config.dataset.workers={workers}")
+
+    def attack_streaming(bench: Bench, folder: Path, generator: random.Random) -> str:
+        return attack(bench._replace(trainer=bench.trainer._replace(always=always)), folder, generator)
+
+    return attack_streaming
 
 
 class Skipped(Exception):

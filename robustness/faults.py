@@ -18,13 +18,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import table, write_json
 from robustness import attacks, files, hosts, surroundings
-from robustness.bench import Bench, Skipped
+from robustness.bench import Attacked, Bench, Skipped, streaming
 from robustness.small_runs import Trainer
 
 KILLS_A_RUN = 10
@@ -34,7 +33,7 @@ COLUMNS = ("attack", "tried", "survived", "lost", "seconds", "remarks")
 class Attack(NamedTuple):
     """`attack(bench, folder, generator)` returns a remark, and raises AssertionError if anything is lost."""
 
-    function: Callable[[Bench, Path, random.Random], str]
+    function: Attacked
     times: int
     tries_each: int = 1
 
@@ -42,6 +41,7 @@ class Attack(NamedTuple):
 def all_attacks(options: argparse.Namespace) -> dict[str, Attack]:
     return {
         "killed": Attack(attacks.killed(KILLS_A_RUN), -(-options.kills // KILLS_A_RUN), KILLS_A_RUN),
+        "killed while streaming": Attack(streaming(attacks.killed(KILLS_A_RUN), 0), 1, KILLS_A_RUN),
         "disk full": Attack(attacks.disk_full, 3),
         "truncated": Attack(attacks.damaged(attacks.truncated), options.damages),
         "byte flipped": Attack(attacks.damaged(attacks.flipped), options.damages),
@@ -57,6 +57,7 @@ def all_attacks(options: argparse.Namespace) -> dict[str, Attack]:
         "devices change": Attack(hosts.devices_change, 3, 4),
         "run of 0.1.0": Attack(hosts.old_run, 2),
         **{f"process {n} of 2 dies": Attack(hosts.one_of_two_dies(n), 2) for n in range(2)},
+        **{f"process {n} of 2 dies, streaming": Attack(streaming(hosts.one_of_two_dies(n), n), 1) for n in range(2)},
         **{f"process {n} of 2 stopped": Attack(hosts.one_of_two_is_stopped(n), 2) for n in range(2)},
         **{f"process {n} of 2 alone": Attack(hosts.nobody_comes(n), 1) for n in range(2)},
         **{f"another {name} on process 1": Attack(hosts.different(name), 1) for name in hosts.DIFFERENT},

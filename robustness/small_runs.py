@@ -30,6 +30,9 @@ SMALL = (
 )
 
 
+TIMES = ("images_per_second", "input_wait")  # of metrics
+
+
 def epochs(count: int) -> str:
     """The argument for a run of this length."""
     return f"--config.train.num_epochs={count}"
@@ -41,6 +44,7 @@ class Trainer(NamedTuple):
     data_dir: Path
     cache_dir: Path  # of compiled programs: all processes compile the same few
     started: list[subprocess.Popen]  # so that whoever gives up a process can end it
+    always: tuple[str, ...] = ()  # arguments of every process
 
     def __call__(
         self,
@@ -67,6 +71,7 @@ class Trainer(NamedTuple):
                 f"--workdir={workdir}",
                 f"--config.dataset.data_dir={self.data_dir}",
                 *SMALL,
+                *self.always,
                 *arguments,
             ],
             cwd=ROOT,
@@ -165,7 +170,7 @@ def being_saved(workdir: Path) -> list[Path]:
 def comparable(workdir: Path) -> list[dict]:
     """metrics.jsonl without what measures time."""
     return [
-        {key: value for key, value in record.items() if key != "images_per_second"}
+        {key: value for key, value in record.items() if key not in TIMES}
         for record in read_metrics(workdir / "metrics.jsonl")
     ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from robustness import attacks, files, hosts, surroundings
-from robustness.bench import EPOCHS, PAIR_EPOCHS, Bench, Skipped, goes_on
+from robustness.bench import EPOCHS, PAIR_EPOCHS, Bench, Skipped, goes_on, streaming
 from robustness.small_runs import comparable, epochs, fail, parameters, wait_for_records
 
 
@@ -22,6 +22,7 @@ def bench(trainer, tmp_path_factory):
 
 ATTACKS = {
     "killed": attacks.killed(2),
+    "killed while streaming": streaming(attacks.killed(2), 0),
     "read-only": attacks.read_only,
     "deleted": attacks.deleted,
     "two at once": attacks.two_at_once,
