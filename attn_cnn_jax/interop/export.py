@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import new_folder, write_atomically
@@ -87,9 +88,16 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
     try:
         with new_folder(out) as folder:
             largest = FOLDERS[format](folder, run)
-            write_atomically(folder / "config.json", to_json(run.config))
+            write_atomically(folder / "config.json", to_json(elsewhere(run.config)))
             write_atomically(folder / "README.md", card(run, format, note))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
     files = ", ".join(sorted(path.name for path in out.iterdir()))
     return f"{out}: {files}; largest difference of the logits {largest:.2g}"
+
+
+def elsewhere(config: ConfigDict) -> ConfigDict:
+    """Returns a configuration without the folder where this machine has its data."""
+    config = config.copy_and_resolve_references()
+    config.dataset.data_dir = ""
+    return config

@@ -159,6 +159,16 @@ def test_the_card_says_data_accuracy_classes_normalisation_and_seed(run_of, tmp_
         assert text in card
 
 
+def test_the_folder_of_the_data_stays_on_this_machine(quadratic_run, tmp_path):
+    run = load_run(quadratic_run)
+    run.export(tmp_path / "export")
+    assert run.config.dataset.data_dir
+    there = load_run(tmp_path / "export").config
+    assert there.dataset.data_dir == ""
+    there.dataset.data_dir = run.config.dataset.data_dir
+    assert to_json(there) == to_json(run.config)
+
+
 def test_an_export_that_computes_something_else_is_not_left_behind(run_of, tmp_path, monkeypatch):
     def wrong(folder, run):
         changed = run_of("quadratic")
