@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import heads_by_layer
-from attn_cnn_jax.data import sources
+from attn_cnn_jax.data import sources, stored
 from attn_cnn_jax.data.builders import is_own, recipe_of
 from attn_cnn_jax.data.fingerprint import differences, fingerprint
 from attn_cnn_jax.errors import UserError
@@ -49,8 +49,7 @@ def pictures_at(run: Run, indices: Sequence[int], data_dir: str | Path | None = 
     total = len(dataset.test.labels)
     if max(indices) >= total or min(indices) < 0:
         raise UserError(f"picture {max(indices)}: the test split of {dataset.spec.name} has 0 to {total - 1}")
-    chosen = list(indices)
-    return Chosen(dataset.test.images[chosen], dataset.test.labels[chosen], dataset.class_names)
+    return Chosen(*dataset.test.at(list(indices)), dataset.class_names)
 
 
 def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> sources.Split:
@@ -68,22 +67,25 @@ def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> 
     total = len(dataset.test.labels)
     if not 1 <= count <= total:
         raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")
-    return sources.Split(dataset.test.images[:count], dataset.test.labels[:count])
+    return dataset.test.at(np.arange(count))
 
 
-def dataset_of(config: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> sources.Dataset:
+def dataset_of(config: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> stored.AnyDataset:
     """Returns the data set of a run, prepared if need be in `data_dir`, or else in the default folder.
 
     A folder that the run's configuration names, and data of the user's own, are only read: a run may come from somebody
     else.
     """
-    named = config.dataset.data_dir or is_own(config.dataset.name)
-    if not data_dir and named:
-        return sources.read(recipe_of(config.dataset), config.dataset.data_dir or None)
-    return sources.load_configured(config.dataset, data_dir, download=download)
+    known, place = recipe_of(config.dataset), data_dir or config.dataset.data_dir or None
+    only_read = not data_dir and bool(config.dataset.data_dir or is_own(config.dataset.name))
+    if only_read:
+        sources.require(known, place)
+    else:
+        sources.prepare(known, place, download=download)
+    return stored.load_fitting(known, place, keep=not only_read)
 
 
-def load_dataset(run: Run, data_dir: str | Path | None = None) -> sources.Dataset:
+def load_dataset(run: Run, data_dir: str | Path | None = None) -> stored.AnyDataset:
     """Returns the data set of a run, see `dataset_of`; warns in the log if the run was trained on other data."""
     dataset = dataset_of(run.config, data_dir)
     if different := differences(run.data or {}, fingerprint(dataset)):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, positive, run_directory
-from attn_cnn_jax.data.sources import Dataset
+from attn_cnn_jax.data.stored import AnyDataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import pictures as sources
 from attn_cnn_jax.page.build import MEGABYTES, Page, build
@@ -85,7 +85,7 @@ def page_of(arguments: argparse.Namespace, workdir: Path) -> Page:
 
 def choose_pictures(
     run: Run, arguments: argparse.Namespace, shape: tuple[int, int, int]
-) -> tuple[list[sources.Picture], Dataset | None]:
+) -> tuple[list[sources.Picture], AnyDataset | None]:
     """Returns the pictures that the command line asks for, and the data set, None where it is not needed and not there.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attn_cnn_jax.cli.arguments import image_size
-from attn_cnn_jax.data import sources
+from attn_cnn_jax.data import sources, stored
 from attn_cnn_jax.data.builders import OWN, SPECS, Recipe, is_own, recipe, recipe_of
 from attn_cnn_jax.data.preparation import archives, store
 from attn_cnn_jax.errors import UserError
@@ -67,7 +67,7 @@ def prepare(
     *,
     replace: bool = False,
     say: Callable[[str], object] = print,
-) -> sources.Dataset:
+) -> stored.AnyDataset:
     """Prepares a data set and reads it back.
 
     Args:
@@ -78,7 +78,7 @@ def prepare(
       say: called with a line of text at each stage.
 
     Returns:
-      The data set, as `sources.load` returns it.
+      The data set, decoded where memory has room for it, see `stored.load_fitting`.
 
     Raises:
       UserError: see `archives.read`, `store.prepare` and `sources.load`.
@@ -100,7 +100,7 @@ def prepare(
         say(f"{known.words} is already prepared in {folder}")
     else:
         store.prepare(known, data_dir, content=content, replace=replace, say=say)
-    dataset = sources.load(known, data_dir, download=False)
+    dataset = stored.load_fitting(known, data_dir, say=say)
     for line in known.describe(folder):
         say(line)
     say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test pictures")

@@ -93,7 +93,7 @@ def default_configs() -> dict[str, ConfigDict]:
 def row(name: str, config: ConfigDict) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
     own = config.dataset.name not in SPECS and not config.dataset.mean  # in a run directory all is known
-    model = complete(config, sources.load_configured(config.dataset).spec if own else None).model
+    model = complete(config, sources.prepared_spec(config.dataset) if own else None).model
     # As dictionaries: a ConfigDict that is locked equals none that is not.
     published = next((known for known in TABLE_1.values() if known.config.model.to_dict() == model.to_dict()), None)
     flops = count_flops(model)

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from attn_cnn_jax.arrays import AnyArray
-from attn_cnn_jax.data.sources import Dataset, Split
-from attn_cnn_jax.data.stored import Stored, StoredDataset, hash_pictures
+from attn_cnn_jax.data.sources import Split
+from attn_cnn_jax.data.stored import AnyDataset, Stored, hash_pictures
 
 # Per split `shape`, of its pictures, and hashes of `pictures` and `labels`.
 Fingerprint = dict[str, dict]
 
 
-def fingerprint(
-    dataset: Dataset | StoredDataset, validation: Split | Stored | None = None, workers: int = 0
-) -> Fingerprint:
+def fingerprint(dataset: AnyDataset, validation: Split | Stored | None = None, workers: int = 0) -> Fingerprint:
     """Returns what tells a data set from others, ready for JSON.
 
     Equal data has equal fingerprints on every machine, however it was prepared, in memory or on the disk.

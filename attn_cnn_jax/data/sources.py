@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt8
+from jaxtyping import Bool, Int, Int32, UInt8
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.builders import Recipe, Spec, is_own, recipe, recipe_of
@@ -31,6 +32,10 @@ class Split(NamedTuple):
     def select(self, chosen: Bool[np.ndarray, " n"]) -> "Split":
         """Returns some of the pictures, in their order."""
         return Split(self.images[chosen], self.labels[chosen])
+
+    def at(self, indices: Sequence[int] | Int[np.ndarray, " n"]) -> "Split":
+        """Returns the pictures at these places."""
+        return Split(self.images[indices], self.labels[indices])
 
 
 class Dataset(NamedTuple):
@@ -81,14 +86,19 @@ def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
     Raises:
       UserError: it is not there, or damaged.
     """
+    require(known, data_dir)
+    dataset = read_cached(known, data_dir) or decode(known, data_dir, keep=False)
+    log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
+    return dataset
+
+
+def require(known: Recipe, data_dir: str | Path | None = None) -> None:
+    """UserError unless a data set is prepared in a folder."""
     if not store.is_prepared(known, data_dir):
         raise UserError(
             f"The data set {known.words} is not in {store.folder(known, data_dir)}, where the run's configuration has "
             "it.\nName the folder where it is, or shall be prepared, by --data-dir=DIR."
         )
-    dataset = read_cached(known, data_dir) or decode(known, data_dir, keep=False)
-    log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
-    return dataset
 
 
 def log_origin(known: Recipe, data_dir: str | Path | None, spec: Spec, counts: tuple[int, int]) -> None:
@@ -98,15 +108,11 @@ def log_origin(known: Recipe, data_dir: str | Path | None, spec: Spec, counts: t
         log.warning("%s in %s: %s.", known.name, folder, remark)
 
 
-def load_configured(dataset: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> Dataset:
-    """Returns the data set that `config.dataset` describes, see `load`.
-
-    Args:
-      dataset: `config.dataset`.
-      data_dir: where prepared data sets lie, if not in `dataset.data_dir`.
-      download: False never uses the network.
-    """
-    return load(recipe_of(dataset), data_dir or dataset.data_dir or None, download=download)
+def prepared_spec(dataset: ConfigDict) -> Spec:
+    """Returns what is known of the data set that `config.dataset` describes, which is prepared where it is not yet."""
+    known, data_dir = recipe_of(dataset), dataset.data_dir or None
+    prepare(known, data_dir)
+    return known.spec(store.folder(known, data_dir))
 
 
 def describe(dataset: ConfigDict) -> tuple[str, ...]:

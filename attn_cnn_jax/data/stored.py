@@ -8,18 +8,18 @@ import contextlib
 import hashlib
 import io
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Int32, UInt8
-from ml_collections import ConfigDict
 from PIL import Image
 
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import Recipe, Spec, recipe_of
+from attn_cnn_jax.data.builders import Recipe, Spec
 from attn_cnn_jax.data.preparation import cache, store
 from attn_cnn_jax.data.preparation.quiet import quiet
 from attn_cnn_jax.data.stream import read_ahead
@@ -28,6 +28,7 @@ from attn_cnn_jax.errors import UserError
 log = logging.getLogger(__name__)
 
 HASHED_AT_ONCE = 256  # pictures
+MEMORY_SHARE = 1 / 4  # that decoded pictures may take
 WORTH_PROCESSES = 2**28  # bytes of pictures from which processes, which take seconds to start, read them sooner
 
 
@@ -97,6 +98,11 @@ class Stored(NamedTuple):
         """Returns some of the pictures, in their order."""
         return self._replace(positions=self.positions[chosen], labels=self.labels[chosen], digest="")
 
+    def at(self, indices: Sequence[int] | Int[np.ndarray, " n"]) -> sources.Split:
+        """Returns the pictures at these places, read; Lost if they cannot be."""
+        places = np.asarray(indices)
+        return sources.Split(self.images(places), self.labels[places])
+
     def images(self, indices: Int[np.ndarray, " n"]) -> UInt8[np.ndarray, "n H W C"]:
         """Returns pictures by their place in the order; Lost if they cannot be read."""
         return self.records.images(self.positions[indices])
@@ -110,6 +116,9 @@ class StoredDataset(NamedTuple):
     class_names: tuple[str, ...]
     spec: Spec
     validation: Stored | None = None
+
+
+AnyDataset = sources.Dataset | StoredDataset
 
 
 class Blocks:
@@ -142,21 +151,44 @@ def hash_pictures(pictures: Stored, workers: int = 0) -> str:
     return found.hexdigest()
 
 
-def decoded_bytes(dataset: ConfigDict) -> int:
-    """Returns the size of all pictures of the data set that `config.dataset` describes, which is prepared."""
-    known, data_dir = recipe_of(dataset), dataset.data_dir or None
+def decoded_bytes(known: Recipe, data_dir: str | Path | None) -> int:
+    """Returns the size of all pictures of a data set that is prepared."""
     splits = store.open_builder(known, data_dir).info.splits
     count = sum(splits[name].num_examples for name in sources.SPLITS if name in splits)
     return count * int(np.prod(known.spec(store.folder(known, data_dir)).image_shape))
 
 
-def load(known: Recipe, data_dir: str | Path | None, *, workers: int = 0, say: Callable = log.info) -> StoredDataset:
+def machine_memory() -> int:
+    """Returns the bytes of memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def load_fitting(
+    known: Recipe, data_dir: str | Path | None, *, keep: bool = True, say: Callable = log.info
+) -> AnyDataset:
+    """Returns a prepared data set, decoded where memory has room for it, and otherwise on the disk.
+
+    Args:
+      known, data_dir, keep, say: as for `load`.
+
+    Raises:
+      UserError: the files are damaged.
+    """
+    if decoded_bytes(known, data_dir) > MEMORY_SHARE * machine_memory():
+        return load(known, data_dir, keep=keep, say=say)
+    return sources.load(known, data_dir, download=False) if keep else sources.read(known, data_dir)
+
+
+def load(
+    known: Recipe, data_dir: str | Path | None, *, workers: int = 0, keep: bool = True, say: Callable = log.info
+) -> StoredDataset:
     """Returns a prepared data set that stays on the disk.
 
     Args:
       known: its recipe.
       data_dir: where prepared data sets lie, see `sources.load`.
       workers: processes that read all pictures where there is no index yet; 0 for threads.
+      keep: whether to write that index into the folder.
       say: called with a line of text before that.
 
     Raises:
@@ -176,8 +208,9 @@ def load(known: Recipe, data_dir: str | Path | None, *, workers: int = 0, say: C
             arrays = {}
             for name in splits:
                 arrays |= index(records[name], builder.info.splits[name].num_examples, spec, workers)
-            with contextlib.suppress(OSError), store.locked(folder, log.warning):  # not in a read-only folder
-                cache.write(folder, arrays, made_from, cache.INDEX)
+            if keep:
+                with contextlib.suppress(OSError), store.locked(folder, log.warning):  # not in a read-only folder
+                    cache.write(folder, arrays, made_from, cache.INDEX)
         stored = {
             name: Stored(
                 records[name],

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from attn_cnn_jax.data.sources import Dataset
+from attn_cnn_jax.data.stored import AnyDataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
@@ -27,7 +27,7 @@ class Page(NamedTuple):
 def build(
     run: Run,
     pictures: list[Picture],
-    dataset: Dataset | None,
+    dataset: AnyDataset | None,
     size: tuple[int, int],
     *,
     title: str,
@@ -59,7 +59,7 @@ def build(
     entries = picture_entries(run, pictures, class_names, with_content=reason is not None)
     data["pictures"] = those_that_fit(data, entries, megabytes)
     if reason is None:
-        test = from_dataset(dataset, min(TEST_PICTURES, len(dataset.test[1])), size) if dataset else []
+        test = from_dataset(dataset, min(TEST_PICTURES, len(dataset.test.labels)), size) if dataset else []
         data["network"] = network_data(run, (rows, columns), class_names, test)
     return Page(render(data), len(data["pictures"]), reason)
 

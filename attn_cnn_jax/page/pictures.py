@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from attn_cnn_jax.analysis.pictures import dataset_of
-from attn_cnn_jax.data import sources
+from attn_cnn_jax.data import stored
 from attn_cnn_jax.data.pictures import fit, read_picture
 from attn_cnn_jax.errors import UserError
 
@@ -24,7 +24,7 @@ class Picture(NamedTuple):
     resized: bool = False  # from a file of another size
 
 
-def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) -> list[Picture]:
+def from_dataset(dataset: stored.AnyDataset, count: int, size: tuple[int, int]) -> list[Picture]:
     """The first test pictures, one of each class in turn.
 
     Args:
@@ -32,7 +32,7 @@ def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) ->
       count: how many.
       size: (H, W) in pixels that they get.
     """
-    images, labels = dataset.test
+    labels = dataset.test.labels
     if not 0 <= count <= len(labels):
         raise UserError(f"--images={count}: the test split of {dataset.spec.name} has {len(labels)} pictures")
     earlier = np.zeros(len(labels), int)  # pictures of the same class before this one
@@ -40,8 +40,8 @@ def from_dataset(dataset: sources.Dataset, count: int, size: tuple[int, int]) ->
         earlier[labels == label] = np.arange(np.sum(labels == label))
     chosen = np.argsort(earlier, kind="stable")[:count]
     return [
-        Picture(fit(Image.fromarray(images[n].squeeze()), size), f"test {n}", dataset.class_names[labels[n]])
-        for n in chosen
+        Picture(fit(Image.fromarray(image.squeeze()), size), f"test {n}", dataset.class_names[label])
+        for n, image, label in zip(chosen, *dataset.test.at(chosen), strict=True)
     ]
 
 
@@ -63,6 +63,6 @@ def data_uri(pixels: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def load_dataset(config: ConfigDict, data_dir: str | None) -> sources.Dataset:
+def load_dataset(config: ConfigDict, data_dir: str | None) -> stored.AnyDataset:
     """The data set of a run, without a download, see `analysis.pictures.dataset_of`."""
     return dataset_of(config, data_dir, download=False)

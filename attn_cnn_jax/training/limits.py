@@ -1,14 +1,12 @@
 """Checks, before any work, that data, devices and memory allow a run."""
 
-import os
-
 import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.size import parameter_size
+from attn_cnn_jax.data import stored
 from attn_cnn_jax.errors import UserError
 
-DATA_SHARE = 1 / 4  # of memory, that pictures may take on the device
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 
 
@@ -34,7 +32,7 @@ def choose_feed(feed: str, pictures: int, memory: int) -> tuple[str, str]:
     """
     if feed != "auto":
         return feed, ""
-    if pictures <= DATA_SHARE * memory:
+    if pictures <= stored.MEMORY_SHARE * memory:
         return "device", ""
     return "stream", (
         f"config.dataset.feed=auto: the pictures take {pictures / 1e9:,.1f} GB, more than a quarter of the "
@@ -67,9 +65,4 @@ def check_memory(config: ConfigDict) -> None:
 def device_memory() -> int:
     """Returns the bytes of memory of a device, or of the machine where the device is its processor."""
     statistics = jax.local_devices()[0].memory_stats() or {}
-    return statistics.get("bytes_limit") or machine_memory()
-
-
-def machine_memory() -> int:
-    """Returns the bytes of memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return statistics.get("bytes_limit") or stored.machine_memory()

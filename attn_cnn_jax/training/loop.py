@@ -34,7 +34,6 @@ from attn_cnn_jax.training.limits import (
     check_memory,
     choose_feed,
     device_memory,
-    machine_memory,
     shares_in_words,
 )
 from attn_cnn_jax.training.loggers import module_of
@@ -95,12 +94,12 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         return metrics.last_records(workdir)
 
 
-def load_data(dataset: ConfigDict) -> sources.Dataset | stored.StoredDataset:
+def load_data(dataset: ConfigDict) -> stored.AnyDataset:
     """Returns the data set of `config.dataset`, decoded or, where it is to be streamed, on the disk."""
     known, data_dir = recipe_of(dataset), dataset.data_dir or None
     sources.prepare(known, data_dir)
-    memory = min(device_memory(), machine_memory())
-    chosen = everyone(choose_feed(dataset.feed, stored.decoded_bytes(dataset), memory))
+    memory = min(device_memory(), stored.machine_memory())
+    chosen = everyone(choose_feed(dataset.feed, stored.decoded_bytes(known, data_dir), memory))
     streams = [reason for feed, reason in chosen if feed == "stream"]
     if not streams:  # of all processes: they run the same program
         return sources.load(known, data_dir)

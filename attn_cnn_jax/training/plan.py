@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.fingerprint import Fingerprint, fingerprint
-from attn_cnn_jax.data.sources import Dataset, split_validation
-from attn_cnn_jax.data.stored import Stored, StoredDataset
+from attn_cnn_jax.data.sources import split_validation
+from attn_cnn_jax.data.stored import AnyDataset, Stored
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, split
@@ -75,9 +75,7 @@ class Plan(NamedTuple):
             return float(np.asarray(self.schedule(step)))
 
 
-def create_plan(
-    beginning: Beginning, workdir: Path, mesh: Mesh, dataset: Dataset | StoredDataset
-) -> tuple[Plan, TrainState]:
+def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDataset) -> tuple[Plan, TrainState]:
     """Returns the plan of a run, and its state before the first step, on all devices.
 
     Args:

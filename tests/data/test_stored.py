@@ -2,14 +2,20 @@
 
 import os
 
+import chex
 import numpy as np
 import pytest
 
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis import pictures
+from attn_cnn_jax.cli.prepare import prepare
+from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.data import sources, stored
 from attn_cnn_jax.data.builders import recipe
 from attn_cnn_jax.data.fingerprint import fingerprint
 from attn_cnn_jax.data.preparation import cache
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.page.pictures import from_dataset
 from tests.support import cifar_archives
 
 
@@ -98,8 +104,31 @@ def cut(data_dir, left):
 
 
 def test_the_size_of_all_pictures_is_known_before_any_is_decoded(data_dir):
-    from attn_cnn_jax.config import attention_config
+    assert stored.decoded_bytes(recipe("digits"), data_dir) == (1442 + 355) * 8 * 8
 
+
+def test_who_looks_at_pictures_of_a_large_set_decodes_only_those(quadratic_run, data_dir, tmp_path, monkeypatch):
+    """Prepared, fingerprinted and shown from the disk: the same pictures as with all of the set in memory."""
+    run = load_run(quadratic_run)
+    expected = pictures.first_pictures(run, 5), from_dataset(pictures.load_dataset(run), 12, (8, 8))
+    monkeypatch.setattr(stored, "machine_memory", lambda: 4 * 1797 * 64 - 1)
+    lines = []
+    prepare("digits", data_dir=tmp_path, say=lines.append)
+    assert lines[-1] == "Read back 1,442 training and 355 test pictures"
+    dataset = pictures.load_dataset(run, tmp_path)
+    chex.assert_trees_all_equal(pictures.first_pictures(run, 5, tmp_path), expected[0])
+    for found, before in zip(from_dataset(dataset, 12, (8, 8)), expected[1], strict=True):
+        np.testing.assert_array_equal(found.pixels, before.pixels)
+        assert found[1:] == before[1:]
+    assert not list(tmp_path.rglob("arrays.npz"))
+
+
+def test_looking_writes_no_index_into_a_folder_that_the_run_names(prepared, monkeypatch):
     config = attention_config()
-    config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
-    assert stored.decoded_bytes(config.dataset) == (1442 + 355) * 8 * 8
+    config.dataset.update({"name": "cifar10", "data_dir": str(prepared)})
+    monkeypatch.setattr(stored, "machine_memory", lambda: 1)
+    before = sorted(prepared.rglob("*"))
+    assert len(pictures.dataset_of(config).test.labels) == 7
+    assert sorted(prepared.rglob("*")) == before
+    pictures.dataset_of(config, prepared)
+    assert len(sorted(prepared.rglob("*"))) == len(before) + 1

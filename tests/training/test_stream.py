@@ -173,7 +173,7 @@ def test_the_rows_of_a_process_are_those_of_its_devices():
 
 def test_auto_streams_what_does_not_fit_and_says_so(config, tmp_path, monkeypatch, capsys):
     config.train.num_epochs = 1
-    monkeypatch.setattr(loop, "machine_memory", lambda: 4 * 1797 * 64 - 1)
+    monkeypatch.setattr(stored, "machine_memory", lambda: 4 * 1797 * 64 - 1)
     run(config, tmp_path / "run", monkeypatch, "auto")
     assert "config.dataset.feed=auto: the pictures take 0.0 GB, more than a quarter of the" in capsys.readouterr().out
     records = read_metrics(tmp_path / "run/metrics.jsonl")
