@@ -6,7 +6,7 @@ browser from their parameters (`Encoding.page_parameters`), scores of content fr
 (`Encoding.page_content`). For networks that are too large to run there, scores of content are stored for every picture
 as quantised query and key factors (`content.py`).
 
-In `web/`: `numbers.js` and `network.js` are pure functions, the mathematics; `worker.js` runs them beside the page,
-`compute.js` asks it. `view.js` holds what is chosen, `changes.js` what is changed of the network, `show.js`,
+In `web/`: `numbers.js`, `maps.js` and `network.js` are pure functions, the mathematics; `worker.js` runs them beside
+the page, `compute.js` asks it. `view.js` holds what is chosen, `changes.js` what is changed of the network, `show.js`,
 `panels.js`, `overlays.js` and `drawing.js` draw, `page.js`, `own.js` and `play.js` listen to the visitor.
 """

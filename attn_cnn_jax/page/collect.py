@@ -166,7 +166,7 @@ def content_scorer(run: Run) -> Callable[[UInt8[np.ndarray, "H W C"]], list[dict
         layers = []
         for layer in join(skeleton, *arrays)(x)[1]["layers"]:
             heads, *pixels = layer["attention"].shape[1:]  # some terms are the same for all queries
-            terms = layer["content_scores"]
+            terms = layer["separate_scores"]
             layers.append({name: jnp.broadcast_to(term[0], (heads, *pixels)) for name, term in terms.items()})
         return layers
 
@@ -201,4 +201,4 @@ def content_names(run: Run) -> list[str]:
     x = jax.ShapeDtypeStruct(
         (1, size[0] // downsample, size[1] // downsample, run.config.model.hidden_size), run.config.model.dtype
     )
-    return list(jax.eval_shape(run.model.blocks[0].attention.content_terms, x))
+    return list(jax.eval_shape(run.model.blocks[0].attention.separate_terms, x))

@@ -11,7 +11,9 @@ from flax import nnx
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.models.classifier import Block
+from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.resnet import ResNetStem
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.runs.run import Run
@@ -29,9 +31,6 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
     most_heads = max(block.attention.num_heads for block in run.model.blocks)
     if most_heads * pixels**2 > MOST_ATTENTION:
         return f"{most_heads} heads over {pixels} pixels are too much for a browser"
-    model = run.config.model
-    if (model.activation, model.stem) != ("gelu", "none"):
-        return f"it has config.model.activation={model.activation!r} and config.model.stem={model.stem!r}"
     for block in run.model.blocks:
         if any(encoding.page_content(grid) is None for encoding in block.attention.readers()):
             return f"its encoding {run.config.model.encoding!r} has no page_content()"
@@ -50,9 +49,10 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     Returns:
       `test`: `pixels`, base64 of the pictures' bytes, and `labels`, numbers of their classes; None without any.
       `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data set's
-      normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `classifier`, in which
-      every array is `{at, shape}`: where it begins in the weights, in numbers, and its shape. Linear maps that follow
-      one another are merged where that is cheaper.
+      normalisation), `activation` (its name), `epsilon` (of layer norm), `classes` (names), and `stem` (None without),
+      `embedding`, `layers`, `classifier`, in which every array is `{at, shape}`: where it begins in the weights, in
+      numbers, and its shape. Linear maps that follow one another are merged where that is cheaper, batch norm is part
+      of its convolution.
     """
     config, pack = run.config, Packer()
     model: Any = merged(run.model, grid[0] * grid[1])
@@ -63,7 +63,9 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "mean": list(spec.mean),
         "std": list(spec.std),
         "classes": list(names),
+        "activation": config.model.activation,
         "epsilon": model.blocks[0].attention_norm.epsilon,
+        "stem": pack(stem_data(model.stem)) if hasattr(model, "stem") else None,
         "embedding": pack(linear(model.embedding)),
         "layers": [pack(layer_data(block, grid)) for block in model.blocks],
         "classifier": pack(linear(model.classifier)),
@@ -117,6 +119,23 @@ def layer_data(block: Block, grid: Grid) -> dict:
         "transformed": linear(block.output),
         "outputNorm": norm(block.output_norm),
     }
+
+
+def stem_data(stem: ResNetStem) -> dict:
+    """Returns the convolutions of a stem: the first one, and two of every residual block."""
+    blocks = [[convolution(block.conv1, block.norm1), convolution(block.conv2, block.norm2)] for block in stem.blocks]
+    return {"first": convolution(stem.conv, stem.norm), "blocks": blocks}
+
+
+def convolution(layer: nnx.Conv | ConvolutionalAttention, norm: nnx.BatchNorm) -> dict:
+    """Returns a convolution and the batch norm behind it as kernel `(rows columns in, out)` and bias."""
+    assert isinstance(layer, nnx.Conv)  # as all layers of a stem are
+    assert norm.scale is not None
+    assert norm.bias is not None
+    mean, variance, scale, bias = (np.asarray(x[...], np.float64) for x in (norm.mean, norm.var, norm.scale, norm.bias))
+    factor = scale / np.sqrt(variance + norm.epsilon)
+    kernel = np.asarray(layer.kernel[...], np.float64)
+    return {"kernel": (kernel * factor).reshape(-1, kernel.shape[-1]), "bias": bias - mean * factor}
 
 
 def linear(layer: nnx.Linear) -> dict:

@@ -11,6 +11,7 @@ from attn_cnn_jax.files import write_atomically
 
 SCRIPTS = (
     "numbers.js",
+    "maps.js",
     "network.js",
     "worker.js",
     "drawing.js",

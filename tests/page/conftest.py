@@ -28,6 +28,7 @@ NETWORKS = {
     "quadratic_content": {"encoding": "quadratic", "content": True},
     "gated": {"encoding": "learned", "content": True, "gate": True},
     "euclidean": {"encoding": "euclidean"},
+    "landmark": {"encoding": "landmark"},
 }
 
 
@@ -50,19 +51,35 @@ class Euclidean(Encoding):
         return {"position": -self.slope[...][:, None, None, None, None] * distance[None]}
 
 
+class Landmark(Euclidean):
+    """One whose scores depend on more than the shift: keys of the first row stand out, and none is 4 columns away."""
+
+    def position_terms(self, height, width, query_rows):
+        heads, queries = len(self.slope[...]), len(query_rows)
+        first_row = (jnp.arange(height) == 0).astype(jnp.float32)[None, None, None, :, None]
+        near = jnp.abs(relative_positions(jnp.arange(width), width)) < 4
+        shape = heads, queries, width, height, width
+        return {
+            "first_row": jnp.broadcast_to(self.slope[...][:, None, None, None, None] * first_row, shape),
+            "window": jnp.broadcast_to(jnp.where(near, 0, -jnp.inf)[None, None, :, None, :], shape),
+        }
+
+
 @pytest.fixture(scope="session", autouse=True)
-def euclidean():
-    """Registers the encoding for the tests of this folder."""
+def own_encodings():
+    """Registers these encodings for the tests of this folder."""
     register("euclidean")(Euclidean)
+    register("landmark")(Landmark)
     yield
     REGISTRY.pop("euclidean")
+    REGISTRY.pop("landmark")
 
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">.png'
 
 
 @pytest.fixture(scope="session")
-def runs(euclidean):
+def runs(own_encodings):
     """Untrained runs by name."""
     return {name: create_run(**model) for name, model in NETWORKS.items()}
 

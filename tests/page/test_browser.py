@@ -25,6 +25,7 @@ NETWORKS = [
     "quadratic_content",
     "gated",
     "euclidean",
+    "landmark",
 ]
 ROWS, COLUMNS = 5, 7
 

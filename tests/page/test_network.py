@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from attn_cnn_jax.config import create_model, validate
+from attn_cnn_jax.config import validate
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
 from attn_cnn_jax.models.pruning import split_heads
 from attn_cnn_jax.models.variables import join, split
@@ -33,12 +33,13 @@ def random_run(seed=0, **model):
     """A run whose parameters are all large and random, so that no term or head is negligible."""
     config = small_config(**model)
     validate(config)
-    skeleton, parameters, statistics = split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+    skeleton, parameters, statistics = split(abstract_model(config.model))
     random = np.random.default_rng(seed)
     drawn = {
         name: jnp.asarray(random.normal(size=x.shape) / x.shape[0] ** 0.5, x.dtype) for name, x in parameters.items()
     }
-    return Run(config, 40, join(skeleton, drawn, statistics))
+    seen = {name: jnp.asarray(random.uniform(0.5, 2, x.shape), x.dtype) for name, x in statistics.items()}
+    return Run(config, 40, join(skeleton, drawn, seen))
 
 
 def written(run, pictures, path, class_names=()):

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid, Shape
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.tables import score_table
 
 UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
 
@@ -213,20 +213,12 @@ class Encoding(nnx.Module):
         Returns:
           None where there are no position scores, else `term` (its name), `kind`, and arrays by kind: "axes": `row`
           `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`. Both by
-          shift, from the most negative one.
+          shift, from the most negative one. "pixels": `table` `(h, H W, H W)`, query by key.
 
         Raises:
-          UserError: if the scores are not a function of the shift alone.
+          UserError: if the scores depend on more than the shift, and are too many to list.
         """
-        tables = shift_tables(self, grid)
-        if not tables:
-            return None
-        ((term, table),) = tables.items()
-        row, column = table[:, :, [grid[1] - 1]], table[:, [grid[0] - 1], :]
-        column = column - table[:, [grid[0] - 1], [grid[1] - 1]][:, None]  # the score of shift zero is in both
-        if np.allclose(row + column, table, rtol=1e-6, atol=1e-6 * max(1.0, np.abs(table).max())):
-            return {"term": term, "kind": "axes", "row": row[:, :, 0], "column": column[:, 0, :]}
-        return {"term": term, "kind": "shifts", "table": table}
+        return score_table(lambda rows: self.position_terms(*grid, rows), grid)
 
     def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
         """What `degenerate_heads` judges by, as one number per head, by name; empty where there are no such numbers."""
@@ -237,11 +229,12 @@ class Encoding(nnx.Module):
 
         Returns:
           None where there are none, or where the page cannot compute them: it then stores them with each picture. Else
-          `add`: `(H, W, D)`, added to the activations before both maps, or None; `query` and `key`: `kernel`
-          `(D, h D_h)` and `bias` or None, each None where no term reads it; and `terms`, by name. A term has a `kind`:
-          "product": `q . k / sqrt(D_h)`; "shifts": `q . (row[delta_row] + column[delta_column])`, with `row`
-          `(h, 2 H - 1, D_h)` and `column` `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with
-          `bias` `(h, D_h)`.
+          `query` and `key`: `kernel` `(D, h D_h)` and `bias` or None, each None where no term reads it; and `terms`, by
+          the names of `separate_terms`. A term has a `kind`: "product": `q . k / sqrt(D_h)`; "shifts":
+          `q . (row[delta_row] + column[delta_column])`, with `row` `(h, 2 H - 1, D_h)` and `column`
+          `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with `bias` `(h, D_h)`. A product says
+          of its `query` and of its `key` what they read: "content", activations, or "position": `positions`
+          `(H, W, D_p)`, by the same map, or if `concatenated` by its last `D_p` inputs.
         """
         return None
 
@@ -282,34 +275,3 @@ class FactorisingEncoding(Encoding):
     ) -> dict[str, Float[Array, "h i j k l"]]:
         row, column = self.axis_scores(height, width)
         return {"position": row[:, query_rows][:, :, None, :, None] + column[:, None, :, None, :]}
-
-
-def shift_tables(encoding: Encoding, grid: Grid) -> dict[str, Float[np.ndarray, "h r t"]]:
-    """Position scores by term for every shift `(row, column)`, float64, from the most negative shift on.
-
-    Read from the four corner queries, which see all shifts, and compared with the central one.
-
-    Raises:
-      UserError: if the scores are not a function of the shift alone.
-    """
-    height, width = grid
-    rows = jnp.array([0, height // 2, height - 1])
-    tables = {}
-    for name, term in encoding.position_terms(height, width, rows).items():
-        scores = np.asarray(term, np.float64)  # (h, 3, j, k, l)
-        table = np.zeros((len(scores), 2 * height - 1, 2 * width - 1))
-        for row in (0, height - 1):
-            for column in (0, width - 1):
-                first = height - 1 - row, width - 1 - column  # where shift (-row, -column) stands
-                corner = scores[:, 2 if row else 0, column]
-                table[:, first[0] : first[0] + height, first[1] : first[1] + width] = corner
-        row, column = height // 2, width // 2
-        first = height - 1 - row, width - 1 - column
-        expected = table[:, first[0] : first[0] + height, first[1] : first[1] + width]
-        if not np.allclose(scores[:, 1, column], expected, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(table).max())):
-            raise UserError(
-                f"{type(encoding).__name__}: its position scores depend on more than the shift between two pixels, "
-                "and cannot be shown in a page"
-            )
-        tables[name] = table
-    return tables

@@ -113,14 +113,18 @@ class Absolute(Content):
         return self.position[...].astype(x.dtype)[None]
 
     def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        if self.concatenated:
-            return None
-        pixels = jnp.zeros((1, *grid, self.query.in_features), self.query.kernel[...].dtype)
-        maps = {"query": page_map(self.query), "key": page_map(self.key)}
+        size = self.query.in_features - self.concatenated * self.position_size
+        pixels = jnp.zeros((1, *grid, size), self.query.kernel[...].dtype)
         return {
-            "add": self.position_vectors(pixels)[0],
-            **maps,
-            "terms": {"content_and_position": {"kind": "product"}},
+            "query": page_map(self.query),
+            "key": page_map(self.key),
+            "positions": self.position_vectors(pixels)[0],
+            "concatenated": self.concatenated,
+            "terms": {
+                f"{q}_{k}": {"kind": "product", "query": q, "key": k}
+                for q in ("content", "position")
+                for k in ("content", "position")
+            },
         }
 
     @classmethod

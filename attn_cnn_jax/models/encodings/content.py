@@ -56,8 +56,11 @@ class Content(Encoding):
         return {"content": content_scores(projections.queries(query_rows), projections.key)}
 
     def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        maps = {"query": page_map(self.query), "key": page_map(self.key)}
-        return {"add": None, **maps, "terms": {"content": {"kind": "product"}}}
+        return {
+            "query": page_map(self.query),
+            "key": page_map(self.key),
+            "terms": {"content": {"kind": "product", "query": "content", "key": "content"}},
+        }
 
 
 @register("content")

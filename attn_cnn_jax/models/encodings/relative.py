@@ -170,14 +170,14 @@ class Relative(Encoding):
             return None
         terms: dict[str, Any] = {}
         if "content_content" in self.terms:
-            terms["content_content"] = {"kind": "product"}
+            terms["content_content"] = {"kind": "product", "query": "content", "key": "content"}
         if "content_position" in self.terms:
             row, column = self.position_keys(*self.reach())
             rows, columns = (slice(size - n, size + n - 1) for size, n in zip(self.reach(), grid, strict=True))
             terms["content_position"] = {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]}
         if self.content_bias is not None:
             terms["position_content"] = {"kind": "keys", "bias": self.content_bias[...] * self.head_size**-0.5}
-        return {"add": None, "query": page_map(self.query), "key": page_map(self.key), "terms": terms}
+        return {"query": page_map(self.query), "key": page_map(self.key), "terms": terms}
 
     def reach(self) -> Grid:
         """Rows and columns of the largest picture that the tables reach across."""

@@ -30,7 +30,7 @@ function startWorker() {
     for (const { message } of [...answers.values()]) ask(message);
   };
   try {
-    const source = ["numbers.js", "network.js", "worker.js"].map((name) => $(name).textContent).join("\n");
+    const source = ["numbers.js", "maps.js", "network.js", "worker.js"].map((name) => $(name).textContent).join("\n");
     const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const worker = new Worker(address);
     worker.onmessage = (event) => receive(event.data);

@@ -18,97 +18,72 @@ function floatsOf(text) {
   return new Float32Array(bytes.buffer);
 }
 
-/** x W + b for every row of `x`; four inputs at once, so that sums are loaded and stored less often. */
-function linear(x, { kernel, bias }, rows) {
-  const inputs = x.length / rows;
-  const outputs = kernel.length / inputs;
-  const y = new Float32Array(rows * outputs);
-  for (let row = 0; row < rows; row++) {
-    const to = y.subarray(row * outputs, (row + 1) * outputs);
-    if (bias) to.set(bias);
-    const from = row * inputs;
-    let i = 0;
-    for (; i + 3 < inputs; i += 4) {
-      const [a, b, c, d] = [x[from + i], x[from + i + 1], x[from + i + 2], x[from + i + 3]];
-      if (a === 0 && b === 0 && c === 0 && d === 0) continue; // of heads that are switched off
-      const [at, bt, ct, dt] = [i * outputs, (i + 1) * outputs, (i + 2) * outputs, (i + 3) * outputs];
-      for (let o = 0; o < outputs; o++) {
-        to[o] += a * kernel[at + o] + b * kernel[bt + o] + c * kernel[ct + o] + d * kernel[dt + o];
-      }
-    }
-    for (; i < inputs; i++) {
-      const factor = x[from + i], at = i * outputs;
-      for (let o = 0; o < outputs; o++) to[o] += factor * kernel[at + o];
-    }
-  }
-  return y;
-}
+/** Bytes of a picture (rows, columns, channels) as normalised numbers. */
+const normalised = (bytes, { mean, std }) =>
+  Float32Array.from(bytes, (byte, n) => (byte / 255 - mean[n % mean.length]) / std[n % std.length]);
 
-/** Layer norm over channels. */
-function layerNorm(x, { scale, bias }, epsilon) {
-  const channels = scale.length;
+/** Squares of `size` pixels as one pixel each, of the grid; channels in the order (row, column, channel). */
+function spaceToDepth(x, size, grid) {
+  const width = grid[1] * size;
+  const channels = x.length / (grid[0] * size * width);
   const y = new Float32Array(x.length);
-  for (let start = 0; start < x.length; start += channels) {
-    let mean = 0, variance = 0;
-    for (let c = 0; c < channels; c++) mean += x[start + c] / channels;
-    for (let c = 0; c < channels; c++) variance += (x[start + c] - mean) ** 2 / channels;
-    const factor = 1 / Math.sqrt(variance + epsilon);
-    for (let c = 0; c < channels; c++) y[start + c] = (x[start + c] - mean) * factor * scale[c] + bias[c];
-  }
-  return y;
-}
-
-const gelu = (x) => 0.5 * x * (1 + errorFunction(x * Math.SQRT1_2));
-
-/** erf to 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
-function errorFunction(x) {
-  const t = 1 / (1 + 0.3275911 * Math.abs(x));
-  const series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-  return Math.sign(x) * (1 - series * Math.exp(-x * x));
-}
-
-const add = (a, b) => a.map((value, n) => value + b[n]);
-
-/** Bytes of a picture (rows, columns, channels) as normalised squares of pixels, the network's input. */
-function inputOf(bytes, { downsample, mean, std }, grid) {
-  const channels = mean.length;
-  const width = grid[1] * downsample;
-  const x = new Float32Array(bytes.length);
   let n = 0;
   for (let i = 0; i < grid[0]; i++) for (let j = 0; j < grid[1]; j++) {
-    for (let dy = 0; dy < downsample; dy++) for (let dx = 0; dx < downsample; dx++) {
-      const from = ((i * downsample + dy) * width + j * downsample + dx) * channels;
-      for (let c = 0; c < channels; c++) x[n++] = (bytes[from + c] / 255 - mean[c]) / std[c];
+    for (let dy = 0; dy < size; dy++) for (let dx = 0; dx < size; dx++) {
+      const from = ((i * size + dy) * width + j * size + dx) * channels;
+      for (let c = 0; c < channels; c++) y[n++] = x[from + c];
     }
   }
-  return x;
+  return y;
+}
+
+/** Activations before the first layer. */
+function embed(bytes, { downsample, mean, std, stem, embedding }, grid) {
+  const input = normalised(bytes, { mean, std });
+  const size = grid.map((n) => n * downsample);
+  const x = stem ? convolutionalStem(input, stem, size) : input;
+  return linear(spaceToDepth(x, downsample, grid), embedding, grid[0] * grid[1]);
 }
 
 /** Content scores of a layer as factors[head][term] = {rank, query, key}; null where nothing reads the picture. */
 function contentFactors(x, readers, heads, grid) {
   if (readers.length === 0) return null;
   const factors = Array.from({ length: heads }, () => ({}));
-  const pixels = grid[0] * grid[1];
-  for (const { add: vectors, query, key, terms } of readers) {
-    const read = vectors ? add(x, vectors) : x;
-    const queries = query && linear(read, query, pixels);
-    const keys = key && linear(read, key, pixels);
-    for (const [name, term] of Object.entries(terms)) {
+  for (const reader of readers) {
+    const queries = projected(x, reader.query, reader, grid);
+    const keys = projected(x, reader.key, reader, grid);
+    for (const [name, term] of Object.entries(reader.terms)) {
       for (let h = 0; h < heads; h++) factors[h][name] = FACTORS[term.kind](queries, keys, term, h, heads, grid);
     }
   }
   return factors;
 }
 
+/** What a map of queries or keys makes of activations, `content`, and apart from them of the positions that a reader
+    adds to them or puts beside them, `position`. */
+function projected(x, map, { positions, concatenated }, grid) {
+  if (!map) return null;
+  const pixels = grid[0] * grid[1];
+  if (!positions) return { content: linear(x, map, pixels) };
+  const [size, more] = [x.length / pixels, positions.length / pixels];
+  const outputs = map.kernel.length / (concatenated ? size + more : size);
+  const { kernel, bias } = map;
+  return {
+    content: linear(x, { kernel: kernel.subarray(0, size * outputs), bias }, pixels),
+    position: linear(positions, { kernel: kernel.subarray(kernel.length - more * outputs), bias: null }, pixels),
+  };
+}
+
 const FACTORS = {
   /** q . k / sqrt(D_h). */
   product(queries, keys, term, h, heads, grid) {
-    const rank = queries.length / (heads * grid[0] * grid[1]);
-    return { rank, query: ofHead(queries, h, heads, rank, rank ** -0.5), key: ofHead(keys, h, heads, rank, 1) };
+    const [query, key] = [queries[term.query], keys[term.key]];
+    const rank = query.length / (heads * grid[0] * grid[1]);
+    return { rank, query: ofHead(query, h, heads, rank, rank ** -0.5), key: ofHead(key, h, heads, rank, 1) };
   },
 
   /** q . (row[delta_row] + column[delta_column]): a factor for every key row and every key column. */
-  shifts(queries, keys, { row, column }, h, heads, [height, width]) {
+  shifts({ content: queries }, _, { row, column }, h, heads, [height, width]) {
     const pixels = height * width, size = queries.length / (heads * pixels), rank = height + width;
     const [query, key] = [new Float32Array(rank * pixels), new Float32Array(rank * pixels)];
     const product = (q, table, at) => {
@@ -129,7 +104,7 @@ const FACTORS = {
   },
 
   /** bias . k, the same for all queries. */
-  keys(queries, keys, { bias }, h, heads, grid) {
+  keys(_, { content: keys }, { bias }, h, heads, grid) {
     const pixels = grid[0] * grid[1], size = bias.length / heads;
     const key = new Float32Array(pixels);
     for (let p = 0; p < pixels; p++) {
@@ -184,12 +159,12 @@ function headAverages(x, attention, value, pixels, isOff) {
   return averages;
 }
 
-/** One block: x = LN(x + attention(x)), x = LN(x + W2 gelu(W1 x)). */
-function block(x, weights, attention, pixels, epsilon, isOff) {
+/** One block: x = LN(x + attention(x)), x = LN(x + W2 activation(W1 x)). */
+function block(x, weights, attention, pixels, { activation, epsilon }, isOff) {
   let attended = linear(headAverages(x, attention, weights.value, pixels, isOff), weights.output, pixels);
   if (weights.dense) attended = linear(attended, weights.dense, pixels);
   x = layerNorm(add(x, attended), weights.attentionNorm, epsilon);
-  const transformed = linear(linear(x, weights.intermediate, pixels).map(gelu), weights.transformed, pixels);
+  const transformed = linear(linear(x, weights.intermediate, pixels).map(ACTIVATIONS[activation]), weights.transformed, pixels);
   return layerNorm(add(x, transformed), weights.outputNorm, epsilon);
 }
 
@@ -211,7 +186,7 @@ function logitsOf(x, classifier, pixels) {
     one; `content`, factors of each layer's content scores; and `attention`, of each layer's heads. */
 function forward(network, layers, grid, bytes, changes, kept) {
   const pixels = grid[0] * grid[1];
-  let x = linear(inputOf(bytes, network, grid), network.embedding, pixels);
+  let x = embed(bytes, network, grid);
   const found = { logits: [logitsOf(x, network.classifier, pixels)], content: [], attention: [] };
   layers.forEach((layer, l) => {
     const weights = network.layers[l];
@@ -219,7 +194,7 @@ function forward(network, layers, grid, bytes, changes, kept) {
     const attention = kept[l] ?? layerAttention(layer, factors, grid, changes.terms);
     if (!factors) kept[l] = attention;
     if (!changes.skipped.has(l)) {
-      x = block(x, weights, attention, pixels, network.epsilon, (h) => changes.off.has(`${l},${h}`));
+      x = block(x, weights, attention, pixels, network, (h) => changes.off.has(`${l},${h}`));
     }
     found.logits.push(logitsOf(x, network.classifier, pixels));
     found.content.push(factors);

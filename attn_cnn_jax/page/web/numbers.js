@@ -13,6 +13,11 @@ function addPositionScores(scores, position, head, query, grid) {
     }
     return;
   }
+  if (kind === "pixels") {
+    const table = position.table[head][query[0] * width + query[1]];
+    for (let n = 0; n < scores.length; n++) scores[n] += table[n];
+    return;
+  }
   const score = kind === "shifts" ? tableScore : gaussianScore;
   for (let k = 0, n = 0; k < height; k++) {
     for (let l = 0; l < width; l++, n++) scores[n] += score(position, head, k - query[0], l - query[1], grid);

@@ -1,0 +1,168 @@
+"""The JavaScript network in Chromium gives the logits of the model: every kind with every option, and changed alike."""
+
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_cnn_jax.models.attention.dense import dense
+from attn_cnn_jax.models.encodings.absolute import JOINS
+from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
+from attn_cnn_jax.models.layers import ACTIVATIONS
+from attn_cnn_jax.page.collect import page_data
+from attn_cnn_jax.page.network import network_data, reason_not_to_compute
+from tests.page.conftest import GRID
+from tests.page.test_browser import Page
+from tests.page.test_network import KINDS, probed, quadratic, random_run  # noqa: F401
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+# Every encoding with content and gate, and what an encoding has options for.
+NETWORKS = [
+    {"encoding": encoding, "content": content, "gate": gate, **({"position_join": join} if join else {})}
+    for encoding, content, gate in KINDS
+    for join in (JOINS if encoding.startswith("absolute") else (None,))
+]
+TERMS = [terms for n in range(1, 5) for terms in itertools.combinations(RELATIVE_TERMS, n)]
+
+FORWARD = """
+const [page, bytes, changes, done] = arguments;
+const found = [];
+const answer = answerer(({ kind, logits }) => found.push(Array.from(logits.at(-1))));
+const { weights, test, ...network } = page.network;
+const start = { network, weights: floatsOf(weights), grid: page.grid, test: null };
+answer({ start });
+for (const { terms, off = [], skipped = [], moved = {}, activation } of changes) {
+  if (activation) answer({ start: { ...start, network: { ...network, activation } } });
+  const state = { terms: new Set(terms ?? page.terms), off: new Set(off), skipped: new Set(skipped), moved };
+  const layers = page.layers.map((layer, l) => withMoves(layer, l, state.moved));
+  answer({ classify: { bytes, id: found.length, layers, changes: changesOf(state) } });
+}
+done(found);
+"""
+
+
+class Change(NamedTuple):
+    """What a visitor changes: terms that stay (None for all), heads `(layer, head)` and layers that go."""
+
+    terms: tuple[str, ...] | None = None
+    off: tuple[tuple[int, int], ...] = ()
+    skipped: tuple[int, ...] = ()
+
+    def in_page(self):
+        return {"terms": self.terms, "off": [f"{layer},{head}" for layer, head in self.off], "skipped": self.skipped}
+
+
+@pytest.fixture
+def computed(quiet, probed):  # noqa: F811
+    """`computed(run, picture, changes)`: logits as the page's network gives them, a row per change of the view."""
+    page = Page(quiet, probed[0]).open()
+
+    def logits(run, picture, changes):
+        assert reason_not_to_compute(run, GRID) is None
+        data = page_data(run, picture.shape[:2], title="a network")
+        data["network"] = network_data(run, GRID, ())
+        return np.array(page.driver.execute_async_script(FORWARD, data, picture.ravel().tolist(), changes))
+
+    return logits
+
+
+def changed_logits(run, picture, changes):
+    """The model's logits with score terms, heads and layers taken out of it, a row per change."""
+    model, axes = run.model, (slice(None), *(None,) * 5)
+    x = model(run.normalised(np.stack([picture] * len(changes))))[1]["embedding"]
+    for number, block in enumerate(model.blocks):
+        layer = block.attention
+        position = {name: term[None] for name, term in layer.position_terms(*GRID).items()}
+        content = layer.separate_terms(x)
+        stays = {
+            name: np.array([change.terms is None or name in change.terms for change in changes])
+            for name in position | content
+        }
+
+        shape = len(x), layer.num_heads, *GRID, *GRID
+
+        def attention(terms, stays=stays, shape=shape):
+            chosen = [jnp.where(stays[name][axes], jnp.broadcast_to(term, shape), 0.0) for name, term in terms.items()]
+            return jax.nn.softmax(sum(chosen, jnp.zeros(shape)).reshape(*shape[:2], GRID[0] * GRID[1], -1))
+
+        found = attention(position | content)
+        if layer.gate is not None:  # weighs two softmaxes where there are two
+            gate = jax.nn.sigmoid(layer.gate[...])[None, :, None, None]
+            both = np.logical_and(*(np.any([stays[name] for name in terms], axis=0) for terms in (position, content)))
+            gated = gate * attention(position) + (1 - gate) * attention(content)
+            found = jnp.where(both[:, None, None, None], gated, found)
+        on = [[(number, head) not in change.off for head in range(layer.num_heads)] for change in changes]
+        found = found * np.array(on, np.float32)[:, :, None, None]
+        attended = dense(found, x.reshape(len(x), found.shape[-1], -1), layer.maps()).reshape(x.shape) + layer.bias
+        y = block.attention_norm(x + block.dense(attended))
+        y = block.output_norm(y + block.output(ACTIVATIONS[block.activation](block.intermediate(y))))
+        skipped = np.array([number in change.skipped for change in changes])
+        x = jnp.where(skipped[:, None, None, None], x, y)
+    return model.classifier(x.mean(axis=(1, 2)))
+
+
+def name_of(network):
+    return ", ".join(f"{key} {value}" for key, value in network.items() if value)
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return np.random.default_rng(7).integers(0, 256, (GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize("stem", ["none", "resnet"])
+def test_every_kind_with_every_activation(computed, picture, stem):
+    worst = {}
+    for number, network in enumerate(NETWORKS):
+        # Every other network keeps its value maps: heads smaller than the hidden size.
+        size = {"head_size": 4} if number % 2 else {}
+        run = random_run(**network, **size, stem=stem, hidden_size=12, num_layers=1)
+        x = run.normalised(picture[None])
+        found = computed(run, picture, [{"activation": activation} for activation in ACTIVATIONS])
+        for activation, logits in zip(ACTIVATIONS, found, strict=True):
+            for block in run.model.blocks:
+                block.activation = activation
+            difference = np.abs(logits - np.asarray(run.model(x)[0][0])).max()
+            worst[name_of(network)] = max(worst.get(name_of(network), 0.0), float(difference))
+            assert difference < 1e-4, (network, activation)
+    for name, difference in worst.items():
+        print(f"stem {stem}, {name}: {difference:.1e}")
+
+
+@pytest.mark.parametrize("terms", TERMS, ids=lambda terms: "+".join(terms))
+def test_every_choice_of_relative_terms(computed, picture, terms):
+    run = random_run(encoding="relative", relative_terms=terms, hidden_size=12, head_size=4)
+    logits = computed(run, picture, [Change().in_page()])
+    np.testing.assert_allclose(logits[0], run.model(run.normalised(picture[None]))[0][0], atol=1e-4)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=name_of)
+def test_changes_of_every_kind(computed, picture, network):
+    run = random_run(3, **network, hidden_size=12, num_heads=(3, 2))
+    names = page_data(run, picture.shape[:2], title="")["terms"]
+    changes = [Change(), Change(off=((0, 1),)), Change(off=((0, 0), (1, 1))), Change(skipped=(0,)), Change(terms=())]
+    changes += [Change(terms=tuple(other for other in names if other != name)) for name in names]
+    changes += [Change(terms=(name,), off=((1, 0),)) for name in names]
+    moved = {"1,0": {"centre": [1.0, -0.5], "factor": 4.0}}
+    *logits, of_moved = computed(run, picture, [*(change.in_page() for change in changes), {"moved": moved}])
+    expected = changed_logits(run, picture, changes)
+    for change, found, row in zip(changes, logits, expected, strict=True):
+        np.testing.assert_allclose(found, row, atol=1e-5, err_msg=str(change))
+    position = run.model.blocks[1].attention.position
+    if position.centres() is not None:
+        position.centre[...] = position.centre[...].at[0].set(jnp.array([1.0, -0.5]))
+        position.spread[...] = position.spread[...].at[0].multiply(4)
+        np.testing.assert_allclose(of_moved, changed_logits(run, picture, [Change()])[0], atol=1e-5)
+        assert np.abs(of_moved - logits[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize("encoding", ["euclidean", "landmark"])
+def test_encodings_of_ones_own(computed, picture, encoding):
+    run = random_run(encoding=encoding, content=True, hidden_size=12, head_size=4)
+    changes = [Change(), Change(terms=("content",))]
+    logits = computed(run, picture, [change.in_page() for change in changes])
+    np.testing.assert_allclose(logits, changed_logits(run, picture, changes), atol=1e-5)
