@@ -187,7 +187,7 @@ def embedded(run, picture):
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory):
+def chromium(tmp_path_factory):
     """Chromium without a window; tests that need it are skipped where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -215,14 +215,42 @@ def driver(tmp_path_factory):
     started.quit()
 
 
+@pytest.fixture(scope="session")
+def firefox(tmp_path_factory):
+    """Firefox without a window; tests that need it are skipped where there is none."""
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    binary = shutil.which("firefox") or shutil.which("firefox-esr")
+    if not binary:
+        pytest.skip("no Firefox found (Debian: apt-get install firefox-esr)")
+    from tests.page.firefox import Firefox
+
+    started = Firefox(binary, tmp_path_factory.mktemp("firefox"))
+    yield started
+    started.quit()
+
+
+@pytest.fixture(params=["chromium", "firefox"])
+def driver(request):
+    """Both browsers in turn, but for tests that `only_in_chromium` marks."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture
 def quiet(driver):
     """The browser; afterwards its pages must have said nothing wrong and asked for nothing."""
-    for log in ("browser", "performance"):
-        driver.get_log(log)
+    is_firefox = hasattr(driver, "watched")
+    if is_firefox:
+        driver.watched()
+    else:
+        for log in ("browser", "performance"):
+            driver.get_log(log)
     yield driver
+    if is_firefox:
+        assert driver.watched() == {"errors": [], "requests": []}
+        return
     assert driver.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert urls
-    assert [url for url in urls if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+    allowed = ("file:", "data:", "blob:", "about:", "chrome:")  # the last is Chromium's own first page
+    assert [url for url in urls if not url.startswith(allowed)] == []

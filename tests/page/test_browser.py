@@ -14,6 +14,7 @@ from selenium.webdriver import ActionChains, Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 pytestmark = pytest.mark.slow
+only_in_chromium = pytest.mark.parametrize("driver", ["chromium"], indirect=True)
 QUERIES = [(0, 0), (2, 3), (4, 6), (1, 5)]
 NETWORKS = [
     "quadratic",
@@ -353,6 +354,7 @@ def test_content_networks_take_no_picture_of_ones_own(page):
     assert len(opened.all("#pictures button")) == 2
 
 
+@only_in_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_phone_width_and_contrast(page, driver, scheme):
     size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}

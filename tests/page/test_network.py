@@ -1,5 +1,7 @@
 """The network in the page: its logits are the model's, for every kind of network, and what it says can be seen."""
 
+from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import jax
@@ -18,7 +20,7 @@ from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, render_pair, write
 from attn_cnn_jax.runs.run import Run
 from tests.page.conftest import GRID, small_config
-from tests.page.test_browser import ActionChains, Page
+from tests.page.test_browser import ActionChains, Page, only_in_chromium
 
 pytestmark = pytest.mark.slow
 KINDS = [
@@ -157,26 +159,43 @@ def test_saving_makes_a_figure(quiet, probed):
     assert page.driver.execute_async_script("viewer.figurePng().then(arguments[0])") > 1000
 
 
-@pytest.mark.timeout(300)
-def test_logits_and_attention_are_the_models(quiet, pictures, tmp_path, record_property):
-    assert len(KINDS) >= 12
+class Kind(NamedTuple):
+    """A network: its name, the file of its page, its logits of picture 1, and what heads attend to per layer there."""
+
+    name: str
+    path: Path
+    logits: np.ndarray
+    attention: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def kinds(pictures, tmp_path_factory):
+    """A network of every kind, once for all browsers."""
+    folder = tmp_path_factory.mktemp("kinds")
     images = np.stack([picture.pixels for picture in pictures])
+    made = []
     for number, (encoding, content, gate) in enumerate(KINDS):
         # Every other network keeps its value maps: heads smaller than the hidden size.
         size = {"head_size": 4} if number % 2 else {}
         run = random_run(encoding=encoding, content=content, gate=gate, hidden_size=12, **size)
         logits, found = run.model(run.normalised(images))  # op by op: most are compiled once for all networks
         layers = [layer["attention"] for layer in found["layers"]]
-        page = Page(quiet, written(run, pictures, tmp_path / "page.html")).open("#picture=1&query=3,5")
+        attention = [np.asarray(layer[1] if run.model.depends_on_content else layer) for layer in layers]
         name = f"{encoding}{' + content' * content}{', gated' * gate}"
-        difference = np.abs(np.array(page.run("viewer.logits()")) - logits[1]).max()
-        milliseconds = page.run("viewer.milliseconds()")
-        record_property(name, (float(difference), milliseconds))
-        print(f"{name}: {difference:.1e}, logits up to {np.abs(logits).max():.1f}, {milliseconds:.0f} ms")
+        made.append(Kind(name, written(run, pictures, folder / f"{number}.html"), np.asarray(logits[1]), attention))
+    return made
+
+
+@pytest.mark.timeout(300)
+def test_logits_and_attention_are_the_models(quiet, kinds):
+    assert len(kinds) >= 12
+    for name, path, logits, layers in kinds:
+        page = Page(quiet, path).open("#picture=1&query=3,5")
+        difference = np.abs(np.array(page.run("viewer.logits()")) - logits).max()
+        print(f"{name}: {difference:.1e}, logits up to {np.abs(logits).max():.1f}")
         assert difference < 1e-4, name
-        for layer, attention in enumerate(layers):
-            of_picture = attention[1] if run.model.depends_on_content else attention
-            for head, expected in enumerate(of_picture):
+        for layer, heads in enumerate(layers):
+            for head, expected in enumerate(heads):
                 np.testing.assert_allclose(
                     page.probabilities(layer, head), expected[3, 5], atol=1e-5, err_msg=f"{name}: {layer} {head}"
                 )
@@ -214,6 +233,7 @@ def test_a_drawing_is_classified(quiet, tmp_path):
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
 
 
+@only_in_chromium
 @pytest.mark.parametrize(
     "worker",
     ["delete window.Worker", "window.Worker = class { postMessage() { setTimeout(() => this.onerror?.(), 5); } }"],
@@ -256,6 +276,7 @@ def test_two_runs_share_query_and_picture(quiet, probed, tmp_path):
         quiet.switch_to.default_content()
 
 
+@only_in_chromium
 def test_nothing_serious_for_axe(quiet, probed):
     axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed")
     for hash_ in ("#head=1,2", "#overlay=contribution&class=3&off=1.1"):
