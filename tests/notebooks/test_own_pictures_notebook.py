@@ -19,6 +19,10 @@ def test_own_pictures_notebook_runs(tmp_path):
     assert float(re.search(r"test accuracy ([\d.]+)%\n", text)[1]) > 30  # chance is 10%
     assert re.search(r"new\.png +(zero|one|two|three|four|five|six|seven|eight|nine) [\d.]+%", text)
     assert pictures_of(notebook) == 3
+    starts = ("random start", "pretrained:digits")
+    fresh, tuned = (float(re.search(rf"\n{name}: ([\d.]+)%", text)[1]) for name in starts)
+    assert tuned > fresh
+    assert "largest difference of the logits" in text or "writes ONNX" in text
 
 
 def test_own_pictures_notebook_is_saved_with_the_outputs_of_its_sources():
