@@ -51,7 +51,6 @@ python_maximum_signature_line_length = 88
 nb_execution_mode = "off"  # `make notebooks` keeps outputs in them, and tests compare these with their sources
 nb_merge_streams = True
 
-RUN = "pretrained:digits"  # that the front page shows
 # Types as signatures in the source have them; the aliases of attn_cnn_jax/arrays.py are unions by then.
 SHORTER_TYPES = [
     (r"jaxlib\._jax\.Array", "Array"),
@@ -73,11 +72,10 @@ def notebook_links(app, docname, source):
     source[0] = source[0].replace("](../notebooks/", "](notebooks/")
 
 
-def write_live_page(app, exception):
-    """Writes the interactive page of the run, which the front page shows in a frame."""
+def write_live_pages(app, exception):
+    """Writes the interactive pages, which the front page shows in frames."""
     if exception is None and app.builder.format == "html":
-        command = [sys.executable, "-m", "attn_cnn_jax", "page", RUN, f"--out={Path(app.outdir) / 'page.html'}"]
-        subprocess.run(command, cwd=ROOT, check=True)
+        subprocess.run([sys.executable, HERE / "live_pages.py", app.outdir], cwd=ROOT, check=True)
 
 
 def remove_stale_api(app, config):
@@ -122,7 +120,7 @@ def setup(app):
     app.connect("config-inited", copy_notebooks)
     app.connect("config-inited", remove_stale_api)
     app.connect("source-read", notebook_links)
-    app.connect("build-finished", write_live_page)
+    app.connect("build-finished", write_live_pages)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-process-docstring", keep_colon, priority=400)  # before napoleon
