@@ -59,3 +59,5 @@ def open_streams() -> None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         elif getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="backslashreplace")
+        if getattr(sys.stdout, "write_through", False):  # PYTHONUNBUFFERED: nobody would know which file is full
+            sys.stdout.reconfigure(write_through=False)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,5 +1,6 @@
 """Lines for the user: whatever becomes of the streams, what is at work goes on."""
 
+import io
 import os
 import signal
 import subprocess
@@ -99,10 +100,12 @@ def test_a_command_whose_output_nobody_takes_ends(monkeypatch, capsys, rows, str
     assert said in capsys.readouterr().err
 
 
-def test_a_full_disk_below_standard_output_is_not_blamed_on_anything_else(monkeypatch, capsys):
-    with open("/dev/full", "w") as stdout:
+@pytest.mark.parametrize("unbuffered", [False, True])  # as with PYTHONUNBUFFERED
+@pytest.mark.parametrize("arguments", [["--help"], ["heads", "--help"]])
+def test_a_full_disk_below_standard_output_is_not_blamed_on_anything_else(monkeypatch, capsys, arguments, unbuffered):
+    with io.TextIOWrapper(open("/dev/full", "wb", 0), write_through=unbuffered) as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        assert main(["--help"]) == 1
+        assert main(arguments) == 1
     assert capsys.readouterr().err == "standard output: No space left on device\n"
 
 
