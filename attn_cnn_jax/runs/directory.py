@@ -42,15 +42,15 @@ def locked(workdir: Path) -> Iterator[None]:
       UserError: if the directory cannot be written to, or another process holds it.
     """
     lock = filelock.FileLock(workdir / ".lock", blocking=False)
-    is_new = not os.path.lexists(workdir)
+    new = [folder for folder in (workdir, *workdir.parents) if not os.path.lexists(folder)]
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except filelock.Timeout:
         raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
     except OSError as error:
-        if is_new:
-            discard(workdir, is_new)
+        if new:
+            discard(workdir, new)
         if error.errno in WITHOUT_LOCKS:
             raise UserError(
                 f"the file system of the run directory {workdir} cannot lock files (flock): {error.strerror}\n"
@@ -63,17 +63,18 @@ def locked(workdir: Path) -> Iterator[None]:
         yield
     finally:
         if not (workdir / "config.json").exists():
-            discard(workdir, is_new)
+            discard(workdir, new)
         lock.release()
 
 
-def discard(workdir: Path, is_new: bool) -> None:
-    """Removes what a run that did not begin has left: its lock, and a run directory that is new and empty."""
+def discard(workdir: Path, new: Sequence[Path]) -> None:
+    """Removes what a run that did not begin has left: its lock, and those of the new folders, inner first, it made."""
     with contextlib.suppress(OSError):
         (workdir / START).unlink(missing_ok=True)
         (workdir / ".lock").unlink(missing_ok=True)
-        if is_new:
-            workdir.rmdir()
+    for folder in new:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def to_json(config: ConfigDict) -> str:
