@@ -18,8 +18,8 @@ from attn_cnn_jax.training.distributed.lost_peer import HEARTBEAT_TIMEOUT, said_
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
 NOT_ALL = (
-    f"not all processes of this run came within {JOIN_TIMEOUT} s\n"
-    "start all of them, with the same --coordinator-address and --num-processes"
+    f"not all processes of this run came within {JOIN_TIMEOUT} s, or another came with this one's --process-id\n"
+    "start all of them, with the same --coordinator-address and --num-processes, each with a --process-id of its own"
 )
 PATIENCE = 10  # seconds without a word to the user about those that have not
 ANY = "[::]"  # all addresses of this machine
