@@ -57,7 +57,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     config, pack = run.config, Packer()
     model: Any = merged(run.model, grid[0] * grid[1])
     spec = spec_of(config)
-    names = class_names or tuple(f"class {n}" for n in range(config.model.num_classes))
+    names = *class_names, *(f"class {n}" for n in range(len(class_names), config.model.num_classes))
     return {
         "downsample": config.model.downsample,
         "mean": list(spec.mean),

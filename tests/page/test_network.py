@@ -201,6 +201,18 @@ def test_logits_and_attention_are_the_models(quiet, kinds):
                 )
 
 
+@pytest.mark.parametrize(("classes", "shown"), [(12, 12), (13, 10)])
+def test_the_most_probable_of_many_classes_are_shown(quiet, pictures, tmp_path, classes, shown):
+    run = random_run(encoding="quadratic", num_classes=classes)
+    page = Page(quiet, written(run, pictures, tmp_path / "page.html")).open()
+    probabilities = jax.nn.softmax(np.array(page.run("viewer.logits()")))
+    names = [row.text.split() for row in page.all("#bars button")]
+    assert len(names) == len(page.all("#lens-rows tr:first-child td")) - 1 == shown
+    largest = np.argsort(-probabilities)[:shown]
+    assert {int(number) for _, number, _ in names} == set(largest.tolist())
+    assert names[0][2] == f"{100 * probabilities[int(names[0][1])]:.0f}%" or names[0][2] == "<1%"
+
+
 def test_a_drawing_is_classified(quiet, tmp_path):
     """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
     shape = (GRID[0] * 2, GRID[1] * 2, 1)
@@ -277,13 +289,26 @@ def test_two_runs_share_query_and_picture(quiet, probed, tmp_path):
 
 
 @only_in_chromium
-def test_nothing_serious_for_axe(quiet, probed):
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_for_axe(quiet, probed, scheme, width):
     axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed")
-    for hash_ in ("#head=1,2", "#overlay=contribution&class=3&off=1.1"):
-        Page(quiet, probed[0]).open(hash_)
-        violations = axe.Axe().run(quiet)["violations"]
-        serious = [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations if v["impact"] in GRAVE]
-        assert serious == [], hash_
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 800}
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    quiet.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        for hash_ in ("#head=1,2", "#overlay=contribution&class=3&off=1.1"):
+            page = Page(quiet, probed[0]).open(hash_)
+            assert page.run("document.documentElement.scrollWidth") <= width
+            violations = axe.Axe().run(quiet)["violations"]
+            serious = [
+                (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations if v["impact"] in GRAVE
+            ]
+            assert serious == [], hash_
+    finally:
+        quiet.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 GRAVE = ("serious", "critical")

@@ -1,17 +1,19 @@
 "use strict";
 // What the network makes of the picture: class probabilities, and the prediction after each layer.
 
-const MOST_CLASSES = 10; // with more than these, the most probable ones are shown
+const MOST_CLASSES = 10; // with more than two more, these most probable ones are shown
 
 /** Whether the network's answer for the chosen picture is there, and goes with what is shown. */
 const isComputed = () => classified !== null && classified.picture === view.picture && atEnd();
 
 const indexOfLargest = (values) => values.indexOf(Math.max(...values));
 
+const numberShown = () => (network.classes.length <= MOST_CLASSES + 2 ? network.classes.length : MOST_CLASSES);
+
 /** Numbers of the classes to show, in the order to show them. */
 function shownClasses() {
   const all = network.classes.map((_, n) => n);
-  if (all.length <= MOST_CLASSES + 2) return all;
+  if (all.length === numberShown()) return all;
   const logits = classified.logits.at(-1);
   return all.sort((a, b) => logits[b] - logits[a]).slice(0, MOST_CLASSES);
 }
@@ -27,7 +29,7 @@ function predictionText(picture) {
 
 function makePanels() {
   if (!network) return;
-  for (let n = 0; n < Math.min(network.classes.length, MOST_CLASSES + 2); n++) {
+  for (let n = 0; n < numberShown(); n++) {
     const button = make("button", { type: "button" },
       make("span", { className: "name" }), make("span", { className: "bar" }), make("output"));
     button.addEventListener("click", () => {
@@ -38,7 +40,7 @@ function makePanels() {
     $("bars").append(make("li", {}, button));
   }
   const longest = Math.max(...network.classes.map((name) => name.length));
-  $("bars").style.setProperty("--name", `${Math.min(longest, 10) + 1}ch`);
+  $("bars").style.setProperty("--name", `${0.6 * (Math.min(longest, 10) + 1)}em`);
   const names = ["input", ...data.layers.map((_, l) => `layer ${l + 1}`)];
   $("lens-rows").append(...names.map((name) => make("tr", {}, make("th", { scope: "row", textContent: `${name}` }))));
 }
