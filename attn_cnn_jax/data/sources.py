@@ -70,7 +70,7 @@ def load(which: str | Recipe, data_dir: str | Path | None = None, *, download: b
             with contextlib.suppress(OSError):  # a read-only folder cannot be locked, and nobody replaces it
                 stack.enter_context(store.locked(store.folder(known, data_dir), log.warning))
             dataset = read_cached(known, data_dir) or decode(known, data_dir)
-    log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
+    log_origin(known, data_dir, dataset)
     return dataset
 
 
@@ -88,7 +88,7 @@ def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
     """
     require(known, data_dir)
     dataset = read_cached(known, data_dir) or decode(known, data_dir, keep=False)
-    log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
+    log_origin(known, data_dir, dataset)
     return dataset
 
 
@@ -101,10 +101,10 @@ def require(known: Recipe, data_dir: str | Path | None = None) -> None:
         )
 
 
-def log_origin(known: Recipe, data_dir: str | Path | None, spec: Spec, counts: tuple[int, int]) -> None:
-    """Says in the log in what a data set, of so many training and test pictures, differs from the official one."""
+def log_origin(known: Recipe, data_dir: str | Path | None, dataset: Any) -> None:
+    """Says in the log in what a data set, a `Dataset` or on the disk, differs from the official one."""
     folder = store.folder(known, data_dir)
-    if remark := describe_origin(folder, spec, counts):
+    if remark := describe_origin(folder, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels))):
         log.warning("%s in %s: %s.", known.name, folder, remark)
 
 

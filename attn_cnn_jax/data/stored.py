@@ -223,7 +223,7 @@ def load(
         }
         names = tuple(builder.info.features["label"].names)
         dataset = StoredDataset(**stored, class_names=names, spec=replace(spec, class_names=names))
-    sources.log_origin(known, data_dir, dataset.spec, (len(dataset.train.labels), len(dataset.test.labels)))
+    sources.log_origin(known, data_dir, dataset)
     return dataset
 
 
