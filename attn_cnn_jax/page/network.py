@@ -10,6 +10,7 @@ from flax import nnx
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
+from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.merging import merged
@@ -32,9 +33,23 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
     if most_heads * pixels**2 > MOST_ATTENTION:
         return f"{most_heads} heads over {pixels} pixels are too much for a browser"
     for block in run.model.blocks:
-        if any(encoding.page_content(grid) is None for encoding in block.attention.readers()):
-            return f"its encoding {run.config.model.encoding!r} has no page_content()"
+        for encoding in block.attention.readers():
+            name = type(encoding).__name__
+            if encoding.page_content(grid) is None:
+                return f"its encoding {name} has no page_content()"
+            if changed := newer_than_page_content(type(encoding)):
+                return f"its encoding {name} has {changed}() of its own, and page_content() of the encoding before it"
     return None
+
+
+def newer_than_page_content(encoding: type[Encoding]) -> str:
+    """Returns a method that changes content scores in a subclass which inherits `page_content()`, "" without any."""
+
+    def distance(name):
+        return next(n for n, parent in enumerate(encoding.__mro__) if name in vars(parent))
+
+    methods = ("project", "content_terms")
+    return next((name for name in methods if distance(name) < distance("page_content")), "")
 
 
 def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Sequence[Picture] = ()) -> dict:

@@ -1,6 +1,7 @@
 """The page in a real browser: its numbers are the model's, its controls do what they say, it asks nobody."""
 
 import base64
+import contextlib
 import io
 
 import numpy as np
@@ -357,11 +358,7 @@ def test_content_networks_take_no_picture_of_ones_own(page):
 @only_in_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_phone_width_and_contrast(page, driver, scheme):
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    try:
+    with emulated(driver, 360, scheme):
         opened = page("quadratic", "#head=1,2")
         assert opened.run("document.documentElement.scrollWidth") <= 360
         back = luminance(opened.run("getComputedStyle(document.body).backgroundColor"))
@@ -369,6 +366,17 @@ def test_phone_width_and_contrast(page, driver, scheme):
             text = luminance(opened.run("getComputedStyle(document.querySelector(arguments[0])).color", selector))
             assert (max(text, back) + 0.05) / (min(text, back) + 0.05) >= 4.5
         assert (back < 0.2) == (scheme == "dark")
+
+
+@contextlib.contextmanager
+def emulated(driver, width, scheme):
+    """Chromium with a screen of this width, and a colour scheme."""
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        yield
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -20,7 +20,7 @@ from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, render_pair, write
 from attn_cnn_jax.runs.run import Run
 from tests.page.conftest import GRID, small_config
-from tests.page.test_browser import ActionChains, Page, only_in_chromium
+from tests.page.test_browser import ActionChains, Page, emulated, only_in_chromium
 
 pytestmark = pytest.mark.slow
 KINDS = [
@@ -293,22 +293,13 @@ def test_two_runs_share_query_and_picture(quiet, probed, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_for_axe(quiet, probed, scheme, width):
     axe = pytest.importorskip("axe_core_python.selenium", reason="axe-core-python is not installed")
-    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 800}
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    quiet.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    try:
+    with emulated(quiet, width, scheme):
         for hash_ in ("#head=1,2", "#overlay=contribution&class=3&off=1.1"):
             page = Page(quiet, probed[0]).open(hash_)
             assert page.run("document.documentElement.scrollWidth") <= width
             violations = axe.Axe().run(quiet)["violations"]
-            serious = [
-                (v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations if v["impact"] in GRAVE
-            ]
-            assert serious == [], hash_
-    finally:
-        quiet.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+            grave = [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in violations if v["impact"] in GRAVE]
+            assert grave == [], hash_
 
 
 GRAVE = ("serious", "critical")

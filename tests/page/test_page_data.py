@@ -235,12 +235,25 @@ def test_networks_that_the_page_cannot_run_are_explained(runs):
     assert reason_not_to_compute(runs["euclidean"], (HEIGHT, WIDTH)) is None  # position scores are enough
 
 
-def test_content_of_ones_own_is_not_run(runs):
-    class Other(Content):
-        def page_content(self, grid):
-            return None
+def without(self, grid):
+    return None
 
+
+def doubled(self, projections, query_rows):
+    return {name: 2 * term for name, term in Content.content_terms(self, projections, query_rows).items()}
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ({"page_content": without}, "has no page_content()"),
+        ({"content_terms": doubled}, "has content_terms() of its own, and page_content() of the encoding before it"),
+        ({"content_terms": doubled, "page_content": Content.page_content}, None),
+    ],
+)
+def test_content_of_ones_own_is_run_where_it_describes_itself(runs, own, reason):
     run = runs["learned_content"]
     model = nnx.clone(run.model)
-    model.blocks[1].attention.content = Other(2, 16, 16, rngs=nnx.Rngs(0))
-    assert "has no page_content()" in reason_not_to_compute(run._replace(model=model), (HEIGHT, WIDTH))
+    model.blocks[1].attention.content = type("Other", (Content,), own)(2, 16, 16, rngs=nnx.Rngs(0))
+    found = reason_not_to_compute(run._replace(model=model), (HEIGHT, WIDTH))
+    assert found == (reason and f"its encoding Other {reason}")
