@@ -98,6 +98,8 @@ def test_changes_are_the_models(quiet, quadratic, probed):
         page.wait(lambda page=page, now=bool(hash_): page.run("viewer.accuracy()")["now" if now else "original"])
         counted = page.run("viewer.accuracy()")["now" if hash_ else "original"]
         assert counted["right"] == int((np.asarray(expected).argmax(axis=1) == labels).sum()), hash_
+        share = f"{100 * counted['right'] / len(labels):.1f}".removesuffix(".0")
+        page.wait(lambda page=page, share=share: page.find("#accuracy").text.endswith(f" {share}%"))
     page.find("#reset").click()
     page.ready()
     np.testing.assert_allclose(page.run("viewer.logits()"), model(parameters)[0][4], atol=1e-4)

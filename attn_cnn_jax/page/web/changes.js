@@ -70,12 +70,11 @@ function showChanges() {
 }
 
 function showAccuracy() {
-  const { original, now } = accuracy;
-  $("accuracy").hidden = original === null;
-  if (original === null) return;
-  const share = ({ right, of }) => `${Math.round((1000 * right) / of) / 10}%`;
-  const changed = isChanged(view) ? ` → ${now === null ? "…" : share(now)}` : "";
-  $("accuracy").textContent = `Accuracy on ${original.of} test pictures: ${share(original)}${changed}`;
+  $("accuracy").hidden = !network.test;
+  if (!network.test) return;
+  const share = (count) => (count === null ? "…" : `${Math.round((1000 * count.right) / count.of) / 10}%`);
+  const changed = isChanged(view) ? ` → ${share(accuracy.now)}` : "";
+  $("accuracy").textContent = `Accuracy on ${network.test.labels.length} test pictures: ${share(accuracy.original)}${changed}`;
 }
 
 function listenToChanges() {
