@@ -166,3 +166,18 @@ def test_encodings_of_ones_own(computed, picture, encoding):
     changes = [Change(), Change(terms=("content",))]
     logits = computed(run, picture, [change.in_page() for change in changes])
     np.testing.assert_allclose(logits, changed_logits(run, picture, changes), atol=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ["quadratic", "learned", "relative", "absolute_sinusoidal"])
+def test_pictures_smaller_than_those_of_training(computed, picture, encoding):
+    larger = (GRID[0] * 2 + 4, GRID[1] * 2 + 2, 3)
+    run = random_run(encoding=encoding, image_shape=larger, hidden_size=12, head_size=4)
+    logits = computed(run, picture, [Change().in_page()])
+    np.testing.assert_allclose(logits[0], run.model(run.normalised(picture[None]))[0][0], atol=1e-4)
+
+
+@pytest.mark.parametrize("encoding", ["learned", "absolute_learned"])
+def test_a_network_in_bfloat16_is_computed_in_float32(computed, picture, encoding):
+    half, single = (random_run(encoding=encoding, dtype=dtype) for dtype in ("bfloat16", "float32"))
+    logits = computed(half, picture, [Change().in_page()])
+    np.testing.assert_allclose(logits[0], single.model(single.normalised(picture[None]))[0][0], atol=1e-4)
