@@ -81,7 +81,7 @@ class Block(nnx.Module):
         def add_and_norm(norm, key, x, change):
             if not self.rematerialised:
                 added = x + dropout(key, change, self.dropout_rate)
-                return layer_norm(added, norm.scale[...], norm.bias[...], LAYER_NORM_EPSILON)
+                return layer_norm(added, norm.scale[...], norm.bias[...], norm.epsilon)
             return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
 
         activation = jax.checkpoint(ACTIVATIONS[self.activation])

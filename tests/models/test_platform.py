@@ -61,6 +61,7 @@ NETWORKS = {
     "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
     "blocked": {"encoding": "learned", "implementation": "blocked"},
     "content": {"encoding": "learned", "content": True, "implementation": "dense"},
+    "epsilon": {"implementation": "dense", "layer_norm_epsilon": 0.5},
 }
 
 
