@@ -26,13 +26,13 @@ def load_run(workdir: "str | Path", step: int | str = "latest", seed: int | None
 
 
 def load_pretrained(name: str) -> "Run":
-    """Returns a trained network that comes along with the package, without a download; see `load_run`.
+    """Returns a trained network that is part of the package, without a download; see `load_run`.
 
     Args:
-      name: "digits", a small quadratic network for 8x8 digits. Its card is in attn_cnn_jax/pretrained/NAME/README.md.
+      name: "digits" or "cifar10", small quadratic networks. Their cards are attn_cnn_jax/pretrained/NAME/README.md.
 
     Raises:
-      UserError: for a name that no network has; lists those that have one.
+      UserError: for any other name; lists the names that there are.
     """
     from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.runs.pretrained import folder_of

@@ -1,1 +1,1 @@
-"""What a trained model learned, and what it costs."""
+"""What a trained network learned: statistics of its heads, convolutions in place of attention, figures; its FLOPs."""

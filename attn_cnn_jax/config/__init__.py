@@ -1,4 +1,4 @@
-"""What a run is told: the base configuration, what each value may be, and the checks before any work."""
+"""Configurations: every value of the paper on one page, what each may be, the checks, and the network they describe."""
 
 from attn_cnn_jax.config.base import attention_config, resnet_config, with_defaults
 from attn_cnn_jax.config.checks import complete, spec_of, validate

@@ -1,1 +1,1 @@
-"""Where pictures come from: data sets as uint8 arrays, and augmentation on the device."""
+"""Data sets: as uint8 arrays or streamed from the disk, the order of an epoch, augmentation on the device."""

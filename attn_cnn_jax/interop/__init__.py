@@ -1,1 +1,1 @@
-"""Weights from elsewhere, and back."""
+"""Networks in other formats: exports as safetensors, StableHLO, ONNX or PyTorch; imports of safetensors and PyTorch."""

@@ -1,4 +1,4 @@
-"""What is computed for a picture: attention, encodings, networks."""
+"""The networks: attention layers, position encodings, the attention classifier, the ResNet; and pruning of heads."""
 
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.resnet import ResNet

@@ -1,1 +1,1 @@
-"""What a run directory holds: configuration, checkpoints, metrics, positions; and a run read back."""
+"""A run directory: its configuration, checkpoints, metrics and positions; and a run that is read back from it."""

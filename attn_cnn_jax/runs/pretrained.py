@@ -1,4 +1,4 @@
-"""The trained networks that come along with the package, one folder per name in pretrained/; see weights.py."""
+"""The trained networks that are part of the package, one folder per name in pretrained/; see weights.py."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ PREFIX = "pretrained:"  # tells a name from a path where both are taken
 
 
 def names() -> list[str]:
-    """Returns the names of the networks that come along."""
+    """Returns the names of the included networks."""
     return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
 def folder_of(name: str) -> Path:
-    """Returns the folder of a network that comes along; UserError where there is no such name."""
+    """Returns the folder of an included network; UserError where there is no such name."""
     if name not in names():
         raise UserError(f"no pretrained network is called {name!r}: allowed are {', '.join(names())}")
     return FOLDER / name

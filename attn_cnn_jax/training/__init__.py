@@ -1,1 +1,1 @@
-"""How a model learns: optimizer, step, loop, checkpoints, metrics."""
+"""Training: how a run begins, its data feed, optimizer, step, evaluation, the loop, and what it reports."""

@@ -1,1 +1,1 @@
-"""Data sets on disk: archives read, ArrayRecord written, arrays cached."""
+"""Data sets on the disk: reads archives, writes ArrayRecord files, caches arrays."""

@@ -1,6 +1,6 @@
-"""How a score knows about positions: one file per encoding with all it knows about itself; the registry.
+"""Position encodings, one file each with everything that the package needs to know of it, and their registry.
 
-Importing this package registers the encodings that come along. One's own: `register` of base.py as a decorator.
+Importing this package registers those of the paper; the decorator `register` adds one of your own.
 """
 
 from attn_cnn_jax.models.attention.encoding import (
