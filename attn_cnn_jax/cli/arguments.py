@@ -13,6 +13,7 @@ from attn_cnn_jax.output import printable
 from attn_cnn_jax.runs.pretrained import FOLDER, located
 
 OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
+WHAT_IS_A_RUN = "run directory, folder of exported weights, or pretrained:NAME"
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,24 +77,24 @@ def import_file(name: str) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """`RUN`, `--step`, `--seed` and `--data-dir`, for a subcommand that reads a network back."""
-    parser.add_argument("run", metavar="RUN", type=run_directory, help="run directory, as training leaves it")
+    """Adds `RUN`, `--step`, `--seed` and `--data-dir`, for a subcommand that reads a network back."""
+    parser.add_argument("run", metavar="RUN", type=run_directory, help=WHAT_IS_A_RUN)
     add_step(parser)
     add_data_dir(parser)
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """`--data-dir`: where the data set is."""
+    """Adds `--data-dir`: where the data set is."""
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
 
 
 def run_directory(text: str) -> Path:
-    """A run directory, a folder of exported weights, or `pretrained:NAME`."""
+    """Returns the folder of a run directory, of exported weights, or of `pretrained:NAME`."""
     return as_path(str(located(text)))
 
 
 def beside(run: Path, name: str) -> Path:
-    """Returns where a command writes by default: into the run directory, of a pretrained network the current folder.
+    """Returns where a command writes by default: into the run directory; for a pretrained network, the current folder.
 
     Raises:
       UserError: if a folder there is a link, by which a run from elsewhere may lead anywhere.
@@ -105,13 +106,13 @@ def beside(run: Path, name: str) -> Path:
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
-    """`--step` and `--seed`: which network of a run."""
+    """Adds `--step` and `--seed`: which network of a run."""
     parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
     parser.add_argument("--seed", type=int, help="which network, of a run with several seeds; the first by default")
 
 
 def as_path(text: str) -> Path:
-    """A path; `~` is the home folder, which a shell leaves as it is in `--workdir=~/x`."""
+    """Returns a path; `~` is the home folder, which a shell leaves as it is in `--workdir=~/x`."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -119,7 +120,7 @@ def as_path(text: str) -> Path:
 
 
 def step(text: str) -> int | str:
-    """`latest`, `best`, or the number of a checkpoint."""
+    """Returns `latest`, `best`, or the number of a checkpoint."""
     return text if text in ("latest", "best") else int(text)
 
 
@@ -140,19 +141,19 @@ def positive(text: str) -> float:
 
 
 def pixel(text: str) -> tuple[int, int]:
-    """`ROW,COLUMN`, both from 0."""
+    """Returns row and column of `ROW,COLUMN`, both from 0."""
     row, column = (int(part) for part in text.split(","))
     return row, column
 
 
 def image_size(text: str) -> int | tuple[int, int]:
-    """`64` or `HEIGHTxWIDTH`, in pixels."""
+    """Returns the size in pixels that `64` or `HEIGHTxWIDTH` stands for."""
     height, cross, width = text.partition("x")
     return (at_least_one(height), at_least_one(width)) if cross else at_least_one(height)
 
 
 def seeds(text: str) -> list[int]:
-    """`0-4`, `0,2,5` or `0-2,7`: different integers from 0, in the order given."""
+    """Returns the integers of `0-4`, `0,2,5` or `0-2,7`: all different, from 0, in the order given."""
     found = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -163,7 +164,7 @@ def seeds(text: str) -> list[int]:
 
 
 def address(text: str) -> str:
-    """`HOST:PORT`, or `[IPV6]:PORT`."""
+    """Returns `HOST:PORT` or `[IPV6]:PORT` as it is, if it is one."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
         raise argparse.ArgumentTypeError(f"{text!r}: allowed is HOST:PORT, such as 10.0.0.1:1234")

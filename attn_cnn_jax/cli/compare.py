@@ -45,7 +45,11 @@ class Outcome(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", type=run_directory, nargs="+", help="run directories, as training leaves them"
+        "runs",
+        metavar="RUN",
+        type=run_directory,
+        nargs="+",
+        help="run directories, folders of exported weights, or pretrained:NAME",
     )
     parser.add_argument(
         "--out",

@@ -68,7 +68,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 def read_config_file(path: Path, *text: str) -> ConfigDict:
-    """What `get_config(*text)` of a file returns; UserError if it cannot run or returns anything else."""
+    """Returns what `get_config(*text)` of a file returns; UserError if it cannot run or returns anything else."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # for what the file imports from beside it

@@ -28,13 +28,15 @@ EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--kernel-sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="1,3,5,7,9")
+    parser.add_argument(
+        "--kernel-sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="sizes K to measure (1,3,5,7,9)"
+    )
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/convolution by default")
-    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures that content is averaged over")
+    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average content over (100)")
     parser.add_argument(
         "--test-images",
         type=at_least_one,
-        help=f"test pictures that accuracy is measured on; {TEST_IMAGES}, or all where there are fewer",
+        help=f"test pictures to measure accuracy on ({TEST_IMAGES}, or all where there are fewer)",
     )
 
 

@@ -6,19 +6,19 @@ onnx: a folder with a file for ONNX Runtime. Needs jax2onnx: pip install "attn-c
 pytorch: a file that the authors' PyTorch release loads. Needs PyTorch: pip install "attn-cnn-jax[torch]".
 
 The folders also hold config.json and a model card: data, accuracy, classes, normalisation, how to load the network.
-What was written is read back, and the largest difference of its logits from the run's is printed.
+Each folder is read back, and the largest difference of its logits from the run's is printed.
 """
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import add_step, as_path, run_directory
+from attn_cnn_jax.cli.arguments import WHAT_IS_A_RUN, add_step, as_path, run_directory
 from attn_cnn_jax.interop.export import FORMATS, export_run
 
 EXAMPLE = "runs/digits --format=safetensors --out=exported"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=run_directory, help="run directory, as training leaves it")
+    parser.add_argument("run", metavar="RUN", type=run_directory, help=WHAT_IS_A_RUN)
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
     parser.add_argument(
         "--out", metavar="DIR|FILE", type=as_path, required=True, help="a folder or file that does not exist yet"

@@ -9,9 +9,9 @@
 - span: Lemma 3 for one layer: how far a kernel's shifts are from the span of its heads' maps (Fig. 11)
 - course: layers over training: how far they look, and how near they are to a convolution, for quadratic encodings
 
-All but curves are of the first run. Without --figures, those that apply: figures 6 to 10 of a learned_rel_content run
-among them. Layers and heads count from 1; pixels count from 0 and are those that attention works on, after the
-down-sampling.
+A content model is a network whose attention depends on the picture. All figures but curves show the first run. Without
+--figures all that apply to it are drawn; for a learned_rel_content run they include figures 6 to 10. Layers and heads
+count from 1; pixels count from 0 and are those that attention works on, after the down-sampling.
 """
 
 import argparse
@@ -38,11 +38,16 @@ OF_ONE_LAYER = ("scheme", "training", "span")
 Save = Callable[[], list[Path]]  # writes a figure that is drawn; returns its files
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
+LAYER_HELP = f"layer that {', '.join(OF_ONE_LAYER)} show ({PAPERS_LAYER}, or the last where there are fewer)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", metavar="RUN", type=run_directory, nargs="+", help="run directories, as training leaves them"
+        "runs",
+        metavar="RUN",
+        type=run_directory,
+        nargs="+",
+        help="run directories, folders of exported weights, or pretrained:NAME",
     )
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
@@ -52,16 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=pixel,
         metavar="ROW,COLUMN",
         action="append",
-        help="of maps and pictures, may be given several times; by default the central pixel, for content models also "
-        "one a quarter of the way in",
+        help="query pixel of maps and pictures; may be given several times; by default the central pixel, for content "
+        "models also one a quarter of the way in",
     )
-    parser.add_argument("--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="of the heads in maps")
+    parser.add_argument(
+        "--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="order of the heads in maps and pictures"
+    )
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average over (100)")
     parser.add_argument(
         "--pictures", type=seeds, default=[0, 1, 2], metavar="N,...", help="test pictures to show, by index (0-2)"
     )
-    parser.add_argument("--layer", type=at_least_one, help=f"of {', '.join(OF_ONE_LAYER)}; {PAPERS_LAYER} or the last")
-    parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs of training's panels; eight by default")
+    parser.add_argument("--layer", type=at_least_one, help=LAYER_HELP)
+    parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
 
 

@@ -42,7 +42,7 @@ COLUMNS = {  # header: how a row's values are shown
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures for content models (100)")
+    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average content over (100)")
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; the mean of all by default")
     parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
     parser.add_argument("--csv", type=as_path, metavar="FILE", help="also write the table there")

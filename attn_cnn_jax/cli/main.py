@@ -21,10 +21,10 @@ SUBCOMMANDS = {
     "page": "write an interactive page of what every head attends to",
     "convolution": "measure how well convolutions replace the attention layers",
     "compile": "compile for a GPU or TPU that is not here: memory, estimated time",
-    "summary": "count parameters and FLOPs of configurations",
+    "summary": "count parameters and FLOPs of configurations and runs",
     "compare": "compare runs in a table; group seeds of one configuration",
-    "export": "write a run as a checkpoint of another framework",
-    "import": "make a run of a checkpoint of the authors' PyTorch release",
+    "export": "write a network as safetensors, StableHLO, ONNX, or for the authors' PyTorch release",
+    "import": "make a run of exported weights, or of a checkpoint of the authors' PyTorch release",
 }
 HELP = ("-h", "--help", "help")
 
@@ -98,7 +98,7 @@ def usage() -> str:
 
 
 def suggestion(name: str) -> str:
-    """What to type instead of an unknown subcommand."""
+    """Returns what to type instead of an unknown subcommand."""
     if name.startswith("-"):
         return f"name the subcommand first, such as {command_line('train', '--config=digits')}"
     close = difflib.get_close_matches(name, SUBCOMMANDS, n=1, cutoff=0.5)

@@ -89,7 +89,7 @@ def picture_files(paths: list[Path]) -> list[Path]:
 
 
 def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
-    """The names of the classes; none where neither run nor package know them and the data is not on this machine."""
+    """Returns the names of the classes; () where neither run nor package knows them and the data is not here."""
     if run.class_names:
         return run.class_names
     try:
@@ -129,7 +129,7 @@ def in_words(found: dict) -> str:
 
 
 def to_csv(table: list[dict]) -> str:
-    """`picture,rank,class,name,probability`, one line per picture and class."""
+    """Returns CSV: `picture,rank,class,name,probability`, one line per picture and class."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["picture", "rank", "class", "name", "probability"])

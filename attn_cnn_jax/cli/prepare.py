@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def data_set(text: str) -> str:
-    """The name of a data set."""
+    """Returns the name of a data set, if it is one."""
     if text not in SPECS and not is_own(text):
         raise ValueError
     return text

@@ -32,7 +32,7 @@ EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
 
 def add_arguments(parser: Parser) -> None:
-    """The flags of `train`; the help ends with the configuration keys."""
+    """Adds the flags of `train`; the help ends with the configuration keys."""
     parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
     parser.add_argument("--workdir", type=as_path, metavar="DIR", help="run directory; runs/NAME by default")
     parser.add_argument(
@@ -46,9 +46,9 @@ def add_arguments(parser: Parser) -> None:
     limit = HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT
     help_of_multihost = f"this is one of several processes of a run; if one is lost, the others end within {limit} s"
     group.add_argument("--multihost", action="store_true", help=help_of_multihost)
-    help_of_address = "of process 0, which listens there, if JAX does not detect it"
+    help_of_address = "where process 0 listens, if JAX does not detect it"
     group.add_argument("--coordinator-address", type=address, metavar="HOST:PORT", help=help_of_address)
-    group.add_argument("--num-processes", type=int, metavar="N", help="if JAX does not detect it")
+    group.add_argument("--num-processes", type=int, metavar="N", help="how many, if JAX does not detect it")
     group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0")
     parser.usage = "%(prog)s --config=NAME|FILE [--workdir=DIR] [--seeds=0-4] [--config.KEY=VALUE ...]"
     parser.epilog = keys_in_words()
@@ -109,7 +109,7 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
 
 
 def draw_figures(*arguments):
-    """Figures for TensorBoard; matplotlib is loaded only if a configuration asks for them."""
+    """Returns figures for TensorBoard; matplotlib is loaded only if a configuration asks for them."""
     from attn_cnn_jax.analysis.figures import board
 
     return board.draw(*arguments)
@@ -138,7 +138,7 @@ def keys_in_words() -> str:
 
 
 def key_rows(schema: dict, path: str = "config") -> list[tuple[str, str, str]]:
-    """Key, default and what is allowed, for every value of a schema."""
+    """Returns key, default and what is allowed, for every value of a schema."""
     rows = []
     for key, field in schema.items():
         name = f"{path}.{key}"

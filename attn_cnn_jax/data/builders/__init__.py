@@ -1,8 +1,8 @@
 """The data sets: what is known of each, and how each is made and found again.
 
 A built-in data set is one file with a tfds builder (see `digits`) and one entry in SPECS. The user's own data (`own`)
-is described by `config.dataset`. A builder is imported when it is first needed, because tensorflow-datasets takes long to
-import and most commands do without.
+is described by `config.dataset`. A builder is imported when it is first needed, because tensorflow-datasets takes long
+to import and most commands do without.
 """
 
 import pkgutil
