@@ -1,0 +1,44 @@
+"""The sets that fine-tuning is shown on, and the numbers that the documentation takes from its runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.data.sources import Split
+from attn_cnn_jax.runs.directory import from_json, read_config, to_json
+from benchmarks import fine_tuning
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "results" / "fine_tuning"
+
+
+def test_a_set_has_the_first_pictures_of_its_classes_with_labels_from_0():
+    images = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 32, 32, 3), np.uint8)
+    split = Split(images, np.array([4, 1, 9, 4, 1, 9], np.int32))
+    found = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0), 3)
+    np.testing.assert_array_equal(found.images[:, 0, 0, 0], [1, 2, 4])
+    np.testing.assert_array_equal(found.labels, [0, 1, 0])
+    larger = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0, size=64), 3)
+    np.testing.assert_array_equal(larger.images, np.repeat(np.repeat(found.images, 2, axis=1), 2, axis=2))
+
+
+@pytest.mark.parametrize("row", fine_tuning.rows(KEPT), ids=lambda row: row["run"])
+def test_the_page_says_what_the_runs_reached(row):
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| `{row['run']}` "))
+    assert line.endswith(f"| {row['before']} | {row['after']} |".replace("|  |", "| |"))
+
+
+def test_all_runs_are_kept():
+    assert [row["run"] for row in fine_tuning.rows(KEPT)] == list(fine_tuning.RUNS)
+
+
+@pytest.mark.parametrize("name", fine_tuning.RUNS)
+def test_the_kept_runs_are_of_these_configurations(name):
+    kept = read_config(KEPT / name).to_dict()
+    expected = from_json(to_json(fine_tuning.configured(fine_tuning.RUNS[name]))).to_dict()
+    for key in ("num_classes", "image_shape"):  # of the data
+        del kept["model"][key], expected["model"][key]
+    for part in ("model", "optimizer", "train", "augment", "start", "seed"):
+        assert kept[part] == expected[part]
