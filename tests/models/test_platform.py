@@ -59,6 +59,7 @@ NETWORKS = {
     "value maps": {"implementation": "dense", "head_size": 3},
     "generalised": {"encoding": "quadratic_generalized", "implementation": "dense"},
     "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
+    "factorised value maps": {"implementation": "factorised", "attention_dropout_on": "factors", "head_size": 3},
     "blocked": {"encoding": "learned", "implementation": "blocked"},
     "content": {"encoding": "learned", "content": True, "implementation": "dense"},
     "epsilon": {"implementation": "dense", "layer_norm_epsilon": 0.5},
@@ -105,11 +106,14 @@ def test_norm_that_keeps_what_its_gradients_read_is_flaxs():
         chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
-def test_pixels_before_pictures_give_the_same_run_on_several_devices(monkeypatch):
+@pytest.mark.parametrize("dropout_on", ["probabilities", "factors"])
+def test_pixels_before_pictures_give_the_same_run_on_several_devices(dropout_on, monkeypatch):
     """Nothing but sums over pictures depends on how a batch is split: the losses of 1 and of 4 devices are equal."""
     for module in (step, evaluate):
         monkeypatch.setattr(module, "platform_of", lambda mesh: "gpu")
-    config = attention_config(image_shape=(8, 8, 1), downsample=1, **SMALL | {"attention_dropout": 0.1})
+    options = SMALL | {"attention_dropout": 0.1, "attention_dropout_on": dropout_on}
+    implementation = "dense" if dropout_on == "probabilities" else "factorised"
+    config = attention_config(image_shape=(8, 8, 1), downsample=1, implementation=implementation, **options)
     config.dataset.name = "digits"
     config.train.batch_size = 8
     config = complete(config)

@@ -20,7 +20,7 @@ from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
 from attn_cnn_jax.models.attention.factorised import factorised, outer
 from attn_cnn_jax.models.attention.implementations import choose
-from attn_cnn_jax.models.attention.pixels_first import dense_pixels_first
+from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
 from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
 
 
@@ -237,7 +237,11 @@ class SelfAttention(nnx.Module):
                 columns = dropout(column_key, columns, self.dropout_rate)
                 key = None
             if implementation == "factorised":
-                return factorised(rows, columns, x, self.maps(), platform=self.target)
+                maps = self.maps()
+                if self.target == "gpu" and maps.value is None:
+                    axes, pixels = (rows.astype(x.dtype), columns.astype(x.dtype)), jnp.moveaxis(x, 0, 2)
+                    return jnp.moveaxis(attended_by_factors(*axes, pixels, maps.output), 2, 0)
+                return factorised(rows, columns, x, maps, platform=self.target)
 
             def of_rows(query_rows):
                 return outer(rows[:, query_rows], columns)

@@ -3,6 +3,10 @@
 In `(pixels, pictures, channels)` an average over keys is one plain product for all pictures. Its gradients are written
 out: those of autodiff contract heads and channels that lie apart, which costs a transpose of the largest arrays there
 are, `(h, q, b, d)`. The ones below compute the averages once more instead, and nothing of that size is kept.
+
+The factorised form is limited by memory: of all orders of its three products this one reads and writes the least, as no
+axis of heads is summed before the last. Each axis that a product sums over lies next to others that it sums over.
+`einsum` sums over axes in the order of their letters, so letters follow the axes: `n` pictures, `x` and `y` channels.
 """
 
 import jax
@@ -47,7 +51,7 @@ def attended_backward(arguments, gradient):
     """
     # Else XLA computes the averages in the forward pass, where all they need is known, and keeps those of all layers.
     gradient, (probabilities, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
-    of_heads = jnp.broadcast_to(gradient, (len(maps), *gradient.shape))
+    of_heads = for_each(len(maps), gradient)
     wide = at_least_float32(x.dtype)
     of_averages = jnp.einsum("hqbo,hdo->hqbd", of_heads, maps)
     of_x = jnp.einsum("hqp,hqbd->pbd", probabilities, of_averages)
@@ -58,3 +62,49 @@ def attended_backward(arguments, gradient):
 
 
 attended.defvjp(attended_forward, attended_backward)
+
+
+@jax.custom_vjp
+def attended_by_factors(
+    rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "k l b d"], maps: Float[Array, "h d o"]
+) -> Float[Array, "i j b o"]:
+    """`sum_h attention_h X W^(h)`, where attention is the product of row and column probabilities.
+
+    Values of all heads, averages along columns, then one product over (head, row). Memory grows as the pixels.
+    """
+    values = jnp.einsum("hklnx,hxy->hklny", for_each(len(maps), x), maps)
+    by_column = jnp.einsum("hkjl,hklny->hkjny", for_each(x.shape[0], columns, 1), values)
+    return jnp.einsum("hik,hkjny->ijny", rows, by_column)
+
+
+def attended_by_factors_forward(rows, columns, x, maps):
+    """`attended_by_factors`, and what its gradients need: the arguments."""
+    return attended_by_factors(rows, columns, x, maps), (rows, columns, x, maps)
+
+
+def attended_by_factors_backward(arguments, gradient):
+    """Gradients with respect to row and column probabilities, pixels and maps, from that of the result, `(i, j, b, o)`.
+
+    Through the products in another order, maps first, so that pixels too come from one product over (head, row).
+    """
+    # As in `attended_backward`.
+    gradient, (rows, columns, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
+    wide = at_least_float32(x.dtype)
+    of_heads, columns_of_rows = for_each(len(maps), gradient), for_each(x.shape[0], columns, 1)
+    of_averages = jnp.einsum("hijny,hxy->hijnx", of_heads, maps)
+    of_by_row = jnp.einsum("hijl,hijnx->hilnx", columns_of_rows, of_averages)
+    of_x = jnp.einsum("hik,hilnx->klnx", rows, of_by_row)
+    of_rows = jnp.einsum("hilnx,klnx->hik", of_by_row, x, preferred_element_type=wide)
+    by_row = jnp.einsum("hik,klnx->hilnx", rows, x)
+    of_columns = jnp.einsum("hijnx,hilnx->hijl", of_averages, by_row, preferred_element_type=wide).sum(axis=1)
+    averages = jnp.einsum("hijl,hilnx->hijnx", columns_of_rows, by_row)
+    of_maps = jnp.einsum("hijnx,hijny->hxy", averages, of_heads, preferred_element_type=wide)
+    return of_rows.astype(rows.dtype), of_columns.astype(columns.dtype), of_x, of_maps.astype(maps.dtype)
+
+
+attended_by_factors.defvjp(attended_by_factors_forward, attended_by_factors_backward)
+
+
+def for_each(count: int, x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+    """The array repeated along a new axis: products with that axis on both sides leave it where it is."""
+    return jnp.broadcast_to(jnp.expand_dims(x, axis), (*x.shape[:axis], count, *x.shape[axis:]))
