@@ -35,8 +35,8 @@ ABSENT = "–"
 # What no run says of a configuration.
 ROWS = {
     "digits": "first result: small quadratic network, 8x8 digits",
-    "digits_encodings:relative": "the same network with any other encoding, here relative",
-    "digits_encodings:absolute_sinusoidal": "here absolute positions and content",
+    "digits_encodings:relative": "the same network, Muon, relative encoding (eq. 8)",
+    "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
     "cifar10_cpu": "small quadratic network for a laptop",
     "quadratic": "Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding",
     "quadratic_generalized": "Fig. 12: Gaussian heads of any shape",
