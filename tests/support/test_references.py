@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the PyTorch references need torch: install the extra for it")
 
+from attn_cnn_jax.interop import torch_attention  # noqa: E402
 from attn_cnn_jax.interop import torch_networks as networks  # noqa: E402
 from tests.support import numpy_attention as loops  # noqa: E402
 
@@ -282,7 +283,7 @@ def test_spread_and_centre_by_hand():
 
 def test_one_head_looks_one_pixel_to_the_right():
     # A 1x2 picture, Delta = (0, 1), s^2 / 2 = log 3: the scores of shifts -1, 0, 1 are -4, -1, 0 times log 3.
-    attention = networks.QuadraticSelfAttention(hidden_size=1, num_heads=1, dropout=0.0).double()
+    attention = torch_attention.QuadraticSelfAttention(hidden_size=1, num_heads=1, dropout=0.0).double()
     with torch.no_grad():
         attention.attention_centers.copy_(torch.tensor([[0.0, 1.0]]))
         attention.attention_spreads.fill_(math.sqrt(2 * math.log(3)))
