@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import time
-import traceback
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,20 +26,12 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.fingerprint import Fingerprint
-from attn_cnn_jax.errors import UserError, in_words, shortened
+from attn_cnn_jax.errors import shortened
 from attn_cnn_jax.files import is_folder, read
 from attn_cnn_jax.models.variables import Arrays
+from attn_cnn_jax.runs.failures import Damaged, check_shown, damaged, not_saved, said_by_the_system, unreadable
 from attn_cnn_jax.runs.manager import checksum_of_text, open_checkpoints, validation_accuracy
 from attn_cnn_jax.runs.quiet import ignore_echoes
-
-# Of what the system says, the part that a person can act on.
-REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ENOENT)))
-
-# What the system may say because of what is in a checkpoint, or is not; all else that it says has other reasons.
-OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP}
-OF_THE_SYSTEM = [*map(os.strerror, errno.errorcode.keys() - OF_DAMAGE), "can't start new thread"]
-OF_THE_SYSTEM.sort(key=len, reverse=True)  # "Too many open files in system" before "Too many open files"
-OF_THE_SYSTEM += ["MemoryError", "RESOURCE_EXHAUSTED"]  # in other words: only where there are none of these
 
 
 class TrainState(NamedTuple):
@@ -50,18 +41,6 @@ class TrainState(NamedTuple):
     parameters: Arrays
     statistics: Arrays  # running statistics of batch norm
     optimizer: optax.OptState
-
-
-class Damaged(UserError):
-    """A checkpoint that lacks a file, or is not what was saved."""
-
-
-class Unreadable(UserError):
-    """A checkpoint that the system cannot read at the moment; it may be whole."""
-
-
-class NotSaved(UserError):
-    """A checkpoint that could not be written; those before it are whole."""
 
 
 @contextlib.contextmanager
@@ -81,17 +60,6 @@ def finish(checkpoints: ocp.CheckpointManager) -> None:
     """Waits for what is being saved in the background; raises NotSaved if that fails."""
     with not_saved(checkpoints):
         checkpoints.wait_until_finished()
-
-
-@contextlib.contextmanager
-def not_saved(checkpoints: ocp.CheckpointManager) -> Iterator[None]:
-    """Raises NotSaved, with a reason that a person can act on, for whatever goes wrong in saving."""
-    try:
-        yield
-    except Exception as error:  # Orbax raises OSError, ValueError, RuntimeError for a full disk or a folder that went
-        text = str(error).replace("NOT_FOUND", os.strerror(errno.ENOENT))  # as TensorStore says it
-        reason = next((word for word in REASONS if word in text), None) or shortened(text)
-        raise NotSaved(f"cannot save a checkpoint in {checkpoints.directory}: {reason}") from error
 
 
 def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
@@ -161,18 +129,6 @@ def steps_in(folder: Path) -> list[int]:
     with os.scandir(folder) as entries:
         steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
     return sorted(steps, reverse=True)
-
-
-def check_shown(checkpoints: ocp.CheckpointManager, step: int) -> None:
-    """Raises Unreadable if the system lists a file of a checkpoint, and then fails to show it."""
-    folder = Path(checkpoints.directory, str(step))
-    try:
-        for path in (folder, *folder.rglob("*")):
-            os.stat(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise unreadable(checkpoints, step, in_words(error)) from None
 
 
 def saved_config(workdir: Path) -> ConfigDict | None:
@@ -256,25 +212,6 @@ def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.arg
             raise unreadable(checkpoints, step, f"{of_the_system}, in its {part}")
         check_shown(checkpoints, step)
     raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}")
-
-
-def said_by_the_system(error: Exception) -> str | None:
-    """Returns the words of the operating system in an error or its causes, whose types tell nothing; else None."""
-    text = "".join(traceback.format_exception(error, limit=0))
-    return next((words for words in OF_THE_SYSTEM if words in text), None)
-
-
-def unreadable(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Unreadable:
-    """Returns the error that says so of a checkpoint."""
-    return Unreadable(
-        f"the checkpoint of step {step} in {checkpoints.directory} cannot be read: {reason}\n"
-        "it may be whole, and stays where it is: once the system can read it, the same command goes on"
-    )
-
-
-def damaged(checkpoints: ocp.CheckpointManager, step: int, reason: str) -> Damaged:
-    """Returns the error that says so of a checkpoint."""
-    return Damaged(f"the checkpoint of step {step} in {checkpoints.directory} is damaged: {reason}")
 
 
 def set_aside(checkpoints: ocp.CheckpointManager, workdir: Path, step: int) -> None:

@@ -18,6 +18,7 @@ from attn_cnn_jax.errors import UserError, in_words
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.runs.failures import NotSaved
 from attn_cnn_jax.runs.manager import folder_of
 from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
 from attn_cnn_jax.training.distributed.comparison import (
@@ -88,7 +89,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
             try:
                 with contextlib.closing(plan.feed):
                     train(plan, state, stop, draw_figures)
-            except (OSError, ckpt.NotSaved) as error:
+            except (OSError, NotSaved) as error:
                 reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
         return metrics.last_records(workdir)

@@ -10,6 +10,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.runs.failures import Damaged
 from attn_cnn_jax.training.distributed.agreement import is_main, say
 from attn_cnn_jax.training.distributed.comparison import everyone
 from attn_cnn_jax.training.plan import Plan
@@ -44,7 +45,7 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
             directory.check_same(f"the checkpoint of step {step} in {plan.workdir}", saved, plan.config)
             directory.check_same_data(plan.workdir, ckpt.read_data(checkpoints, step), plan.data)
             state, progress = ckpt.restore(checkpoints, step, state)
-        except ckpt.Damaged as error:
+        except Damaged as error:
             damage = str(error)
         if any(found := everyone(damage)):
             say(f"skipping: {next(filter(None, found))}")
