@@ -107,7 +107,7 @@ def named(path: Path | str) -> Iterator[None]:
 
 
 def is_folder(path: Path | str) -> bool:
-    """Whether there is a folder; OSError where the system cannot say, which `Path.is_dir` takes for no."""
+    """Returns whether there is a folder; OSError where the system cannot say, which `Path.is_dir` takes for no."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):

@@ -86,7 +86,7 @@ RESNET = {
 
 
 def are_names(value: Any) -> bool:
-    """Whether a value is a tuple or list of texts."""
+    """Returns whether a value is a tuple or list of texts."""
     return isinstance(value, tuple | list) and all(isinstance(name, str) and name for name in value)
 
 
@@ -189,7 +189,7 @@ def attention_fields() -> dict[str, Field]:
 
 
 def attention_config(**model: Any) -> ConfigDict:
-    """Base configuration of an attention network: the paper's `quadratic` run.
+    """Returns the base configuration of an attention network: the paper's `quadratic` run.
 
     Args:
       **model: values of `config.model` that differ.
@@ -199,7 +199,7 @@ def attention_config(**model: Any) -> ConfigDict:
 
 
 def resnet_config(**model: Any) -> ConfigDict:
-    """Base configuration of the ResNet baseline, ResNet-18 unless `depth` says otherwise."""
+    """Returns the base configuration of the ResNet baseline, ResNet-18 unless `depth` says otherwise."""
     return ConfigDict(defaults(REST | {"model": RESNET | changed(RESNET, model)}))
 
 
@@ -217,7 +217,7 @@ def schema_of(config: ConfigDict) -> dict:
 
 
 def network_kind(config: ConfigDict) -> Any:
-    """`config.model.name`, "attention" where it is missing."""
+    """Returns `config.model.name`, "attention" where it is missing."""
     model = config.get("model")
     return model.get("name", "attention") if isinstance(model, ConfigDict) else "attention"
 

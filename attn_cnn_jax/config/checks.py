@@ -199,7 +199,7 @@ def spec_of(config: ConfigDict) -> Spec:
 
 
 def allowed_values(config: ConfigDict, path: str) -> str:
-    """What a key such as `config.train.batch_size` may be, in words."""
+    """Returns what a key such as `config.train.batch_size` may be, in words."""
     field = schema_of(config)
     for part in path.split(".")[1:]:
         field = field.get(part, {}) if isinstance(field, dict) else field

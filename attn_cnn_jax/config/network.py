@@ -96,18 +96,18 @@ def frozen(value: Any) -> Any:
 
 
 def heads_by_layer(model: ConfigDict) -> tuple[int, ...]:
-    """Number of heads of every layer: one number for all, or (after pruning) one per layer."""
+    """Returns the number of heads of every layer; `config.model` has one for all or, after pruning, one per layer."""
     heads = model.num_heads
     return (heads,) * model.num_layers if isinstance(heads, int) else tuple(heads)
 
 
 def head_size(model: ConfigDict) -> int:
-    """`D_h`; 0 in the configuration stands for the hidden size, as in the paper."""
+    """Returns `D_h`; 0 in the configuration stands for the hidden size, as in the paper."""
     return model.head_size or model.hidden_size
 
 
 def grid(model: ConfigDict) -> tuple[int, int]:
-    """Rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
+    """Returns rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
     return model.image_shape[0] // model.downsample, model.image_shape[1] // model.downsample
 
 
@@ -122,5 +122,5 @@ def factorises(model: ConfigDict) -> bool:
 
 
 def sizes(model: ConfigDict, num_heads: int) -> Sizes:
-    """Sizes of a layer with so many heads."""
+    """Returns the sizes of a layer with so many heads."""
     return Sizes(num_heads, model.hidden_size, head_size(model), grid(model), jnp.dtype(model.dtype))

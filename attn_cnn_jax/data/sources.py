@@ -93,7 +93,7 @@ def read(known: Recipe, data_dir: str | Path | None = None) -> Dataset:
 
 
 def require(known: Recipe, data_dir: str | Path | None = None) -> None:
-    """UserError unless a data set is prepared in a folder."""
+    """Raises UserError unless a data set is prepared in a folder."""
     if not store.is_prepared(known, data_dir):
         raise UserError(
             f"The data set {known.words} is not in {store.folder(known, data_dir)}, where the run's configuration has "
@@ -206,7 +206,7 @@ def assemble(arrays: dict[str, np.ndarray], builder: Any, spec: Spec) -> Dataset
 
 
 def check_classes(labels: Int32[np.ndarray, " n"], spec: Spec) -> None:
-    """ValueError for labels of classes that a data set does not have."""
+    """Raises ValueError for labels of classes that a data set does not have."""
     if not np.all((labels >= 0) & (labels < spec.num_classes)):
         raise ValueError(f"labels from {labels.min()} to {labels.max()} where there are {spec.num_classes} classes")
 

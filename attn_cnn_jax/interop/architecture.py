@@ -38,7 +38,7 @@ def network_config(shapes: Shapes) -> ConfigDict:
 
 
 def attention(shapes: Shapes) -> ConfigDict:
-    """Configuration of an attention network; a picture size of 0 where no table says how far positions reach."""
+    """Returns the configuration of an attention network; its picture size is 0 where no table tells the size."""
     # A longer number is none of a layer: its array counts among the unknown ones.
     layers = {int(match[1]) for name in shapes if (match := re.match(r"encoder\.layer\.([0-9]{1,9})\.", name))}
     here = "encoder.layer.0.attention.self"
@@ -83,7 +83,7 @@ def attention(shapes: Shapes) -> ConfigDict:
 
 
 def resnet(shapes: Shapes) -> ConfigDict:
-    """Configuration of a ResNet; the picture size is 0, any will do."""
+    """Returns the configuration of a ResNet; the picture size is 0, any will do."""
     stages = [len({name.split(".")[1] for name in shapes if name.startswith(f"layer{n}.")}) for n in range(1, 5)]
     bottlenecks = any(name.endswith(".conv3.weight") for name in shapes)
     depths: dict[tuple[int, ...], int] = {
@@ -113,7 +113,7 @@ def matrix(shapes: Shapes, name: str, ndim: int = 2) -> tuple[int, ...]:
 
 
 def pixels(features: int) -> tuple[int, int]:
-    """Channels of a pixel and the side of the squares that become one: `12 -> (3, 2)`, `4 -> (1, 2)`."""
+    """Returns channels of a pixel and the side of the squares that become one: `12 -> (3, 2)`, `4 -> (1, 2)`."""
     for channels in sorted({spec.image_shape[2] for spec in SPECS.values()}):
         side = math.isqrt(features // channels)
         if features > 0 and channels * side**2 == features:
@@ -130,7 +130,7 @@ def find_spec(channels: int, num_classes: int) -> Spec:
 
 
 def require(shapes: Shapes, *names: str) -> None:
-    """UserError that lists the names that are not there."""
+    """Raises UserError that lists the names that are not there."""
     if missing := [name for name in names if name not in shapes]:
         found = f"its {len(shapes)} arrays are {listed(shapes)}" if shapes else "it has no arrays"
         raise UserError(f"not a network of the authors' release: missing {listed(missing)}\n{found}")

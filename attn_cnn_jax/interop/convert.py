@@ -52,7 +52,7 @@ def count(name: str, array: np.ndarray) -> int:
 
 
 def stages(model: ConfigDict) -> tuple[int, ...] | None:
-    """Blocks in the stages of a ResNet; None for an attention network."""
+    """Returns the number of blocks in each stage of a ResNet; None for an attention network."""
     return BLOCKS[model.depth] if model.name == "resnet" else None
 
 
@@ -80,7 +80,7 @@ def drop_copies(arrays: dict[str, np.ndarray], model: ConfigDict) -> bool:
 
 
 def check_names(arrays: Mapping[str, np.ndarray], ours: Mapping[str, str], abstract: Mapping) -> None:
-    """UserError that lists the arrays that are missing, unknown, or of a shape that the others don't allow."""
+    """Raises UserError that lists arrays that are missing, unknown, or of a shape that the others do not allow."""
     problems = {"missing": [name for name in ours if name not in arrays]}
     problems["unknown"] = [name for name in arrays if name not in ours]
     problems["of another shape than the rest asks for"] = [
@@ -94,7 +94,7 @@ def check_names(arrays: Mapping[str, np.ndarray], ours: Mapping[str, str], abstr
 
 
 def check_release_has(run: Run) -> None:
-    """UserError unless the release can load the run's network."""
+    """Raises UserError unless the release can load the run's network."""
     model, which = run.config.model, None
     if model.name == "resnet":
         which = "layers" if model.layers != "convolution" else None

@@ -68,7 +68,7 @@ def to_pytorch(arrays: Mapping[str, AnyArray], *, blocks_a_stage: tuple[int, ...
 
 
 def pytorch_name(name: str, blocks_a_stage: tuple[int, ...] | None) -> str:
-    """`blocks.0.dense.kernel -> encoder.layer.0.attention.output.dense.weight`."""
+    """Returns the release's name: `blocks.0.dense.kernel -> encoder.layer.0.attention.output.dense.weight`."""
     table = ATTENTION if blocks_a_stage is None else RESNET
     prefix, rest = "", name
     if match := re.match(r"blocks\.(\d+)\.(.*)", name):
@@ -81,7 +81,7 @@ def pytorch_name(name: str, blocks_a_stage: tuple[int, ...] | None) -> str:
 
 
 def _stage(number: int, blocks_a_stage: tuple[int, ...]) -> str:
-    """Block 3 of stages of two is block 1 of stage 2: `"2.1"`."""
+    """Returns stage and place of a block: of stages of two, block 3 is `"2.1"`."""
     for stage, count in enumerate(blocks_a_stage, start=1):
         if number < count:
             return f"{stage}.{number}"
@@ -90,14 +90,14 @@ def _stage(number: int, blocks_a_stage: tuple[int, ...]) -> str:
 
 
 def transposed(name: str, x: np.ndarray) -> np.ndarray:
-    """One of our arrays in PyTorch's order of axes."""
+    """Returns one of our arrays in PyTorch's order of axes."""
     if not name.endswith(".kernel"):
         return x
     return x.T if x.ndim == 2 else x.transpose(3, 2, 0, 1)
 
 
 def transposed_back(name: str, x: np.ndarray) -> np.ndarray:
-    """One of PyTorch's arrays in our order of axes; `name` is ours."""
+    """Returns one of PyTorch's arrays in our order of axes; `name` is ours."""
     if not name.endswith(".kernel"):
         return x
     return x.T if x.ndim == 2 else x.transpose(2, 3, 1, 0)

@@ -117,7 +117,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def describe(config: ConfigDict, step: int) -> str:
-    """What was imported, for the person who typed the command."""
+    """Returns what was imported, in words."""
     model = config.model
     if model.name == "resnet":
         network = f"ResNet-{model.depth}"

@@ -23,7 +23,7 @@ Intermediates = dict[str, Any]
 
 
 def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "b i j f"]:
-    """Invertible down-sampling: squares of `size` pixels become one, `f = size^2 C` in the order `(dy, dx, C)`."""
+    """Returns pictures in which squares of `size` pixels are one pixel, `f = size^2 C` in the order `(dy, dx, C)`."""
     b, height, width, channels = images.shape
     x = images.reshape(b, height // size, size, width // size, size, channels)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, size * size * channels)
@@ -73,7 +73,7 @@ class Block(nnx.Module):
         self.dropout_rate = dropout_rate
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
-        """One block; `key` is given in training."""
+        """Returns the output of the block; `key` is given in training."""
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
 
         # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
@@ -243,7 +243,7 @@ class AttentionClassifier(nnx.Module):
         return logits.astype(at_least_float32(logits.dtype)), intermediates
 
     def pictures_first(self, x: Float[Array, "..."]) -> Activations:
-        """Activations of this network as `(b, H, W, d)`: as they are, or from `(H, W, b, d)` where `pixels_first`."""
+        """Returns activations as `(b, H, W, d)`; where `pixels_first`, `x` is `(H, W, b, d)`."""
         return jnp.moveaxis(x, 2, 0) if self.pixels_first else x
 
     def attention(self, image_shape: Sequence[int]) -> list[Float[Array, "h i j k l"]]:
@@ -252,7 +252,7 @@ class AttentionClassifier(nnx.Module):
         return [block.attention.position_probabilities(size) for block in self.blocks]
 
     def implementations(self, batch: int, image_shape: Sequence[int], *, training: bool) -> list[str]:
-        """Name of the attention implementation that runs in every layer, for a batch of pictures."""
+        """Returns the name of the attention implementation that runs in every layer, for a batch of pictures."""
         height, width = (size // self.downsample for size in image_shape[:2])
         shape = (batch, height, width, self.embedding.out_features)
         return [block.attention.implementation_for(shape, training=training) for block in self.blocks]
@@ -264,7 +264,7 @@ class AttentionClassifier(nnx.Module):
 
 
 def attention_of(layer: Any, x: Activations) -> Intermediates:
-    """What a layer, or what stands in for one, attends to, by name; see `AttentionClassifier`."""
+    """Returns by name what a layer, or what stands in for one, attends to; see `AttentionClassifier`."""
     return {
         "attention": layer.probabilities(x),
         "position_scores": layer.position_terms(x.shape[1], x.shape[2]),

@@ -64,7 +64,7 @@ class ConvolutionalAttention(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "b *pixels d"]) -> Float[Array, "b *queries o"]:
-        """`(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)` too.
+        """Returns the output, `(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)` too.
 
         Heads are added up one at a time, so that no array holds all of them.
         """
@@ -88,7 +88,7 @@ class ConvolutionalAttention(nnx.Module):
         return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> Pads:
-        """Zeros before and after the rows and the columns of a picture of this size, in pixels."""
+        """Returns the zeros before and after the rows and the columns of a picture of this size, in pixels."""
         if self.padding == "VALID":
             return (0, 0), (0, 0)
         if self.padding == "SAME":
@@ -98,12 +98,12 @@ class ConvolutionalAttention(nnx.Module):
         return self.padding
 
     def window(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last pixel that the kernel reads."""
+        """Returns rows and columns from the first to the last pixel that the kernel reads."""
         rows, columns = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True))
         return rows, columns
 
     def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
-        """Rows and columns of the padded picture whose output is kept; UserError where there are none."""
+        """Returns rows and columns of the padded picture whose output is kept; UserError where there are none."""
         queries = []
         for a, size in enumerate(padded_size):
             before = self.dilation[a] * ((self.kernel_size[a] - 1) // 2)

@@ -29,7 +29,7 @@ def in_precision(precision: str, function: Callable) -> Callable:
 
 
 def uniform(fan_in: int) -> nnx.Initializer:
-    """PyTorch's default for linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
+    """Returns PyTorch's initialiser of linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
     bound = 1 / math.sqrt(fan_in)
 
     def init(key, shape, dtype, out_sharding=None):
@@ -47,7 +47,7 @@ def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
 def flattened(
     function: Callable[[Float[Array, "_ d"]], Float[Array, "_ o"]], x: Float[Array, "*pixels d"]
 ) -> Float[Array, "*pixels o"]:
-    """`function(x)`, a map of the last axis, computed over flattened leading axes.
+    """Returns `function(x)`, a map of the last axis, computed over flattened leading axes.
 
     Beyond two axes XLA copies a transpose of the activations for the weight gradient.
     """
@@ -87,7 +87,7 @@ def linear(in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.R
 def layer_norm(
     x: Float[Array, "*pixels d"], scale: Float[Array, " d"], bias: Float[Array, " d"], epsilon: float
 ) -> Float[Array, "*pixels d"]:
-    """Layer norm over the last axis, as `nnx.LayerNorm`, that keeps the normalised activations for its gradients.
+    """Returns the layer norm over the last axis, as `nnx.LayerNorm`; keeps normalised activations for its gradients.
 
     On GPUs, which are limited by memory here, its gradients read less than those of autodiff.
     """
@@ -95,7 +95,7 @@ def layer_norm(
 
 
 def layer_norm_forward(x, scale, bias, epsilon):
-    """`layer_norm`, and what its gradients need."""
+    """Returns `layer_norm`, and what its gradients need."""
     wide = x.astype(at_least_float32(x.dtype))
     centred = wide - wide.mean(axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
@@ -106,7 +106,7 @@ def layer_norm_forward(x, scale, bias, epsilon):
 
 
 def layer_norm_backward(epsilon, kept, gradient):
-    """Gradients with respect to activations, scale and bias."""
+    """Returns the gradients with respect to activations, scale and bias."""
     del epsilon
     normalised, factor, scale = kept
     wide = normalised.astype(scale.dtype)
@@ -140,7 +140,7 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> F
 
 
 def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """Uniform 16-bit integers, two from every 32 random bits."""
+    """Returns uniform 16-bit integers, two from every 32 random bits."""
     *outer, last = shape
     pairs = jax.random.bits(key, (*outer, (last + 1) // 2), jnp.uint32)
     return jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*outer, -1)[..., :last]

@@ -38,7 +38,7 @@ def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
 
 
 def merge_dense(block: Block) -> None:
-    """`dense` into the attention's output map: `(Y W + b) W' + b' = Y (W W') + (b W' + b')`."""
+    """Merges `dense` into the attention's output map: `(Y W + b) W' + b' = Y (W W') + (b W' + b')`."""
     output, dense = block.attention.output, block.dense
     if dense is None:
         return
@@ -62,7 +62,7 @@ def merging_pays(layer: SelfAttention, pixels: int) -> bool:
 
 
 def merge_values(layer: SelfAttention) -> None:
-    """Value maps into the output map; see SelfAttention.merged_maps."""
+    """Merges value maps into the output map; see SelfAttention.merged_maps."""
     maps = layer.merged_maps()
     layer.output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
     layer.value = None

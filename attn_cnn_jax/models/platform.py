@@ -12,7 +12,7 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 
 def for_platform(model: Model, platform: str) -> Model:
-    """A copy that computes in the form for a platform; the results are the same to rounding.
+    """Returns a copy that computes in the form for a platform; the results are the same to rounding.
 
     On GPUs the activations of a network whose attention does not depend on content have pixels before pictures, so that
     averages over pixels need no transpose; and norms keep what their gradients read, instead of computing it again.

@@ -24,7 +24,7 @@ Heads = Mapping[int, Collection[int]]  # of some layers, by the layer's number
 
 
 def degenerate_heads(model: AttentionClassifier, grid: Grid) -> dict[int, dict[int, str]]:
-    """Heads that learned nothing, by layer and head, with the reason; layers without any are left out.
+    """Returns the heads that learned nothing, by layer and head, with the reason; layers without any are left out.
 
     A layer that also attends by content has none: a head without a position of its own still attends.
     """
@@ -37,7 +37,7 @@ def degenerate_heads(model: AttentionClassifier, grid: Grid) -> dict[int, dict[i
 
 
 def head_axes(layer: SelfAttention) -> dict[str, int]:
-    """For each parameter of a layer, the axis that counts heads, alone or together with the channels of a head."""
+    """Returns, by parameter of a layer, the axis that counts heads, alone or together with the channels of a head."""
     axes = dict(layer.head_axis)
     for part, encoding in (("position", layer.position), ("content", layer.content)):
         if encoding is not None:
@@ -113,14 +113,14 @@ def join_heads(array: Shaped[Array, "..."], axis: int) -> Shaped[Array, "..."]:
 
 
 def head_mask(array: Array, axis: int, num_heads: int, heads: Collection[int]) -> Bool[np.ndarray, "..."]:
-    """True at the entries of some heads: `(1, ..., h c, ..., 1)`, which broadcasts to `array`."""
+    """Returns a mask, true at the entries of some heads: `(1, ..., h c, ..., 1)`, which broadcasts to `array`."""
     size = array.shape[axis] // num_heads
     along = np.repeat(np.isin(np.arange(num_heads), list(heads)), size)
     return along.reshape(*(-1 if a == axis else 1 for a in range(array.ndim)))
 
 
 def changed(model: AttentionClassifier, name: str, array: Array, function: Callable) -> Array:
-    """`function(layer, array, axis)` where a parameter has an axis of heads, else the array as it is."""
+    """Returns `function(layer, array, axis)` where a parameter has an axis of heads, else the array as it is."""
     match = NAME.fullmatch(name)
     axes = head_axes(model.blocks[int(match[1])].attention) if match else {}
     if match is None or match[2] not in axes:

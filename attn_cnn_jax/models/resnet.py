@@ -86,7 +86,7 @@ class LayerMaker(NamedTuple):
 
 
 def batch_norm(features: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.BatchNorm:
-    """Batch norm over all devices' pictures; running statistics move by a tenth per step."""
+    """Returns a batch norm over all devices' pictures; running statistics move by a tenth per step."""
     param_dtype = at_least_float32(dtype)
     norm = nnx.BatchNorm(
         features,
@@ -143,7 +143,7 @@ class ResidualBlock(ShortcutBlock):
     def __call__(
         self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
     ) -> Float[Array, "b i j o"]:
-        """`(b, H, W, d) -> (b, H / stride, W / stride, features)`."""
+        """Returns the output: `(b, H, W, d) -> (b, H / stride, W / stride, features)`."""
         y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
         y = batch_normalised(self.norm2, self.conv2(y), train, counts)
         return self.joined(x, y, train, counts)
@@ -164,7 +164,7 @@ class Bottleneck(ShortcutBlock):
     def __call__(
         self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
     ) -> Float[Array, "b i j o"]:
-        """`(b, H, W, d) -> (b, H / stride, W / stride, 4 features)`."""
+        """Returns the output: `(b, H, W, d) -> (b, H / stride, W / stride, 4 features)`."""
         y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
         y = jax.nn.relu(batch_normalised(self.norm2, self.conv2(y), train, counts))
         y = batch_normalised(self.norm3, self.conv3(y), train, counts)

@@ -45,6 +45,6 @@ def _flatten(state: nnx.State) -> Arrays:
 
 
 def names(tree: jax.tree_util.PyTreeDef) -> list[str]:  # pyright: ignore[reportInvalidTypeForm]
-    """Dotted names of the arrays in one of a skeleton's trees, in order."""
+    """Returns the dotted names of the arrays in one of a skeleton's trees, in order."""
     paths, _ = jax.tree.flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
     return [".".join(str(entry.key) for entry in path if hasattr(entry, "key")) for path, _ in paths]

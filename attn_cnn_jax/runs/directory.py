@@ -200,7 +200,7 @@ def keep_resolved(before: ConfigDict, config: ConfigDict) -> None:
 
 
 def check_same_data(place: Path | str, before: Fingerprint | None, data: Fingerprint) -> None:
-    """UserError, saying what differs, if a run was trained on other data; None before: not known of an older run."""
+    """Raises UserError, saying what differs, if a run was trained on other data; `before` is None where not known."""
     if different := differences(before or {}, data):
         raise UserError(
             f"{place} was trained on other data: {different}\n"

@@ -20,7 +20,7 @@ for name in ("absl", "asyncio"):
 
 
 def ignore_echoes() -> None:
-    """From now on, prints nothing of reads and writes that end after one beside them has failed.
+    """Prints nothing, from now on, of reads and writes that end after one beside them has failed.
 
     They find closed the event loop that waited for them, or are dropped unfinished, at a time that nobody knows.
     """

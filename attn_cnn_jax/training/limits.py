@@ -41,7 +41,7 @@ def choose_feed(feed: str, pictures: int, memory: int) -> tuple[str, str]:
 
 
 def check_counts(config: ConfigDict, num_pictures: int) -> None:
-    """UserError unless the training set fills a batch beside the validation split."""
+    """Raises UserError unless the training set fills a batch beside the validation split."""
     batch_size, num_validation = config.train.batch_size, config.dataset.num_validation
     if num_validation + batch_size > num_pictures:
         raise UserError(
@@ -51,7 +51,7 @@ def check_counts(config: ConfigDict, num_pictures: int) -> None:
 
 
 def check_memory(config: ConfigDict) -> None:
-    """UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
+    """Raises UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
     size = parameter_size(config.model)
     needed = COPIES * size.bytes
     if needed > (there := device_memory()):

@@ -109,7 +109,7 @@ def load_data(dataset: ConfigDict) -> stored.AnyDataset:
 
 
 def check_same_begin(plan: Plan, state: TrainState) -> None:
-    """UserError, on all processes, unless they have the same data and begin with the same parameters."""
+    """Raises UserError, on all processes, unless they have the same data and begin with the same parameters."""
     if jax.process_count() > 1:
         parameters = ckpt.checksum(state.parameters)
         check_same({"the data (its fingerprint)": plan.data, "the parameters at the start": parameters})
@@ -254,7 +254,7 @@ def record_evaluation(plan: Plan, reporter: SilentReporter, step: int, state: Tr
 
 
 def check_finite(plan: Plan, checkpoints: ocp.CheckpointManager, step: int, count: int, results: dict) -> None:
-    """UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
+    """Raises UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
     if results["finite"]:
         return
     losses = results["loss"][:count]

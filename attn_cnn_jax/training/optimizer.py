@@ -63,12 +63,14 @@ def create_optimizer(
     factors: Mapping[str, float] | None = None,
     shaped: Mapping[str, Matrices] | None = None,
 ) -> optax.GradientTransformation:
-    """The optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
+    """Returns the optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
 
     Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is. Its norm is
     that of what is trained: gradients of parameters and entries that must not change do not count.
 
     Args:
+      config: `config.optimizer`.
+      schedule: the learning rate of every step, see `learning_rate`.
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
       frozen: names of parameters that must not change at all; their gradients are not computed.
       factors: of the learning rate, by a parameter's name; 1 for those without.
@@ -90,11 +92,8 @@ def create_optimizer(
         parts.append(hold(fixed))
     if frozen:
         held = hold({name: np.array(True) for name in frozen})
-        parts = [
-            held,
-            *parts,
-            held,
-        ]  # before the rule, so that XLA leaves the gradients out; after it, for weight decay
+        # Before the rule, so that XLA leaves the gradients out; after it, for weight decay.
+        parts = [held, *parts, held]
     return optax.chain(*parts)
 
 

@@ -207,7 +207,7 @@ def resolved(config: ConfigDict, counts: tuple[int, ...], chosen: Heads) -> Conf
 
 
 def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
-    """UserError, naming what differs, unless the parameters of the first run fit this network."""
+    """Raises UserError, naming what differs, unless the parameters of the first run fit this network."""
     there, here = first.model.to_dict(), config.model.to_dict()
     comparable = lambda value: list(value) if isinstance(value, tuple) else value  # noqa: E731
     differing = [
@@ -229,7 +229,7 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
 
 
 def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
-    """UserError if a layer would lose all its heads."""
+    """Raises UserError if a layer would lose all its heads."""
     empty = [str(layer + 1) for layer, count in enumerate(counts) if len(chosen.get(layer, ())) == count]
     if empty:
         raise UserError(

@@ -80,7 +80,7 @@ def random_ranks(count: int, seed: int) -> list[int]:
 
 
 def check_class_names(names: tuple[str, ...], where: str) -> None:
-    """UserError unless there are at least two names that are different, printable, and can stand in a line of text."""
+    """Raises UserError unless there are at least two names, all different, printable and without outer blanks."""
     if len(names) < 2:
         found = f"one class, {names[0]!r}" if names else "no class"
         raise UserError(f"{where} has {found}: a classifier needs at least two")

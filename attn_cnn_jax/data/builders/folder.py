@@ -76,7 +76,7 @@ def listing(path: Path) -> list[os.DirEntry]:
 
 
 def is_folder(entry: os.DirEntry) -> bool:
-    """Whether an entry is a folder or a link to one; UserError for a link that leads nowhere."""
+    """Returns whether an entry is a folder or a link to one; UserError for a link that leads nowhere."""
     try:
         if entry.is_symlink():
             os.stat(entry.path)
@@ -99,7 +99,7 @@ def classes_in(path: Path) -> set[str]:
 
 
 def check_same_classes(path: Path, names: tuple[str, ...]) -> None:
-    """UserError unless a split has the classes of the training split."""
+    """Raises UserError unless a split has the classes of the training split."""
     found = classes_in(path)
     if strange := sorted(found - set(names)):
         raise UserError(f"{printable(path / strange[0])} is a class that train lacks: add it there, or remove it here")

@@ -160,7 +160,7 @@ def prepare(name: str, builder: Any, image: str, data_dir: Path, download: bool)
 
 
 def check_answers(name: str, url: str) -> None:
-    """UserError if the host of a URL does not answer within seconds; tfds would try for minutes."""
+    """Raises UserError if the host of a URL does not answer within seconds; tfds would try for minutes."""
     if failure := failure_of(url):
         raise UserError(f"{PREFIX}{name} cannot be downloaded ({url}: {failure})\nrun again with network access")
 

@@ -1,4 +1,4 @@
-"""Whether a server answers, known within seconds."""
+"""Finds out within seconds whether a server answers."""
 
 import threading
 

@@ -79,12 +79,12 @@ class ContentAlone(Content):
 
 
 def content_multiply_adds(grid: tuple[int, int], hidden_size: int, head_size: int) -> MultiplyAdds:
-    """Multiply-adds of one head: its query and key maps, and `q . k` for all pairs of pixels."""
+    """Returns the multiply-adds of one head: its query and key maps, and `q . k` for all pairs of pixels."""
     return MultiplyAdds(maps=2 * hidden_size * head_size, content=(grid[0] * grid[1]) ** 2 * head_size)
 
 
 def page_map(layer: Linear | None) -> dict[str, Any] | None:
-    """Kernel and bias of a linear map, as `Encoding.page_content` has them."""
+    """Returns kernel and bias of a linear map, as `Encoding.page_content` has them."""
     if layer is None:
         return None
     return {"kernel": layer.kernel[...], "bias": None if layer.bias is None else layer.bias[...]}
@@ -96,7 +96,7 @@ def split_heads(x: Float[Array, "b i j f"], num_heads: int) -> Float[Array, "b h
 
 
 def content_scores(query: Float[Array, "b h i j c"], key: Float[Array, "b h k l c"]) -> Float[Array, "b h i j k l"]:
-    """`scores.content` over heads and pictures."""
+    """Returns `scores.content` over heads and pictures."""
     pixels = query.shape[2:4], key.shape[2:4]
     flat = [x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in (query, key)]
     result = jax.vmap(jax.vmap(scores.content))(*flat)

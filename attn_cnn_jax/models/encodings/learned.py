@@ -126,5 +126,5 @@ class Learned(FactorisingEncoding):
 
 
 def num_shifts(grid: Grid) -> int:
-    """Row shifts and column shifts between two pixels of a picture, together."""
+    """Returns the number of row shifts and column shifts between two pixels of a picture, together."""
     return (2 * grid[0] - 1) + (2 * grid[1] - 1)

@@ -79,12 +79,12 @@ class CentredEncoding(Encoding):
 
     @staticmethod
     def reason(spread: Float[np.ndarray, "..."]) -> str:
-        """Why a head with this spread is degenerate; "" if it is not."""
+        """Returns why a head with this spread is degenerate; "" if it is not."""
         raise NotImplementedError
 
 
 def degenerate(spreads: Float[np.ndarray, "h ..."], reason: Callable[[np.ndarray], str]) -> dict[int, str]:
-    """Heads for which `reason(spread)` is not empty, with it."""
+    """Returns the heads for which `reason(spread)` is not empty, with it."""
     return {head: why for head, spread in enumerate(spreads) if (why := reason(spread))}
 
 

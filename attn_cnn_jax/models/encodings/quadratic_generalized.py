@@ -59,7 +59,7 @@ class GeneralizedQuadratic(CentredEncoding):
 def precision_eigenvalues(
     spread: Float[Array, "*h 2 2"],
 ) -> tuple[Float[Array, " *h"], Float[Array, " *h"]]:
-    """Smallest and largest eigenvalues of `Sigma^-1 = S S^T`, one over square pixels.
+    """Returns the smallest and the largest eigenvalue of `Sigma^-1 = S S^T`, one over square pixels.
 
     In closed form, with a gradient everywhere but where a spread is singular.
     """
@@ -76,7 +76,7 @@ def precision_eigenvalues(
 
 
 def covariance_penalty(parameters: Arrays) -> Float[Array, ""]:
-    """Mean over the heads of all layers of `(condition number of Sigma^-1 - 1)^2`; 0 for circles."""
+    """Returns the mean over the heads of all layers of `(condition number of Sigma^-1 - 1)^2`; 0 for circles."""
     spreads = [array for name, array in parameters.items() if name.endswith(".position.spread")]
     smallest, largest = precision_eigenvalues(jnp.concatenate(spreads))
     return jnp.square((largest - smallest) / smallest).mean()

@@ -110,7 +110,7 @@ class Relative(Encoding):
         return self.terms != ("position_position",)
 
     def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h r c"], Float[Array, "h s c"]]:
-        """`What_key^T e / sqrt(D_h)` for every row shift and every column shift."""
+        """Returns `What_key^T e / sqrt(D_h)` for every row shift and every column shift."""
         assert self.tables is not None
         assert self.position_key is not None
         self.tables.check(height, width)
@@ -180,7 +180,7 @@ class Relative(Encoding):
         return {"query": page_map(self.query), "key": page_map(self.key), "terms": terms}
 
     def reach(self) -> Grid:
-        """Rows and columns of the largest picture that the tables reach across."""
+        """Returns rows and columns of the largest picture that the tables reach across."""
         assert self.tables is not None
         return (self.tables.row.shape[0] + 1) // 2, (self.tables.column.shape[0] + 1) // 2
 

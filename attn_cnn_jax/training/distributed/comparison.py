@@ -46,7 +46,7 @@ def everyone(value: Any) -> list[Any]:
 
 
 def check_same_devices(devices: Sequence[Any]) -> None:
-    """UserError, on all processes, unless each has as many devices as the others: they exchange arrays by device."""
+    """Raises UserError, on all processes, unless each has as many devices: they exchange arrays by device."""
     counts = collections.Counter(device.process_index for device in devices)
     if len(set(counts.values())) > 1 or len(counts) < jax.process_count():
         found = ", ".join(f"process {number} has {counts[number]}" for number in range(jax.process_count()))
@@ -57,7 +57,7 @@ def check_same_devices(devices: Sequence[Any]) -> None:
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-    """UserError, on all processes, that names what differs between them, unless all give the same values."""
+    """Raises UserError, on all processes, that names what differs, unless all give the same values."""
     if found := differences(everyone(dict(values))):
         raise UserError(
             f"the processes of this run differ in {listed(found)}\n"
@@ -92,7 +92,7 @@ def version(package: str) -> tuple[str, str | None]:
 
 
 def check_shared(workdir: Path) -> None:
-    """UserError, on all processes, unless all see the run directory of process 0, which exists."""
+    """Raises UserError, on all processes, unless all see the run directory of process 0, which exists."""
     if jax.process_count() == 1:
         return
     with sign(workdir) as name:

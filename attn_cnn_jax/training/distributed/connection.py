@@ -60,7 +60,7 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
 
 
 def check_numbers(num_processes: int | None, process_id: int | None) -> None:
-    """UserError for a number of processes below 1, or a process that is none of them: JAX would wait for it."""
+    """Raises UserError for a number of processes below 1, or a process that is none of them: JAX would wait for it."""
     if num_processes is not None and num_processes < 1:
         raise UserError(f"--num-processes={num_processes}: allowed is an integer from 1")
     if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
@@ -139,7 +139,7 @@ def may_listen(place: tuple, address: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host's name or address means this machine itself, wherever it is said."""
+    """Returns whether a host's name or address means this machine itself, wherever it is said."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
