@@ -40,7 +40,6 @@ def draw(workdirs: Sequence[Path | Sequence[Path]]) -> Figure:
                     continue
                 splits.add(split)
                 means = mean_records(of_split)
-                epochs = np.array([record["epoch"] for record in means])
                 for axes, name, scale in ((accuracy, "accuracy", 100), (loss, "loss", 1)):
                     known = [record for record in means if name in record]  # imported weights come without a loss
                     epochs = np.array([record["epoch"] for record in known])
