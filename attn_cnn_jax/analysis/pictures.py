@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.config import network
 from attn_cnn_jax.data import sources, stored
 from attn_cnn_jax.data.builders import is_own, recipe_of
 from attn_cnn_jax.data.fingerprint import differences, fingerprint
@@ -126,8 +126,7 @@ def grid(run: Run) -> tuple[int, int]:
     """Returns rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
     if run.config.model.name != "attention":
         raise UserError(f"a {run.config.model.name} has no attention to show")
-    height, width, _ = run.config.model.image_shape
-    return height // run.config.model.downsample, width // run.config.model.downsample
+    return network.grid(run.config.model)
 
 
 def centre(run: Run) -> tuple[int, int]:
@@ -148,4 +147,4 @@ def default_queries(run: Run) -> list[tuple[int, int]]:
 def attention_bytes(run: Run) -> int:
     """Returns the size of all layers' attention to one picture in float32, in bytes."""
     pixels = int(np.prod(grid(run)))
-    return 4 * sum(heads_by_layer(run.config.model)) * pixels**2
+    return 4 * sum(network.heads_by_layer(run.config.model)) * pixels**2

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int, Int32, UInt8
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.builders import Recipe, Spec, is_own, recipe, recipe_of
+from attn_cnn_jax.data.builders.collection import SPLITS
 from attn_cnn_jax.data.preparation import cache, store
 from attn_cnn_jax.data.preparation.quiet import quiet
 from attn_cnn_jax.data.preparation.store import read_origin
@@ -19,7 +20,6 @@ from attn_cnn_jax.errors import UserError
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation", "test")
 READ_AT_ONCE = 1000  # records; one by one takes twice as long
 
 

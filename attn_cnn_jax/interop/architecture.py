@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from attn_cnn_jax import errors
 from attn_cnn_jax.config import attention_config, resnet_config, validate
 from attn_cnn_jax.data.builders import SPECS, Spec
 from attn_cnn_jax.errors import UserError, shortened
@@ -136,8 +137,6 @@ def require(shapes: Shapes, *names: str) -> None:
         raise UserError(f"not a network of the authors' release: missing {listed(missing)}\n{found}")
 
 
-def listed(names) -> str:
+def listed(names: Iterable[str]) -> str:
     """Returns the first names, each on one line and not long, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(map(shortened, names[:MOST_NAMES])) + more
+    return errors.listed([shortened(name) for name in names], MOST_NAMES)

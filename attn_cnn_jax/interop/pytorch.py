@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import new_folder, replacing, write_atomically
+from attn_cnn_jax.interop import card
 from attn_cnn_jax.interop.convert import check_release_has, state_dict, to_run
 from attn_cnn_jax.interop.release_file import import_torch, read_checkpoint
 from attn_cnn_jax.runs import checkpoints, directory
@@ -118,13 +118,5 @@ def refuse_existing(path: Path) -> None:
 
 def describe(config: ConfigDict, step: int) -> str:
     """Returns what was imported, in words."""
-    model = config.model
-    if model.name == "resnet":
-        network = f"ResNet-{model.depth}"
-    else:
-        heads = ", ".join(map(str, dict.fromkeys(heads_by_layer(model))))
-        content = " and content" if model.content else ""
-        network = (
-            f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"
-        )
-    return f"{network}, {model.num_classes} classes, pictures as in {config.dataset.name}, step {step}"
+    classes = config.model.num_classes
+    return f"{card.describe(config)}, {classes} classes, pictures as in {config.dataset.name}, step {step}"

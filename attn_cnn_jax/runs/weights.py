@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from safetensors.numpy import save
 
 from attn_cnn_jax.config.network import abstract_model
-from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import checksum
@@ -28,7 +28,6 @@ from attn_cnn_jax.runs.directory import to_json
 FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others
 VERSION = 1
-MOST_NAMES = 5  # of arrays, in a message
 
 
 def is_weights(folder: Path) -> bool:
@@ -101,12 +100,6 @@ def check_arrays(path: Path, arrays: dict[str, np.ndarray], expected: Mapping[st
     }
     if problems := [f"{what}: {listed(names)}" for what, names in found.items() if names]:
         raise UserError(f"{path} is not the network of its config.json\n{'; '.join(problems)}")
-
-
-def listed(names: list[str]) -> str:
-    """Returns the first names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def assembled(skeleton: Skeleton, abstract: list[dict], arrays: dict[str, np.ndarray]) -> nnx.Module:
