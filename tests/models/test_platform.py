@@ -61,7 +61,12 @@ NETWORKS = {
     "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
     "factorised value maps": {"implementation": "factorised", "attention_dropout_on": "factors", "head_size": 3},
     "blocked": {"encoding": "learned", "implementation": "blocked"},
-    "content": {"encoding": "learned", "content": True, "implementation": "dense"},
+    # Where queries and keys are merged, masks lie in memory in another order.
+    "content": {"encoding": "learned", "content": True, "implementation": "dense", "attention_dropout": 0.0},
+    "content alone": {"encoding": "content", "implementation": "dense", "attention_dropout": 0.0},
+    "small heads of content": {"encoding": "content", "head_size": 3, "implementation": "dense"},
+    "gated content": {"encoding": "learned", "content": True, "gate": True, "implementation": "dense"},
+    "absolute": {"encoding": "absolute_learned", "implementation": "dense"},
     "epsilon": {"implementation": "dense", "layer_norm_epsilon": 0.5},
 }
 
@@ -85,7 +90,25 @@ def test_gpus_compute_the_same_network_and_gradients(name):
         expected = run(parameters, images, "cpu")
         chex.assert_trees_all_close(run(parameters, images, "gpu"), expected, rtol=1e-9, atol=1e-10)
         assert network.blocks[0].attention.platform is None  # left as it was
-        assert for_platform(network, "gpu").pixels_first == (name != "content")
+        of_gpu = for_platform(network, "gpu")
+        assert of_gpu.pixels_first == (not network.depends_on_content)
+        assert (of_gpu.blocks[0].attention.merged_content() is not None) == (name in ("content", "content alone"))
+
+
+def test_dropout_with_merged_content_keeps_the_mean_and_is_shared_with_gradients():
+    """Averages of the layer over masks are its averages without; the gradient is the slope for one mask."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        options = SMALL | {"attention_dropout": 0.4, "dtype": "float64"}
+        config = attention_config(**options, encoding="learned", content=True, image_shape=(8, 12, 3)).model
+        layer = for_platform(create_model(config, rngs=nnx.Rngs(0)), "gpu").blocks[0].attention
+        x, direction = jax.random.normal(jax.random.key(1), (2, 2, 4, 6, 8), jnp.float64)
+        draws = np.stack(jax.lax.map(lambda key: layer(x, key), jax.random.split(jax.random.key(0), 300)))
+        standard_error = draws.std(axis=0) / np.sqrt(len(draws))
+        assert (np.abs(draws.mean(axis=0) - layer(x)) < 5 * standard_error).all()
+        assert np.abs(draws[0] - layer(x)).max() > 0.01
+        loss = jax.jit(jax.value_and_grad(lambda x: jnp.square(layer(x, jax.random.key(3))).sum()))
+        slope = (loss(x + 1e-5 * direction)[0] - loss(x - 1e-5 * direction)[0]) / 2e-5
+        np.testing.assert_allclose(jnp.vdot(loss(x)[1], direction), slope, rtol=1e-7)
 
 
 def test_norm_that_keeps_what_its_gradients_read_is_flaxs():

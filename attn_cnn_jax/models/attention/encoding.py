@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid, Shape
+from attn_cnn_jax.models.attention.merged_content import MergedMaps
 from attn_cnn_jax.models.attention.tables import score_table
 
 UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
@@ -166,6 +167,10 @@ class Encoding(nnx.Module):
           query_rows: rows that follow each other.
         """
         return {}
+
+    def merged_content(self) -> MergedMaps | None:
+        """Returns maps that give all content terms, up to a constant per query; None where no cheaper ones do."""
+        return None
 
     def separate_terms(
         self, x: Float[Array, "b H W d"], query_rows: Int[Array, " i"]

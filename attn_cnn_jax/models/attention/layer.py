@@ -20,6 +20,7 @@ from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
 from attn_cnn_jax.models.attention.factorised import factorised, outer
 from attn_cnn_jax.models.attention.implementations import choose
+from attn_cnn_jax.models.attention.merged_content import MergedMaps, dense_merged
 from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
 from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
 
@@ -152,6 +153,11 @@ class SelfAttention(nnx.Module):
         """Encodings that read the picture, each with its queries and keys of `x`."""
         return [(reader, reader.project(x)) for reader in self.readers()]
 
+    def merged_content(self) -> MergedMaps | None:
+        """Merged maps of the content scores, where there are such of all of them and values are merged; else None."""
+        readers = self.readers()
+        return readers[0].merged_content() if len(readers) == 1 and self.gate is None and self.value is None else None
+
     def position_terms(
         self, height: int, width: int, query_rows: Int[Array, " i"] | None = None
     ) -> dict[str, Float[Array, "h i j k l"]]:
@@ -247,6 +253,9 @@ class SelfAttention(nnx.Module):
                 return outer(rows[:, query_rows], columns)
 
         else:
+            merged = self.merged_content() if implementation == "dense" and self.target == "gpu" else None
+            if merged is not None:
+                return self.attend_merged(x, merged, key)
             of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
 
         if implementation == "dense":
@@ -265,6 +274,18 @@ class SelfAttention(nnx.Module):
 
             attended = blocked(block, x, self.maps())
         return attended.reshape(batch, height, width, -1)
+
+    def attend_merged(
+        self, x: Float[Array, "b H W d"], merged: MergedMaps, key: PRNGKeyArray | None
+    ) -> Float[Array, "b H W o"]:
+        """`attend` of content scores whose maps are merged."""
+        batch, height, width, channels = x.shape
+        positions = None
+        if terms := list(self.position_terms(height, width).values()):
+            positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, height * width, height * width)
+        drop = functools.partial(dropout, key, rate=self.dropout_rate)
+        pixels = x.reshape(batch, height * width, channels)
+        return dense_merged(pixels, merged, positions, self.maps().output, drop).reshape(batch, height, width, -1)
 
 
 def terms_of(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections, Sizes
+from attn_cnn_jax.models.attention.merged_content import MergedMaps, merge
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import Linear, linear
 
@@ -54,6 +55,17 @@ class Content(Encoding):
     def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
         assert projections.key is not None
         return {"content": content_scores(projections.queries(query_rows), projections.key)}
+
+    def merged_content(self) -> MergedMaps | None:
+        if type(self).project is not Content.project:
+            return None  # a subclass reads something else
+        if self.query.out_features < self.num_heads * self.query.in_features:
+            return None  # smaller heads: merged, they would be larger
+        query, key = (
+            layer.kernel[...].reshape(layer.in_features, self.num_heads, -1) for layer in (self.query, self.key)
+        )
+        bias = self.query.bias
+        return merge(query, key, None if bias is None else bias[...].reshape(self.num_heads, -1))
 
     def page_content(self, grid: Grid) -> dict[str, Any] | None:
         return {
