@@ -107,7 +107,7 @@ def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> 
     """Returns the state at a step, placed as `like` is, and the `progress` saved with it.
 
     Raises:
-      Damaged, Unreadable: see `read_arrays`.
+      Damaged, failures.Unreadable: see `read_arrays`.
     """
     restored = read_arrays(checkpoints, step, "network", network(like))
     optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
@@ -135,7 +135,7 @@ def saved_config(workdir: Path) -> ConfigDict | None:
     """Returns the configuration inside the newest intact checkpoint, as saved; None where there is none.
 
     Raises:
-      Unreadable: if the system fails.
+      failures.Unreadable: if the system fails.
     """
     if not is_folder(workdir / "checkpoints"):
         return None
@@ -156,7 +156,7 @@ def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: 
 
     Raises:
       Damaged: if it lacks a file, or is not what was saved: not every flipped byte makes reading fail.
-      Unreadable: if the system fails.
+      failures.Unreadable: if the system fails.
     """
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
