@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray, UInt16
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt16
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -132,11 +132,18 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> F
       x: one independent draw per entry.
       rate: from 0 to `1 - 2^-16`.
     """
+    keep, factor = dropout_mask(key, x.shape, rate)
+    return x if keep is None else jnp.where(keep, x * jnp.asarray(factor, x.dtype), jnp.zeros((), x.dtype))
+
+
+def dropout_mask(
+    key: PRNGKeyArray | None, shape: tuple[int, ...], rate: float
+) -> tuple[Bool[Array, "..."] | None, float]:
+    """Which entries `dropout` keeps, and what it multiplies them with; None and 1 where it drops nothing."""
     threshold = round(rate * 2**16)
     if key is None or threshold == 0:
-        return x
-    keep = random_uint16(key, x.shape) >= jnp.uint16(threshold)
-    return jnp.where(keep, x * jnp.asarray(2**16 / (2**16 - threshold), x.dtype), jnp.zeros((), x.dtype))
+        return None, 1.0
+    return random_uint16(key, shape) >= jnp.uint16(threshold), 2**16 / (2**16 - threshold)
 
 
 def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..."]:

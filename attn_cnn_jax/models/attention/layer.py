@@ -22,7 +22,7 @@ from attn_cnn_jax.models.attention.factorised import factorised, outer
 from attn_cnn_jax.models.attention.implementations import choose
 from attn_cnn_jax.models.attention.merged_content import MergedMaps, dense_merged
 from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
-from attn_cnn_jax.models.layers import at_least_float32, dropout, linear
+from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear
 
 
 class SelfAttention(nnx.Module):
@@ -283,9 +283,9 @@ class SelfAttention(nnx.Module):
         positions = None
         if terms := list(self.position_terms(height, width).values()):
             positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, height * width, height * width)
-        drop = functools.partial(dropout, key, rate=self.dropout_rate)
         pixels = x.reshape(batch, height * width, channels)
-        return dense_merged(pixels, merged, positions, self.maps().output, drop).reshape(batch, height, width, -1)
+        keep = dropout_mask(key, (batch, height * width, self.num_heads, height * width), self.dropout_rate)
+        return dense_merged(pixels, merged, positions, self.maps().output, *keep).reshape(batch, height, width, -1)
 
 
 def terms_of(
