@@ -67,24 +67,6 @@ def write_run(out: Path, config: ConfigDict, state: checkpoints.TrainState, reco
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
 
 
-def export_run(workdir: str | Path, path: str | Path, step: int | str = "latest", seed: int | None = None) -> None:
-    """Writes a checkpoint of a run as a file that the release loads.
-
-    Args:
-      workdir: the run directory.
-      path: a file that does not exist yet.
-      step: which checkpoint, as in `load_run`.
-      seed: which network of a run of several seeds (seeds.py), which has to be said; None for a run of one.
-
-    Raises:
-      UserError: if PyTorch is not installed, `path` exists, the run has several seeds and none is chosen, or the
-        release has no such network.
-    """
-    import_torch()
-    refuse_existing(Path(path))
-    write_release(load_one(workdir, step, seed), Path(path))
-
-
 def load_one(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
     """Returns a run as `load_run` does; UserError for one of several seeds of which none is chosen."""
     run = load_run(workdir, step, seed)
@@ -95,7 +77,11 @@ def load_one(workdir: str | Path, step: int | str = "latest", seed: int | None =
 
 
 def write_release(run: Run, path: Path) -> None:
-    """Writes the network of a run as a file that the release loads; raises as `export_run` does."""
+    """Writes the network of a run as a file that the release loads.
+
+    Raises:
+      UserError: if PyTorch is not installed, `path` cannot be written, or the release has no such network.
+    """
     torch = import_torch()
     check_release_has(run)
     content = {

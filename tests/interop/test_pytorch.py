@@ -11,6 +11,7 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import pytorch as interop
+from attn_cnn_jax.interop.export import export_run
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.variables import split
 
@@ -80,7 +81,7 @@ def test_logits_agree_and_the_way_back_is_exact(name, imported, tmp_path):
         theirs = network(torch.tensor(x)).numpy()
     np.testing.assert_allclose(run.model(x)[0], theirs, rtol=1e-5, atol=1e-5)
 
-    interop.export_run(workdir, tmp_path / "back.checkpoint")
+    export_run(workdir, tmp_path / "back.checkpoint", "pytorch")
     back = torch.load(tmp_path / "back.checkpoint", weights_only=True)
     assert_same(back["model_state_dict"], network.state_dict())
     assert (back["epoch"], back["test_accuracy"]) == (4, 0.625)
@@ -89,7 +90,7 @@ def test_logits_agree_and_the_way_back_is_exact(name, imported, tmp_path):
 
 def test_a_run_survives_the_way_there_and_back(imported, tmp_path):
     _, run, workdir = imported("quadratic_generalized")
-    interop.export_run(workdir, tmp_path / "there")
+    export_run(workdir, tmp_path / "there", "pytorch")
     interop.import_checkpoint(tmp_path / "there", tmp_path / "back")
     again = load_run(tmp_path / "back")
     assert again.config.to_dict() == run.config.to_dict()
@@ -152,7 +153,7 @@ def test_tables_of_all_layers_alike_are_shared(tmp_path):
         state[table.format(1)] = state[table.format(0)].clone()
     interop.import_checkpoint(save(tmp_path / "shared", state), tmp_path / "run")
     assert load_run(tmp_path / "run").config.model.share_tables
-    interop.export_run(tmp_path / "run", tmp_path / "back")
+    export_run(tmp_path / "run", tmp_path / "back", "pytorch")
     assert_same(torch.load(tmp_path / "back", weights_only=True)["model_state_dict"], state)
 
 

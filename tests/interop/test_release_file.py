@@ -11,6 +11,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import pytorch as interop
 from attn_cnn_jax.interop import release_file
 from attn_cnn_jax.interop.convert import to_run
+from attn_cnn_jax.interop.export import export_run
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
 from attn_cnn_jax.interop import torch_networks  # noqa: E402
@@ -121,7 +122,7 @@ def test_a_file_that_unpacks_to_more_than_its_size_is_refused_before_it_does(sta
 
 def test_steps_survive_the_way_there_and_back(quadratic_run, tmp_path):
     """20 steps of 10 an epoch are not what a run of batch size 100 would have done."""
-    interop.export_run(quadratic_run, tmp_path / "there")
+    export_run(quadratic_run, tmp_path / "there", "pytorch")
     interop.import_checkpoint(tmp_path / "there", tmp_path / "back")
     assert load_run(tmp_path / "back").step == load_run(quadratic_run).step == 20
 
