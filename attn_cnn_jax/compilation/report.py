@@ -41,14 +41,15 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
     check_counts(config, SPECS[config.dataset.name].train_examples)
     lowered = lower(config, mesh)
     try:
-        training, evaluation = (program.compile() for program in lowered)
+        training = lowered.training.compile()
+        memory = memory_of(training)
+        if memory["needed"] > target.chip.memory:
+            raise too_large(config, target, memory["needed"])
+        evaluation = lowered.evaluation.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):  # compilers for TPUs refuse, those for GPUs do not
             raise too_large(config, target) from error
         raise
-    memory = memory_of(training)
-    if memory["needed"] > target.chip.memory:
-        raise too_large(config, target, memory["needed"])
     program = hlo.parse(training.as_text() or "")
     step = estimate(operations.operations(program, operations.training_step(program)), target.chip, mesh.size)
     program = hlo.parse(evaluation.as_text() or "")
