@@ -51,7 +51,8 @@ def test_nothing_is_lost_when(bench, tmp_path, name):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(bench, tmp_path, number):
-    process = bench.trainer(tmp_path / "run", epochs(EPOCHS))
+    # where tests run in the background of a shell, Ctrl-C is ignored
+    process = bench.trainer(tmp_path / "run", epochs(EPOCHS), prefix=("env", "--default-signal=INT"))
     wait_for_records(process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=240)
