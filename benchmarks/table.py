@@ -38,6 +38,7 @@ ROWS = {
     "digits_encodings:relative": "the same network, Muon, relative encoding (eq. 8)",
     "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
     "cifar10_cpu": "small quadratic network for a laptop",
+    "cifar10_maps16": "the same with attention over 16x16 pixels",
     "quadratic": "Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding",
     "quadratic_generalized": "Fig. 12: Gaussian heads of any shape",
     "quadratic_generalized_pruned": "Fig. 13: continues the run above without its degenerate heads",
