@@ -1,4 +1,4 @@
-"""Draws the pictures of README.md and docs/ from a run, and from what results/ keeps: `make pictures`.
+"""Draws the pictures of README.md and docs/ from a run, an included network and results/: `make pictures`.
 
     python docs/pictures.py [RUN]
 
@@ -22,7 +22,6 @@ OF_THE_RUN = {
     "training_layer3": "training",
     "course": "course",
     "centres": "centres",
-    "maps_4_4": "maps",
 }
 
 
@@ -31,12 +30,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         drawn = Path(folder)
         status = attn_cnn(
-            ["figures", run, "--figures=scheme,training,course,centres,maps,span", "--layer=3", f"--out={folder}"]
+            ["figures", run, "--figures=scheme,training,course,centres,span", "--layer=3", f"--out={folder}"]
         )
         if status:
             return status
         for name, target in (OF_THE_RUN | {"span_layer3": "span"}).items():
             keep(drawn / f"{name}.png", DOCS / f"{target}.png")
+        attn_cnn(["figures", "pretrained:cifar10_maps16", "--figures=maps", f"--out={folder}"])
+        keep(drawn / "maps_8_8.png", DOCS / "maps.png")
         joint = sorted(str(path) for path in (RESULTS / "digits").iterdir())
         attn_cnn(["figures", *joint, "--figures=curves", f"--out={folder}"])
         keep(drawn / "curves.png", DOCS / "curves.png")
