@@ -1,6 +1,7 @@
 """Lines for the user, on streams that may be closed, full, or of another encoding: none of that ends a run."""
 
 import contextlib
+import io
 import os
 import sys
 from typing import TextIO
@@ -59,5 +60,6 @@ def open_streams() -> None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         elif getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="backslashreplace")
-        if getattr(sys.stdout, "write_through", False):  # PYTHONUNBUFFERED: nobody would know which file is full
-            sys.stdout.reconfigure(write_through=False)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):  # as with PYTHONUNBUFFERED
+        # Else `print` would raise, without a name, and argparse would not: the flush at the end says what is full.
+        sys.stdout.reconfigure(write_through=False)  # pyright: ignore[reportAttributeAccessIssue]
