@@ -109,6 +109,15 @@ def test_a_run_that_the_time_limit_stopped_is_reported(run):
     assert lines[-1].startswith("-m benchmarks.results")
 
 
+def test_a_run_without_heads_to_prune_is_left_out(run):
+    three = "quadratic_generalized quadratic_generalized_pruned many_heads"
+    finished, lines = run(1, "quadratic_generalized_pruned", STAGES="train", CONFIGS=three, TINY="1")
+    assert finished.returncode == 0, finished.stderr
+    assert "quadratic_generalized_pruned is left out" in finished.stderr
+    assert [re.search(r"configs/(\w+)", line)[1] for line in lines] == three.split()
+    assert ["start.heads=((1,1),)" in line for line in lines] == [False, True, False]
+
+
 def test_a_run_that_fails_ends_the_script(run):
     finished, lines = run(1, STAGES="train report")
     assert finished.returncode == 1
