@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -137,9 +138,12 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> F
 
 
 def dropout_mask(
-    key: PRNGKeyArray | None, shape: tuple[int, ...], rate: float
+    key: PRNGKeyArray | None, shape: tuple[Any, ...], rate: float
 ) -> tuple[Bool[Array, "..."] | None, float]:
-    """Which entries `dropout` keeps, and what it multiplies them with; None and 1 where it drops nothing."""
+    """Returns which entries `dropout` keeps, and what it multiplies them with; None and 1 where it drops nothing.
+
+    A network that is exported for any batch size has a symbol in its shapes.
+    """
     threshold = round(rate * 2**16)
     if key is None or threshold == 0:
         return None, 1.0
