@@ -9,7 +9,6 @@ prints the table of what was kept: test accuracy before the first step, where it
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +21,11 @@ from PIL import Image
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks.measure import table
+from benchmarks.table import write_run
 
 COLUMNS = ("run", "set", "start", "epochs", "before", "after")
 
@@ -160,13 +159,11 @@ def keep(run: Path, place: Path) -> None:
     """Copies configuration, without paths of this machine, and evaluations of a run."""
     config = read_config(run)
     assert config is not None
-    config.dataset.data_dir = config.dataset.path = ""
+    config.dataset.path = ""
     if not config.start.run.startswith("pretrained:"):
         config.start.run = Path(config.start.run).name
     tests = [record for record in read_metrics(run / "metrics.jsonl") if record["split"] == "test"]
-    place.mkdir(parents=True, exist_ok=True)
-    write_atomically(place / "config.json", to_json(config))
-    write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in tests))
+    write_run(place, config, tests)
 
 
 def rows(kept: Path) -> list[dict]:

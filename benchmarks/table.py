@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.summary import TABLE_1
@@ -113,13 +115,18 @@ def keep(run: Path, name: str, data: str) -> Path:
     tests = [record for record in records if record["split"] == "test"]
     if config is None or not tests or tests[-1]["epoch"] != config.train.num_epochs:
         raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
-    config.dataset.data_dir = ""  # of this machine
     place = folder(name) / f"seed_{config.seed}"
+    write_run(place, config, tests)
+    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
+    return place
+
+
+def write_run(place: Path, config: ConfigDict, tests: Sequence[dict]) -> None:
+    """Writes a configuration, without the folder where this machine has its data, and records of evaluation."""
+    config.dataset.data_dir = ""
     place.mkdir(parents=True, exist_ok=True)
     write_atomically(place / "config.json", to_json(config))
     write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in tests))
-    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
-    return place
 
 
 def folder(name: str) -> Path:
