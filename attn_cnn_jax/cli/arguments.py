@@ -83,6 +83,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_data_dir(parser)
 
 
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Adds `RUN ...`: one or more, for a subcommand that shows runs together."""
+    which = "run directories, folders of exported weights, or pretrained:NAME"
+    parser.add_argument("runs", metavar="RUN", type=run_directory, nargs="+", help=which)
+
+
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     """Adds `--data-dir`: where the data set is."""
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")

@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.cli.arguments import as_path, run_directory
+from attn_cnn_jax.cli.arguments import add_runs, as_path
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.runs.directory import flatten, read_config
 from attn_cnn_jax.runs.load import load_run
@@ -44,13 +44,7 @@ class Outcome(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        type=run_directory,
-        nargs="+",
-        help="run directories, folders of exported weights, or pretrained:NAME",
-    )
+    add_runs(parser)
     parser.add_argument(
         "--out",
         type=as_path,

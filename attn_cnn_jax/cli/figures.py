@@ -26,7 +26,7 @@ from attn_cnn_jax.analysis.course import course, is_recorded
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.analysis.figures import course as course_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
-from attn_cnn_jax.cli.arguments import add_step, as_path, at_least_one, beside, pixel, run_directory, seeds
+from attn_cnn_jax.cli.arguments import add_runs, add_step, as_path, at_least_one, beside, pixel, seeds
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -42,13 +42,7 @@ LAYER_HELP = f"layer that {', '.join(OF_ONE_LAYER)} show ({PAPERS_LAYER}, or the
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        type=run_directory,
-        nargs="+",
-        help="run directories, folders of exported weights, or pretrained:NAME",
-    )
+    add_runs(parser)
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
     add_step(parser)
