@@ -14,10 +14,10 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.training.mesh import Pictures, data_mesh
-from attn_cnn_jax.training.step import epoch_order, step_keys
+from attn_cnn_jax.training.step import augmented, epoch_order, step_keys
 from benchmarks.measure import median_ratio, table, turns, write_json
 from benchmarks.training import add_common, configuration, random_pictures, training
 
@@ -57,7 +57,7 @@ def create_input(config):
 
     def batch(pictures: Pictures, order: jax.Array, step: jax.Array):
         indices = jax.lax.dynamic_slice_in_dim(order, step * batch_size, batch_size)
-        images = augment(step_keys(config.seed, step)[0], pictures.images[indices], **config.augment)
+        images = augmented(config, step_keys(config.seed, step)[0], pictures.images[indices], jnp.int32(0))
         return normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)), pictures.labels[indices]
 
     @jax.jit

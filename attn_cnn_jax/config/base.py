@@ -137,12 +137,19 @@ REST = {
         "has_validation": boolean(False),  # whether it has a validation split of its own
         "class_names": Field((), are_names, "one text per class, or () for those of the data set"),
     },
-    "augment": {"crop_padding": integer(4, 0, 1000), "flip": boolean(True)},
+    "augment": {
+        "crop_padding": integer(4, 0, 1000),
+        "flip": boolean(True),
+        "alternate": boolean(False),  # mirror every picture in every other epoch, in the place of half at random
+        "mix": choice("none", "mixup", "cutmix"),  # of pictures and labels within a batch, see data/mixing.py
+        "mix_alpha": number(1.0, 0, open_low=True),  # of the Beta distribution of their shares
+    },
     "optimizer": {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices of attention layers; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
         "weight_decay": number(1e-4, 0),
+        "average_decay": number(0.0, 0, 1),  # of a moving average of the parameters; 0: none
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),

@@ -25,6 +25,8 @@ def validate(config: ConfigDict) -> None:
     _check_fields(config, schema_of(config), "config")
     _check_optimizer(config)
     _check_start(config)
+    if config.augment.alternate and not config.augment.flip:
+        _refuse("augment.alternate", True, "False without config.augment.flip")
     if config.train.figures_every_epochs and not config.train.tensorboard:
         _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
     enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.training.averaging import averaged
 from attn_cnn_jax.training.muon import Matrices, muon
 
 
@@ -68,6 +69,8 @@ def create_optimizer(
     Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is. Its norm is
     that of what is trained: gradients of parameters and entries that must not change do not count.
 
+    With `config.average_decay` the parameters are a moving average, see averaging.py.
+
     Args:
       config: `config.optimizer`.
       schedule: the learning rate of every step, see `learning_rate`.
@@ -94,7 +97,8 @@ def create_optimizer(
         held = hold({name: np.array(True) for name in frozen})
         # Before the rule, so that XLA leaves the gradients out; after it, for weight decay.
         parts = [held, *parts, held]
-    return optax.chain(*parts)
+    optimizer = optax.chain(*parts)
+    return averaged(optimizer, config.average_decay) if config.average_decay else optimizer
 
 
 def clipped(longest: float, fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:

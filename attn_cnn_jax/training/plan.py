@@ -119,7 +119,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
         eval_sets={name: to_evaluate(pictures, workers, mesh) for name, pictures in eval_sets.items()},
         schedule=schedule,
         skeleton=skeleton,
-        train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec),
+        train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec, steps_per_epoch),
         evaluate=evaluate,
         data=fingerprint(dataset, validation, workers),
         implementations=implementations_in_words(config, for_platform(model, platform_of(mesh))),

@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import Key, Labels
-from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.arrays import Images, Key, Labels
+from attn_cnn_jax.data.augment import alternating, augment, normalise
+from attn_cnn_jax.data.mixing import Mixed, mix
 from attn_cnn_jax.data.order import epoch_order
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
@@ -25,6 +26,7 @@ from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.training.averaging import iterate
 from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk, padded
 from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
 from attn_cnn_jax.training.optimizer import all_finite
@@ -56,6 +58,27 @@ def smoothed(loss: Float[Array, " b"], logits: Float[Array, "b classes"], smooth
     return (1 - smoothing) * loss - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
 
 
+def of_both_labels(loss: Float[Array, " b"], logits: Float[Array, "b classes"], mixed: Mixed) -> Float[Array, " b"]:
+    """Returns the cross-entropy of both labels of mixed pictures by their shares, given that of the first."""
+    return mixed.share * loss + (1 - mixed.share) * losses(logits, mixed.others)[0]
+
+
+def augmented(config: ConfigDict, key: Key, images: Images, epoch: Int[Array, ""]) -> Images:
+    """Returns pictures of an epoch, cropped and mirrored as `config.augment` says."""
+    crop_padding, flip, flips = config.augment.crop_padding, config.augment.flip, None
+    if config.augment.alternate:
+        flips = alternating(jax.random.fold_in(jax.random.key(config.seed), 3), images, epoch)
+    return augment(key, images, crop_padding=crop_padding, flip=flip, flips=flips)
+
+
+def mixed_batch(config: ConfigDict, key: Key, images: Float[Array, "b H W C"], labels: Labels) -> Mixed | None:
+    """Returns normalised pictures mixed as `config.augment` says, None for not at all; `key` is that of `augmented`."""
+    kind, alpha = config.augment.mix, config.augment.mix_alpha
+    if kind == "none":
+        return None
+    return mix(jax.random.fold_in(key, 2), images, labels, kind=kind, alpha=alpha, count=config.train.batch_size)
+
+
 def mean_of_batch(batch_size: int, mesh: Mesh) -> tuple[Callable[..., jax.Array], Bool[np.ndarray, " b"] | None]:
     """Returns how to take a mean over a batch, `mean(values, dtype=None)`, and which of its pictures count.
 
@@ -83,34 +106,42 @@ def most_steps(config: ConfigDict, mesh: Mesh) -> int:
 
 
 def create_train_step(
-    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, optimizer: optax.GradientTransformation, spec: Spec
+    config: ConfigDict,
+    mesh: Mesh,
+    skeleton: Skeleton,
+    optimizer: optax.GradientTransformation,
+    spec: Spec,
+    steps_per_epoch: int = 1,
 ) -> TrainStep:
     """Returns `train_step(state, batch) -> (state, loss, accuracy)`, to be jitted.
 
     It augments the batch, which is split over the devices, and updates the parameters by the gradient of the mean loss,
     of smoothed labels where `config.train` says so, plus the covariance penalty where `config.optimizer` has one.
-    `loss` and `accuracy` are means over the batch, of the labels as they are and without the penalty. See
-    `create_train_steps` for the arguments.
+    `loss` and `accuracy` are means over the batch, of the labels as they are, of mixed pictures of that with the larger
+    share, and without the penalty. See `create_train_steps` for the arguments.
     """
     weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
     mean, counts = mean_of_batch(config.train.batch_size, mesh)
 
     def train_step(state: TrainState, batch: Pictures):
         augment_key, dropout_key = step_keys(config.seed, state.step)
-        images = augment(augment_key, batch.images, **config.augment)
+        images = augmented(config, augment_key, batch.images, state.step // steps_per_epoch)
         images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
-        labels = batch.labels
+        mixed = mixed_batch(config, augment_key, images, batch.labels)
+        images, labels = (mixed.images, mixed.labels) if mixed else (images, batch.labels)
 
         def mean_loss(parameters):
             model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
             logits = model(images, key=dropout_key, counts=counts)[0]
             loss, right = losses(logits, labels)
-            learned = mean(smoothed(loss, logits, smoothing)) if smoothing else mean(loss)
+            learned = of_both_labels(loss, logits, mixed) if mixed else loss
+            learned = smoothed(learned, logits, smoothing) if smoothing else learned
             penalty = weight * covariance_penalty(parameters) if weight else 0.0
-            return learned + penalty, (mean(loss), mean(right, jnp.float32), split(model)[2])
+            return mean(learned) + penalty, (mean(loss), mean(right, jnp.float32), split(model)[2])
 
         grad = jax.value_and_grad(mean_loss, has_aux=True)
-        (_, (loss, accuracy, statistics)), gradients = grad(state.parameters)
+        at = iterate(state.optimizer, state.parameters)
+        (_, (loss, accuracy, statistics)), gradients = grad(at)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters: Any = optax.apply_updates(state.parameters, updates)
         return TrainState(state.step + 1, parameters, statistics, optimizer_state), loss, accuracy
@@ -145,7 +176,12 @@ def streamed(chunk: Chunk, step: jax.Array) -> Callable[[Any], Pictures]:
 
 
 def create_train_steps(
-    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, optimizer: optax.GradientTransformation, spec: Spec
+    config: ConfigDict,
+    mesh: Mesh,
+    skeleton: Skeleton,
+    optimizer: optax.GradientTransformation,
+    spec: Spec,
+    steps_per_epoch: int = 1,
 ) -> jax.stages.Wrapped:
     """Returns the jitted `train_steps(state, data, count)`: many steps in one dispatch, `state` donated.
 
@@ -160,13 +196,14 @@ def create_train_steps(
       skeleton: of the network, from `initial_state`.
       optimizer: from `create_optimizer`.
       spec: of the data set; its mean and standard deviation normalise the pictures.
+      steps_per_epoch: read where `augment.alternate` is on.
 
     Returns:
       The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, mean over the batch
       without penalty, zero-padded) and `finite`, whether all losses and the parameters are.
     """
     looped = most_steps(config, mesh) > 1
-    train_step = create_train_step(config, mesh, skeleton, optimizer, spec)
+    train_step = create_train_step(config, mesh, skeleton, optimizer, spec, steps_per_epoch)
 
     def train_steps(state: TrainState, data: Pictures | Chunk, count: jax.Array):
         is_chunk = isinstance(data, Chunk)

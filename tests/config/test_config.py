@@ -109,6 +109,7 @@ MAY_BE_ZERO = {
     "optimizer.momentum",
     "optimizer.weight_decay",
     "train.label_smoothing",
+    "optimizer.average_decay",
     "optimizer.max_grad_norm",
     "optimizer.warmup_fraction",
     "optimizer.covariance_penalty",

@@ -99,3 +99,21 @@ def test_normalise_is_the_formula_in_float64():
     half = augment.normalise(images, mean, std, jnp.bfloat16)
     assert half.dtype == jnp.bfloat16
     np.testing.assert_allclose(half.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
+
+
+def test_alternating_shows_both_sides_of_every_picture_in_two_epochs():
+    images, key = pictures(2000), jax.random.key(0)
+    flips = jax.jit(augment.alternating)
+    first = np.asarray(flips(key, images, jnp.int32(0)))
+    assert 0.46 < first.mean() < 0.54
+    np.testing.assert_array_equal(flips(key, images, jnp.int32(1)), ~first)
+    np.testing.assert_array_equal(flips(key, images, jnp.int32(6)), first)
+    order = np.random.default_rng(1).permutation(2000)  # a picture has its side wherever it lies
+    np.testing.assert_array_equal(flips(key, images[order], jnp.int32(0)), first[order])
+    assert (np.asarray(flips(jax.random.key(1), images, jnp.int32(0))) != first).mean() > 0.4
+
+
+def test_the_given_pictures_are_mirrored():
+    images, flips = pictures(8), np.arange(8) % 3 == 0
+    got = run(jax.random.key(0), images, crop_padding=0, flip=True, flips=flips)
+    chex.assert_trees_all_equal(np.asarray(got), np.where(flips[:, None, None, None], images[:, :, ::-1], images))

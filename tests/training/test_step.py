@@ -17,7 +17,16 @@ from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.step import create_train_steps, epoch_order, initial_state, losses, most_steps, step_keys
+from attn_cnn_jax.training.step import (
+    augmented,
+    create_train_steps,
+    epoch_order,
+    initial_state,
+    losses,
+    mixed_batch,
+    most_steps,
+    step_keys,
+)
 
 SPEC = SPECS["cifar10"]
 
@@ -132,6 +141,55 @@ def test_a_step_is_gather_augment_loss_and_update():
         loss, parameters, optimizer_state = one_step(parameters, optimizer_state, x, data.labels[indices], dropout_key)
         np.testing.assert_allclose(results["loss"][0], loss, rtol=1e-5)
     chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+def test_the_gradient_of_mixed_pictures_is_that_of_both_labels_by_their_shares(kind):
+    config = small_config("quadratic")
+    config.model.update({"dropout": 0.0, "attention_dropout": 0.0})
+    config.augment.update({"mix": kind, "alternate": True})
+    config.optimizer.update({"weight_decay": 0.0, "schedule": "constant", "warmup_fraction": 0.0})
+    config.train.label_smoothing = 0.1
+    state, data, train_steps, _, skeleton, _ = prepare(config, 1)
+    before = jax.tree.map(jnp.copy, state.parameters)
+    key = step_keys(config.seed, 0)[0]
+    indices = epoch_order(config.seed, 0, 40)[:8]
+    images = normalise(augmented(config, key, data.images[indices], jnp.int32(0)), SPEC.mean, SPEC.std)
+    mixed = mixed_batch(config, key, images, data.labels[indices])
+
+    def mean_loss(parameters):
+        log = jax.nn.log_softmax(join(skeleton, parameters, {})(mixed.images)[0])
+        share = mixed.share[:, None]
+        targets = share * jax.nn.one_hot(mixed.labels, 10) + (1 - share) * jax.nn.one_hot(mixed.others, 10)
+        return -((0.9 * targets + 0.01) * log).sum(axis=-1).mean()
+
+    expected = jax.tree.map(lambda p, g: p - config.optimizer.learning_rate * g, before, jax.grad(mean_loss)(before))
+    state, results = train_steps(state, data, jnp.int32(1))
+    chex.assert_trees_all_close(state.parameters, expected, atol=1e-5)
+    plain = losses(join(skeleton, before, {})(mixed.images)[0], mixed.labels)
+    np.testing.assert_allclose(results["loss"][0], plain[0].mean(), rtol=1e-4)
+    np.testing.assert_allclose(results["accuracy"][0], plain[1].mean())
+
+
+def test_averaged_parameters_leave_the_steps_as_they_are():
+    config = small_config("quadratic")
+    one, plain = losses_of_steps(config, 1, 10)
+    config.optimizer.average_decay = 0.5
+    same, averaged = losses_of_steps(config, 1, 10)
+    np.testing.assert_allclose(same, one, rtol=1e-5)
+    chex.assert_trees_all_close(averaged.optimizer.iterate, plain.parameters, rtol=1e-4, atol=1e-6)
+    assert any((averaged.parameters[name] != plain.parameters[name]).any() for name in plain.parameters)
+
+
+def test_same_losses_on_several_devices_with_every_trick():
+    config = small_config("quadratic")
+    config.augment.update({"alternate": True, "mix": "cutmix"})
+    config.optimizer.average_decay = 0.9
+    config.train.batch_size = 10
+    one, state = losses_of_steps(config, 1, 10)
+    several, spread = losses_of_steps(config, 8, 10)
+    np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
+    chex.assert_trees_all_close(spread.parameters, state.parameters, atol=1e-5)
 
 
 @pytest.mark.parametrize(("precision", "found"), [("default", set()), ("high", {"HIGH"}), ("highest", {"HIGHEST"})])
