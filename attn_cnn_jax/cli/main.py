@@ -15,6 +15,7 @@ from attn_cnn_jax.errors import command_line, says_errors
 SUBCOMMANDS = {
     "train": "train a network, or continue a stopped training run",
     "prepare": "prepare a data set, also from an archive on a machine without network",
+    "evaluate": "measure loss and accuracy on the test pictures",
     "predict": "classify picture files",
     "figures": "draw the paper's figures of a run",
     "heads": "print a table of what every head attends to",

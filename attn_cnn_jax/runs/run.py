@@ -79,6 +79,10 @@ class Run(NamedTuple):
         once = self._replace(model=merged(self.model))  # not again in every batch
         return once._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
 
+    def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
+        """Returns the logits of pictures, `(b, classes)`; arguments and errors as of `predict`."""
+        return self._replace(model=merged(self.model))._in_batches(lambda model, x: model(x)[0], images, batch_size)
+
     def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """Returns the attention probabilities of every head of every layer.
 

@@ -1,0 +1,37 @@
+"""Measure loss and accuracy of a network on the test pictures of its data set.
+
+Every picture counts once. --mirrored adds a line of its own: there a picture is classified by the mean of its logits
+and those of its mirror image, which is not the accuracy that training records.
+"""
+
+import argparse
+import json
+
+from tabulate import tabulate
+
+from attn_cnn_jax.analysis.evaluation import evaluate
+from attn_cnn_jax.analysis.pictures import load_dataset
+from attn_cnn_jax.cli.arguments import add_run
+from attn_cnn_jax.runs.load import load_run
+
+EXAMPLE = "runs/digits"
+HEADER = ("test pictures", "accuracy", "right", "loss (nats)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--mirrored", action="store_true", help="also with every picture's mirror image")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list with one object per line")
+
+
+def run(args: argparse.Namespace) -> int:
+    run = load_run(args.run, args.step, args.seed)
+    test = load_dataset(run, args.data_dir).test
+    kinds = {"as they are": False} | ({"with their mirror images": True} if args.mirrored else {})
+    found = {name: evaluate(run, test, mirrored=mirrored) for name, mirrored in kinds.items()}
+    if args.json:
+        print(json.dumps([{"pictures": name, "accuracy": e.accuracy} | e._asdict() for name, e in found.items()]))
+        return 0
+    rows = [(name, f"{e.accuracy:.2%}", f"{e.right:,} of {e.count:,}", f"{e.loss:.4f}") for name, e in found.items()]
+    print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True))
+    return 0
