@@ -17,16 +17,21 @@ TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 class HloArray(NamedTuple):
-    """An array of a program: type, shape, and whether it lies in the small memory on the chip (`S(1)` of TPUs)."""
+    """An array of a program: type, shape, and layout as the program writes it, such as `1,0:T(8,128)S(1)`."""
 
     dtype: str
     shape: tuple[int, ...]
-    on_chip: bool = False
+    layout: str = ""
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether it lies in the small memory on the chip, the vector memory of TPUs."""
+        return "S(1)" in self.layout
 
     @property
     def bytes(self) -> int:
-        """Size without the padding of its layout."""
-        return -(-math.prod(self.shape) * bits(self.dtype) // 8)
+        """Size, with the padding of the tiles that TPUs lay arrays out in."""
+        return -(-math.prod(padded(self.shape, self.layout)) * bits(self.dtype) // 8)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -94,6 +99,16 @@ def bits(dtype: str) -> int:
     return BITS[dtype] if dtype in BITS else int(found[0]) if found else 32
 
 
+def padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Shape with the axes of each tile rounded up to it: `T(8,128)` tiles the fastest axis by 128, the next by 8."""
+    tile = re.search(r"T\(([\d,]+)\)", layout)
+    fastest_first = [int(axis) for axis in layout.partition(":")[0].split(",") if axis]
+    sizes = list(shape)
+    for axis, step in zip(fastest_first, reversed(tile[1].split(",")) if tile else (), strict=False):
+        sizes[axis] = -(-sizes[axis] // int(step)) * int(step)
+    return tuple(sizes)
+
+
 def parse(text: str) -> Program:
     """Returns a program from its text."""
     computations: dict[str, dict[str, Instruction]] = {}
@@ -128,7 +143,7 @@ def parse_instruction(name: str, text: str) -> Instruction:
 def arrays(text: str) -> tuple[HloArray, ...]:
     """The arrays in the text of a type, such as `(f32[2,3]{1,0}, s32[])`."""
     return tuple(
-        HloArray(m["dtype"], tuple(int(n) for n in m["shape"].split(",") if n), "S(1)" in (m["layout"] or ""))
+        HloArray(m["dtype"], tuple(int(n) for n in m["shape"].split(",") if n), (m["layout"] or "").strip("{}"))
         for m in ARRAY.finditer(text)
     )
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from attn_cnn_jax.compilation.hlo import Instruction, Program
+from attn_cnn_jax.compilation.hlo import HloArray, Instruction, Program
 from attn_cnn_jax.compilation.products import products
 
 PRODUCT, MOVE, ATTENTION, ELEMENTWISE, COLLECTIVE = KINDS = (
@@ -84,7 +84,7 @@ def operations(program: Program, computation: str, count: int = 1) -> Iterator[O
 
 def operation(program: Program, computation: str, instruction: Instruction, count: int = 1) -> Operation:
     """One instruction as an operation."""
-    opcode = instruction.opcode.removesuffix("-start")
+    opcode = collective(program, instruction) or instruction.opcode.removesuffix("-start")
     multiply_adds, dtype = products(program, computation, instruction)
     return Operation(
         name=instruction.name,
@@ -101,9 +101,9 @@ def operation(program: Program, computation: str, instruction: Instruction, coun
 
 def kind(program: Program, instruction: Instruction, multiply_adds: int) -> str:
     """The kind of an operation, one of KINDS."""
-    opcodes = {inner.opcode for inner in fused(program, instruction)} or {instruction.opcode.removesuffix("-start")}
-    if opcodes & set(COLLECTIVES) or opcodes & {f"{name}-start" for name in COLLECTIVES}:
+    if collective(program, instruction):
         return COLLECTIVE
+    opcodes = {inner.opcode for inner in fused(program, instruction)} or {instruction.opcode.removesuffix("-start")}
     if multiply_adds:
         return PRODUCT
     if opcodes <= MOVES | STILL and opcodes & MOVES - STILL:
@@ -111,63 +111,111 @@ def kind(program: Program, instruction: Instruction, multiply_adds: int) -> str:
     return ATTENTION if re.search(r"\battention\b", instruction.op_name) else ELEMENTWISE
 
 
+def collective(program: Program, instruction: Instruction) -> str:
+    """The opcode of the collective that an instruction is or fuses, without `-start`; "" where there is none."""
+    opcodes = [inner.opcode for inner in fused(program, instruction)] or [instruction.opcode]
+    return next((name for opcode in opcodes if (name := opcode.removesuffix("-start")) in COLLECTIVES), "")
+
+
 def fused(program: Program, instruction: Instruction) -> list[Instruction]:
-    """The instructions that a fusion (or an operation wrapped to run asynchronously) computes as one."""
+    """The instructions that a fusion (or an operation wrapped to run asynchronously) computes as one.
+
+    On TPUs a fusion may have others inside it: theirs are among them.
+    """
     if instruction.opcode not in ("fusion", "async-start"):
         return []
-    return [inner for name in instruction.called("calls") for inner in program.computations[name].values()]
+    direct = [inner for name in instruction.called("calls") for inner in program.computations[name].values()]
+    return [i for inner in direct for i in (fused(program, inner) if inner.opcode == "fusion" else [inner])]
 
 
 def moved_bytes(program: Program, computation: str, instruction: Instruction) -> int:
-    """Bytes that an operation reads and writes; of an array that is only sliced or updated in place, that part."""
-    operands = program.operands(computation, instruction)
-    if instruction.opcode in SLICES:
-        return 2 * size(instruction)
-    if instruction.opcode in ("dynamic-update-slice", "scatter"):
-        return 2 * size(operands[1 if instruction.opcode == "dynamic-update-slice" else 2])
-    if instruction.opcode == "fusion":
-        return fusion_bytes(program, instruction.called("calls")[0], operands, instruction)
-    written = 0 if instruction.opcode in ("copy-start", "slice-start") else size(instruction)
-    if instruction.opcode in ("copy-start", "slice-start"):  # the results name the source too
-        return 2 * min(array.bytes for array in instruction.results[:2])
-    if instruction.opcode.endswith("-start"):  # of what a collective starts, its results are written
-        written = size(instruction) // 2 if len(instruction.results) > 1 else written
-    return written + sum(size(operand) for operand in operands)
+    """Bytes that an operation reads and writes; of an array that is only sliced or updated in place, that part.
+
+    Of arrays on the chip nothing is read or written. A collective counts twice what it sends or receives, whichever
+    is more, also from the chip, and without padding.
+    """
+    operands, opcode = program.operands(computation, instruction), instruction.opcode
+    if collective(program, instruction):
+        arrays = ([a for i in group for a in i.results] for group in (operands, [instruction]))
+        sent, received = (sum(a._replace(layout="").bytes for a in group) for group in arrays)
+        if opcode.endswith("-start") and received > sent:  # its results name the operands too
+            received -= sent
+        return 2 * max(sent, received)
+    if opcode == "fusion":
+        return fusion_bytes(program, instruction, operands)
+    if "AllocateBuffer" in instruction.attributes:
+        return 0
+    if opcode in SLICES:
+        return moved(instruction.results[0].bytes, operands[0].results[0], instruction.results[0])
+    if opcode in ("dynamic-update-slice", "scatter"):
+        update = operands[1 if opcode == "dynamic-update-slice" else 2].results[0]
+        return moved(update.bytes, update, instruction.results[0])
+    if opcode in ("copy-start", "slice-start"):  # the results name the source too
+        return moved(min(array.bytes for array in instruction.results[:2]), *instruction.results[:2])
+    return size(instruction) + sum(size(operand) for operand in operands)
 
 
-def fusion_bytes(program: Program, fusion: str, operands: list[Instruction], instruction: Instruction) -> int:
+def moved(num_bytes: int, *places: HloArray) -> int:
+    """Bytes read and written where so many go from one place to another: each place on the chip costs none."""
+    return num_bytes * sum(not place.on_chip for place in places)
+
+
+def fusion_bytes(program: Program, instruction: Instruction, operands: list[Instruction]) -> int:
     """Bytes that a fusion reads and writes; see `moved_bytes`."""
+    (fusion,) = instruction.called("calls")
+    inside, root = program.computations[fusion], program.root(fusion)
+    outputs = program.operands(fusion, root) if root.opcode == "tuple" else [root]
+    updates = [through_bitcasts(inside, output) for output in outputs]
+    in_place = {u.operands[0]: u.name for u in updates if u.opcode == "dynamic-update-slice"}
+    total = size(instruction)
+    if len(outputs) == len(instruction.results):  # else one output of several arrays
+        for update, array in zip(updates, instruction.results, strict=True):
+            if update.opcode == "dynamic-update-slice":
+                total += moved(inside[update.operands[1]].results[0].bytes - array.bytes, array)
+    reads = bytes_read(program, fusion, in_place)
+    for number, operand in enumerate(operands):
+        whole = sum(array.bytes for array in operand.results)
+        if not all(array.on_chip for array in operand.results):
+            total += min(whole, reads.get(number, whole))
+    return total
+
+
+def bytes_read(program: Program, fusion: str, in_place: dict[str, str]) -> dict[int, int]:
+    """Bytes that a fusion reads of each parameter that it only slices; of others it reads everything.
+
+    Args:
+      program: with the fusion.
+      fusion: the name of its computation.
+      in_place: the names of the updates that write into a parameter, by its name; they do not read it.
+    """
     inside = program.computations[fusion]
     users: dict[str, list[Instruction]] = {}
     for inner in inside.values():
         for name in inner.operands:
             users.setdefault(name, []).append(inner)
-    root = program.root(fusion)
-    outputs = program.operands(fusion, root) if root.opcode == "tuple" else [root]
-    updates = [through_bitcasts(inside, output) for output in outputs]
-    in_place = {u.operands[0]: u for u in updates if u.opcode == "dynamic-update-slice"}
-    total = sum(
-        size(inside[u.operands[1]]) if u.opcode == "dynamic-update-slice" else size(output)
-        for u, output in zip(updates, outputs, strict=True)
-    )
-    total -= sum(array.bytes for array in instruction.results if array.on_chip)
+    found = {}
     for parameter in (inner for inner in inside.values() if inner.opcode == "parameter"):
-        read, frontier = 0, [parameter]
-        while frontier:
+        read: int | None = 0
+        frontier = [parameter]
+        while frontier and read is not None:
             here = frontier.pop()
             for user in users.get(here.name, []):
                 if user.opcode == "bitcast":
                     frontier.append(user)
                 elif user.opcode in SLICES and user.operands[0] == here.name:
-                    read += size(user)
-                elif not (here.name in in_place and user is in_place[here.name]):
-                    read = size(parameter)
-                    frontier.clear()
+                    read += sum(array.bytes for array in user.results)
+                elif user.opcode == "fusion":
+                    # what a fusion inside this one reads of the parameter
+                    within = bytes_read(program, user.called("calls")[0], {})
+                    parts = [within.get(n) for n, name in enumerate(user.operands) if name == here.name]
+                    read = None if None in parts else read + sum(part or 0 for part in parts)
+                elif in_place.get(here.name) != user.name:
+                    read = None
+                if read is None:
                     break
-        number = int(parameter.arguments)
-        on_chip = number < len(operands) and all(array.on_chip for array in operands[number].results)
-        total += 0 if on_chip else min(read, size(parameter))
-    return max(total, 0)
+        if read is not None:
+            found[int(parameter.arguments)] = read
+    return found
 
 
 def through_bitcasts(inside: dict[str, Instruction], instruction: Instruction) -> Instruction:

@@ -186,11 +186,105 @@ def test_multiply_adds_of_convolutions_leave_out_padding_and_gaps(line):
     assert operation.kind == PRODUCT
 
 
+def operations_of(text: str):
+    program = hlo.parse(text)
+    return list(operations(program, program.entry))
+
+
 def test_arrays_on_the_chip_cost_no_memory_traffic():
     text = (
         "ENTRY %main (a: bf16[8,128]) -> bf16[8,128] {\n  %a = bf16[8,128]{1,0:T(8,128)(2,1)} parameter(0)\n"
         "  %b = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} negate(%a)\n"
         "  ROOT %c = bf16[8,128]{1,0:T(8,128)(2,1)} negate(%b)\n}\n"
     )
-    program = hlo.parse(text)
-    assert [operation.bytes for operation in operations(program, "main")] == [2 * 8 * 128, 2 * 8 * 128]
+    assert [operation.bytes for operation in operations_of(text)] == [2 * 8 * 128, 2 * 8 * 128]
+
+
+# Programs for TPUs move weights to the chip before they read them, and fuse fusions.
+ON_CHIP = """
+%negated (a: f32[8,128]) -> f32[8,128] {
+  %a = f32[8,128]{1,0:T(8,128)S(1)} parameter(0)
+  ROOT %negate.1 = f32[8,128]{1,0:T(8,128)S(1)} negate(%a)
+}
+
+%row (x: f32[64,128], at: s32[]) -> bf16[8,128] {
+  %x = f32[64,128]{1,0:T(8,128)} parameter(0)
+  %at = s32[]{:T(128)} parameter(1)
+  %zero = s32[]{:T(128)} constant(0)
+  %slice.1 = f32[8,128]{1,0:T(8,128)} dynamic-slice(%x, %at, %zero), dynamic_slice_sizes={8,128}
+  ROOT %convert.1 = bf16[8,128]{1,0:T(8,128)(2,1)} convert(%slice.1)
+}
+
+%product (x: f32[64,128], at: s32[], w: f32[8,128]) -> f32[8,8] {
+  %x = f32[64,128]{1,0:T(8,128)} parameter(0)
+  %at = s32[]{:T(128)} parameter(1)
+  %w = f32[8,128]{1,0:T(8,128)S(1)} parameter(2)
+  %inner.1 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%x, %at), kind=kLoop, calls=%row
+  ROOT %convolution.1 = f32[8,8]{1,0:T(8,128)S(1)} convolution(%inner.1, %w), dim_labels=bf_oi->bf
+}
+
+ENTRY %main (w: f32[8,128], x: f32[64,128], at: s32[]) -> f32[8,128] {
+  %w = f32[8,128]{1,0:T(8,128)} parameter(0)
+  %x = f32[64,128]{1,0:T(8,128)} parameter(1)
+  %at = s32[]{:T(128)} parameter(2)
+  %copy-start.1 = (f32[8,128]{1,0:T(8,128)S(1)}, f32[8,128]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%w)
+  %copy-done.1 = f32[8,128]{1,0:T(8,128)S(1)} copy-done(%copy-start.1)
+  %negate.2 = f32[8,128]{1,0:T(8,128)S(1)} fusion(%copy-done.1), kind=kLoop, calls=%negated
+  %product.1 = f32[8,8]{1,0:T(8,128)S(1)} fusion(%x, %at, %negate.2), kind=kOutput, calls=%product
+  %slice.2 = f32[8,128]{1,0:T(8,128)S(1)} slice(%x), slice={[0:8], [0:128]}
+  %new.1 = f32[8,128]{1,0:T(8,128)S(1)} custom-call(), custom_call_target="AllocateBuffer"
+  ROOT %copy.1 = f32[8,128]{1,0:T(8,128)} copy(%new.1)
+}
+"""
+
+
+def test_to_the_chip_each_byte_is_read_once_and_a_fusion_reads_what_one_inside_it_slices():
+    by_name = {operation.name: operation for operation in operations_of(ON_CHIP)}
+    rows = 4 * 8 * 128
+    assert {name: operation.bytes for name, operation in by_name.items()} == {
+        "copy-start.1": rows,
+        "negate.2": 0,
+        "product.1": rows + 4,  # the slice, and its place
+        "slice.2": rows,
+        "new.1": 0,
+        "copy.1": rows,
+    }
+    assert by_name["product.1"].multiply_adds == 8 * 8 * 128
+
+
+def test_tiles_pad_the_fastest_axes():
+    """`T(8,128)`: heads, the fastest axis, take 128 places, the next axis a multiple of eight; `T(128)` one axis."""
+    for array, places in (
+        ("f32[9,5,4]{0,1,2:T(8,128)}", 128 * 8 * 4),
+        ("f32[9,5,4]{2,1,0:T(8,128)S(1)}", 9 * 8 * 128),
+        ("f32[200]{0:T(128)}", 256),
+        ("f32[9,5,4]{2,1,0}", 9 * 5 * 4),
+        ("f32[]{:T(128)}", 1),
+    ):
+        assert hlo.arrays(array)[0].bytes == 4 * places
+
+
+def test_a_collective_sends_its_arrays_wherever_they_lie():
+    text = """
+%scattered (a: f32[16,128]) -> f32[4,128] {
+  %a = f32[16,128]{1,0:T(8,128)} parameter(0)
+  %device = u32[]{:T(128)} partition-id()
+  %all-reduce.2 = f32[16,128]{1,0:T(8,128)} all-reduce(%a), to_apply=%add
+  ROOT %dynamic-slice.1 = f32[4,128]{1,0:T(8,128)} dynamic-slice(%all-reduce.2, %device, %device)
+}
+
+ENTRY %main (a: f32[16,128], b: f32[4,128]) -> f32[16,128] {
+  %a = f32[16,128]{1,0:T(8,128)S(1)} parameter(0)
+  %b = f32[8,128]{1,0:T(8,128)} parameter(1)
+  %all-reduce.1 = f32[16,128]{1,0:T(8,128)S(1)} all-reduce(%a), to_apply=%add
+  %start.1 = (f32[8,128]{1,0:T(8,128)}, f32[32,128]{1,0:T(8,128)}) all-gather-start(%b), dimensions={0}
+  %done.1 = f32[32,128]{1,0:T(8,128)} all-gather-done(%start.1)
+  ROOT %scatter.1 = f32[4,128]{1,0:T(8,128)} fusion(%a), kind=kCustom, calls=%scattered
+}
+"""
+    found = operations_of(text)
+    assert [operation.kind for operation in found] == [COLLECTIVE] * 3
+    result = estimate(found, Chip(1, 1e30, {"f32": 1e30}, 1e3), devices=4)
+    assert result.collectives == {"all-reduce": 2 * 4 * 16 * 128, "all-gather": 4 * 32 * 128}
+    # around a ring of four: a sum twice, what is gathered once
+    assert result.total == pytest.approx(3 / 4 * (2 * 2 * 4 * 16 * 128 + 4 * 32 * 128) / 1e3)
