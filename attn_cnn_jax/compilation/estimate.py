@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 
 
 def seconds_of(operation: Operation, chip: Chip, devices: int) -> float:
-    """Seconds that an operation takes, once: the longer of its memory traffic and its arithmetic.
+    """Seconds that an operation takes, once: the longest of its memory traffic, its arithmetic, and what XLA expects.
 
     What an all-reduce sends is twice its bytes, less what stays (a ring); other collectives send them once.
     Launches, caches, and work done side by side are left out.
@@ -43,7 +43,8 @@ def seconds_of(operation: Operation, chip: Chip, devices: int) -> float:
     if operation.kind == COLLECTIVE:
         passes = 2 if operation.opcode == "all-reduce" else 1
         return passes * (devices - 1) / devices * operation.bytes / 2 / chip.link
-    return max(operation.bytes / chip.bandwidth, 2 * operation.multiply_adds / chip.rate(operation.dtype))
+    expected = operation.cycles / chip.clock if chip.clock else 0.0
+    return max(operation.bytes / chip.bandwidth, 2 * operation.multiply_adds / chip.rate(operation.dtype), expected)
 
 
 def estimate(operations: Iterable[Operation], chip: Chip, devices: int = 1) -> Estimate:

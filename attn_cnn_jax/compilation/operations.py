@@ -41,6 +41,7 @@ class Operation(NamedTuple):
       result: the arrays that it writes, in words.
       opcode: of its instruction, without `-start`.
       op_name: where in the traced program it comes from.
+      cycles: of the device's clock, that the compiler expects it to take; compilers for TPUs note them, else 0.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Operation(NamedTuple):
     result: str
     opcode: str
     op_name: str
+    cycles: int = 0
 
 
 def training_step(program: Program) -> str:
@@ -96,6 +98,7 @@ def operation(program: Program, computation: str, instruction: Instruction, coun
         result=", ".join(str(array) for array in instruction.results[:2]) + (", ..." * (len(instruction.results) > 2)),
         opcode=opcode,
         op_name=instruction.op_name,
+        cycles=int(found[1]) if (found := re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)) else 0,
     )
 
 

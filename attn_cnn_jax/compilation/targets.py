@@ -21,12 +21,14 @@ class Chip(NamedTuple):
       bandwidth: bytes per second between the device and its memory.
       rates: multiplications and additions per second in matrix products, by the type of what is multiplied.
       link: bytes per second that a device sends to others in a collective.
+      clock: cycles per second, in which compilers for TPUs note what they expect of an operation; 0 where not known.
     """
 
     memory: int
     bandwidth: float
     rates: dict[str, float]
     link: float
+    clock: float = 0.0
 
     def rate(self, dtype: str) -> float:
         """Operations per second in matrix products of a type; an unknown one counts as float32."""
@@ -61,9 +63,10 @@ GPUS = {
     # float32 is multiplied as TF32, unless the highest precision is asked for
     "h100": (Chip(84_978_434_048, 3.0e12, {"f32": 400e12, "f32 highest": 54e12, "bf16": 800e12}, 370e9), H100),
 }
-# float32 is multiplied in one pass of bfloat16, at the highest precision in six.
+# float32 is multiplied in one pass of bfloat16, at the highest precision in six. The clock of v5e follows from its 197
+# TFLOP/s: four units of 128 x 128 multiply-adds per cycle.
 TPUS = {
-    "v5e": Chip(16 * 2**30, 0.73e12, {"f32": 160e12, "f32 highest": 27e12, "bf16": 160e12}, 80e9),
+    "v5e": Chip(16 * 2**30, 0.73e12, {"f32": 160e12, "f32 highest": 27e12, "bf16": 160e12}, 80e9, 1.5e9),
     "v6e": Chip(32 * 2**30, 1.47e12, {"f32": 740e12, "f32 highest": 123e12, "bf16": 740e12}, 160e9),
 }
 ALLOWED = "h100, h100x2 to h100x8, v5e:2x2, v5e:4x4 and other slices of v5e and v6e, as ROWSxCOLUMNS"

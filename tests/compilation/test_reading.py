@@ -149,6 +149,15 @@ def test_the_time_of_an_operation_is_the_longer_of_memory_and_arithmetic(by_name
     assert result.bytes == sum(operation.count * operation.bytes for operation in by_name.values())
 
 
+def test_cycles_that_xla_notes_count_where_the_clock_is_known(by_name):
+    """Compilers for TPUs note what an operation should take: that of its vectors, and of a launch, is in it."""
+    noted = PROGRAM.replace("calls=%transposed", 'calls=%transposed, backend_config={"estimated_cycles":"5000"}')
+    chip = Chip(memory=1, bandwidth=1e30, rates={"f32": 1e30}, link=1e30)
+    for clock, seconds in ((1e3, 5.0), (0.0, 0.0)):
+        result = estimate(operations(hlo.parse(noted), "step"), chip._replace(clock=clock), devices=4)
+        assert result.seconds[MOVE] == pytest.approx(seconds)
+
+
 def test_alike_operations_are_listed_together(by_name):
     twice = [*by_name.values(), by_name["t.1"]._replace(name="t.2")]
     largest = {name: count for name, count, _ in estimate(twice, Chip(1, 1e3, {"f32": 1e30}, 1e30)).largest}
