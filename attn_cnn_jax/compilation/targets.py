@@ -69,6 +69,13 @@ TPUS = {
     "v5e": Chip(16 * 2**30, 0.73e12, {"f32": 160e12, "f32 highest": 27e12, "bf16": 160e12}, 80e9, 1.5e9),
     "v6e": Chip(32 * 2**30, 1.47e12, {"f32": 740e12, "f32 highest": 123e12, "bf16": 740e12}, 160e9),
 }
+# Else libtpu looks for the machine it runs on, and refuses to be loaded by two processes, which could share a TPU.
+WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 ALLOWED = "h100, h100x2 to h100x8, v5e:2x2, v5e:4x4 and other slices of v5e and v6e, as ROWSxCOLUMNS"
 
 
@@ -94,10 +101,8 @@ def mesh_of(target: Target) -> Mesh:
         config = GPUS[target.name.split("x")[0]][1]
         arguments = {"platform": "cuda", "topology": target.topology, "target_config": config}
     else:
-        # libtpu would look for the machine it runs on.
-        for key, value in (("TPU_SKIP_MDS_QUERY", "1"), ("TPU_WORKER_HOSTNAMES", "localhost")):
+        for key, value in WITHOUT_TPU.items():
             os.environ.setdefault(key, value)
-        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     try:
         devices = topologies.get_topology_desc(**arguments).devices
     except Exception as error:
