@@ -36,9 +36,11 @@ class Block(nnx.Module):
     For inference `dense` may be None: see merging.py.
 
     Attributes:
+      platform: what the block is compiled for, see models/platform.py.
       rematerialised: whether gradients compute dropout and layer norm again.
     """
 
+    platform: str | None = None
     rematerialised = True
 
     def __init__(
@@ -79,10 +81,12 @@ class Block(nnx.Module):
         # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
         # no time on CPUs.
         def add_and_norm(norm, key, x, change):
+            def added(x, change):
+                return x + dropout(key, change, self.dropout_rate, self.platform)
+
             if not self.rematerialised:
-                added = x + dropout(key, change, self.dropout_rate)
-                return layer_norm(added, norm.scale[...], norm.bias[...], norm.epsilon)
-            return jax.checkpoint(lambda x, change: norm(x + dropout(key, change, self.dropout_rate)))(x, change)
+                return layer_norm(added(x, change), norm.scale[...], norm.bias[...], norm.epsilon)
+            return jax.checkpoint(lambda x, change: norm(added(x, change)))(x, change)
 
         activation = jax.checkpoint(ACTIVATIONS[self.activation])
 

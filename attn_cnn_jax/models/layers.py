@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.extend.random import threefry2x32_p
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt16
 
@@ -122,7 +123,9 @@ def layer_norm_backward(epsilon, kept, gradient):
 layer_norm.defvjp(layer_norm_forward, layer_norm_backward)
 
 
-def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> Float[Array, "*any"]:
+def dropout(
+    key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float, platform: str | None = None
+) -> Float[Array, "*any"]:
     """Zeroes entries with probability `rate` and scales the others to keep the mean.
 
     The rate is rounded to a multiple of 2^-16: sixteen random bits per entry are enough for a mask and
@@ -132,13 +135,14 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> F
       key: random key, or None in evaluation, which leaves `x` as it is.
       x: one independent draw per entry.
       rate: from 0 to `1 - 2^-16`.
+      platform: what it is compiled for; on TPUs the same numbers are drawn in another form.
     """
-    keep, factor = dropout_mask(key, x.shape, rate)
+    keep, factor = dropout_mask(key, x.shape, rate, platform)
     return x if keep is None else jnp.where(keep, x * jnp.asarray(factor, x.dtype), jnp.zeros((), x.dtype))
 
 
 def dropout_mask(
-    key: PRNGKeyArray | None, shape: tuple[Any, ...], rate: float
+    key: PRNGKeyArray | None, shape: tuple[Any, ...], rate: float, platform: str | None = None
 ) -> tuple[Bool[Array, "..."] | None, float]:
     """Returns which entries `dropout` keeps, and what it multiplies them with; None and 1 where it drops nothing.
 
@@ -147,11 +151,38 @@ def dropout_mask(
     threshold = round(rate * 2**16)
     if key is None or threshold == 0:
         return None, 1.0
-    return random_uint16(key, shape) >= jnp.uint16(threshold), 2**16 / (2**16 - threshold)
+    return random_uint16(key, shape, platform) >= jnp.uint16(threshold), 2**16 / (2**16 - threshold)
 
 
-def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """Returns uniform 16-bit integers, two from every 32 random bits."""
+def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...], platform: str | None = None) -> UInt16[Array, "..."]:
+    """Returns uniform 16-bit integers, two from every 32 random bits; the same on every platform."""
+    if platform == "tpu" and has_own_counts(key, shape):
+        return uint16_alone(key, shape)
     *outer, last = shape
     pairs = jax.random.bits(key, (*outer, (last + 1) // 2), jnp.uint32)
     return jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*outer, -1)[..., :last]
+
+
+def uint16_alone(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
+    """Returns `random_uint16`: draws the 32 bits of its pair for each entry, and takes its half.
+
+    TPUs compute the bits twice in less time than they interleave the halves of an array: its last axis of two is padded
+    to a whole tile.
+    """
+    *outer, last = shape
+    first, second = jax.random.key_data(key)
+    entry = jax.lax.broadcasted_iota(jnp.uint32, shape, len(outer))
+    count = entry // 2
+    stride = (last + 1) // 2
+    for axis in reversed(range(len(outer))):
+        count += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
+        stride *= outer[axis]
+    high, low = threefry2x32_p.bind(first, second, jnp.zeros_like(count), count)
+    return ((high ^ low) >> (16 * (entry % 2))).astype(jnp.uint16)
+
+
+def has_own_counts(key: PRNGKeyArray, shape: tuple[int, ...]) -> bool:
+    """Returns whether JAX draws random bits as `uint16_alone` does: from a count of 32 bits for each pair."""
+    known = all(isinstance(size, int) for size in shape) and math.prod(shape) < 2**32
+    partitionable = jax.config.jax_threefry_partitionable  # pyright: ignore
+    return known and partitionable and str(jax.random.key_impl(key)) == "threefry2x32"

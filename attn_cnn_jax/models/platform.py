@@ -16,6 +16,7 @@ def for_platform(model: Model, platform: str) -> Model:
 
     On GPUs the activations of a network whose attention does not depend on content have pixels before pictures, so that
     averages over pixels need no transpose; and norms keep what their gradients read, instead of computing it again.
+    On TPUs dropout draws the bits of each entry on its own.
     Without this function attention takes the form for JAX's default backend, also where it is compiled for other
     devices.
 
@@ -26,7 +27,7 @@ def for_platform(model: Model, platform: str) -> Model:
     model = nnx.clone(model)
     pixels_first = platform == "gpu" and isinstance(model, AttentionClassifier) and not model.depends_on_content
     for _, module in nnx.iter_modules(model):
-        if isinstance(module, SelfAttention):
+        if isinstance(module, SelfAttention | Block):
             module.platform = platform
         if isinstance(module, Block):
             module.rematerialised = platform != "gpu"

@@ -109,6 +109,11 @@ def test_sixteen_bit_integers_have_any_shape():
         chex.assert_shape(random_uint16(KEY, shape), shape)
 
 
+@pytest.mark.parametrize("shape", [(1,), (50,), (4, 7), (3, 2, 5, 6)], ids=str)
+def test_sixteen_bit_integers_are_the_same_in_the_form_for_tpus(shape):
+    np.testing.assert_array_equal(random_uint16(KEY, shape, "tpu"), random_uint16(KEY, shape))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_space_to_depth_is_a_loop_over_pixels_in_order_dy_dx_c(size):
     rng = np.random.default_rng(0)

@@ -239,8 +239,8 @@ class SelfAttention(nnx.Module):
             rows, columns = (softmax(scores) for scores in self.position.axis_scores(height, width))
             if key is not None and self.dropout_on == "factors":
                 row_key, column_key = jax.random.split(key)
-                rows = dropout(row_key, rows, self.dropout_rate)
-                columns = dropout(column_key, columns, self.dropout_rate)
+                rows = dropout(row_key, rows, self.dropout_rate, self.target)
+                columns = dropout(column_key, columns, self.dropout_rate, self.target)
                 key = None
             if implementation == "factorised":
                 maps = self.maps()
@@ -259,7 +259,7 @@ class SelfAttention(nnx.Module):
             of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
 
         if implementation == "dense":
-            probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate)
+            probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate, self.target)
             if self.target == "gpu" and not self.depends_on_content:
                 # XLA takes transposes that follow one another for none.
                 pixels = jnp.moveaxis(x, 0, 2).reshape(height * width, batch, -1)
@@ -270,7 +270,7 @@ class SelfAttention(nnx.Module):
 
             def block(number, query_rows):
                 block_key = None if key is None else jax.random.fold_in(key, number)
-                return dropout(block_key, of_rows(query_rows), self.dropout_rate)
+                return dropout(block_key, of_rows(query_rows), self.dropout_rate, self.target)
 
             attended = blocked(block, x, self.maps())
         return attended.reshape(batch, height, width, -1)
@@ -284,7 +284,8 @@ class SelfAttention(nnx.Module):
         if terms := list(self.position_terms(height, width).values()):
             positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, height * width, height * width)
         pixels = x.reshape(batch, height * width, channels)
-        keep = dropout_mask(key, (batch, height * width, self.num_heads, height * width), self.dropout_rate)
+        of_scores = (batch, height * width, self.num_heads, height * width)
+        keep = dropout_mask(key, of_scores, self.dropout_rate, self.target)
         return dense_merged(pixels, merged, positions, self.maps().output, *keep).reshape(batch, height, width, -1)
 
 
