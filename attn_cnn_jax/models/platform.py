@@ -14,9 +14,9 @@ Model = TypeVar("Model", bound=nnx.Module)
 def for_platform(model: Model, platform: str) -> Model:
     """Returns a copy that computes in the form for a platform; the results are the same to rounding.
 
-    On GPUs the activations of a network whose attention does not depend on content have pixels before pictures, so that
-    averages over pixels need no transpose; and norms keep what their gradients read, instead of computing it again.
-    On TPUs dropout draws the bits of each entry on its own.
+    On GPUs and TPUs the activations of a network whose attention does not depend on content have pixels before
+    pictures, so that averages over pixels need no transpose. On GPUs norms keep what their gradients read, instead of
+    computing it again. On TPUs dropout draws the bits of each entry on its own.
     Without this function attention takes the form for JAX's default backend, also where it is compiled for other
     devices.
 
@@ -25,7 +25,7 @@ def for_platform(model: Model, platform: str) -> Model:
       platform: "cpu", "gpu" or "tpu", as `jax.Device.platform` has it.
     """
     model = nnx.clone(model)
-    pixels_first = platform == "gpu" and isinstance(model, AttentionClassifier) and not model.depends_on_content
+    pixels_first = platform != "cpu" and isinstance(model, AttentionClassifier) and not model.depends_on_content
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention | Block):
             module.platform = platform

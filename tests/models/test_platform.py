@@ -71,8 +71,9 @@ NETWORKS = {
 }
 
 
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gpus_compute_the_same_network_and_gradients(name):
+def test_gpus_and_tpus_compute_the_same_network_and_gradients(name, platform):
     """With the same masks of dropped probabilities; float64, on a grid that is not square."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as Flax's norm needs in float64
         options = SMALL | {"attention_dropout": 0.4, "dropout": 0.0, "dtype": "float64"}
@@ -88,11 +89,11 @@ def test_gpus_compute_the_same_network_and_gradients(name):
 
         run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), static_argnums=2)
         expected = run(parameters, images, "cpu")
-        chex.assert_trees_all_close(run(parameters, images, "gpu"), expected, rtol=1e-9, atol=1e-10)
+        chex.assert_trees_all_close(run(parameters, images, platform), expected, rtol=1e-9, atol=1e-10)
         assert network.blocks[0].attention.platform is None  # left as it was
-        of_gpu = for_platform(network, "gpu")
-        assert of_gpu.pixels_first == (not network.depends_on_content)
-        assert (of_gpu.blocks[0].attention.merged_content() is not None) == (name in ("content", "content alone"))
+        of_platform = for_platform(network, platform)
+        assert of_platform.pixels_first == (not network.depends_on_content)
+        assert (of_platform.blocks[0].attention.merged_content() is not None) == (name in ("content", "content alone"))
 
 
 def test_dropout_with_merged_content_keeps_the_mean_and_is_shared_with_gradients():
@@ -129,11 +130,12 @@ def test_norm_that_keeps_what_its_gradients_read_is_flaxs():
         chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
 @pytest.mark.parametrize("dropout_on", ["probabilities", "factors"])
-def test_pixels_before_pictures_give_the_same_run_on_several_devices(dropout_on, monkeypatch):
+def test_pixels_before_pictures_give_the_same_run_on_several_devices(dropout_on, platform, monkeypatch):
     """Nothing but sums over pictures depends on how a batch is split: the losses of 1 and of 4 devices are equal."""
     for module in (step, evaluate):
-        monkeypatch.setattr(module, "platform_of", lambda mesh: "gpu")
+        monkeypatch.setattr(module, "platform_of", lambda mesh: platform)
     options = SMALL | {"attention_dropout": 0.1, "attention_dropout_on": dropout_on}
     implementation = "dense" if dropout_on == "probabilities" else "factorised"
     config = attention_config(image_shape=(8, 8, 1), downsample=1, implementation=implementation, **options)

@@ -18,8 +18,8 @@ DENSE_BYTES = 2**28
 # 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
 # memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
 # each other. On GPUs nothing is measured: 14 comes from estimates of compiled programs for an H100 (docs/compile.md),
-# where the factorised form is limited by memory and as fast as dense at 28x28 pixels. There is none for TPUs: 19 is
-# that of the scan over heads, which they take, on a GPU.
+# where the factorised form is limited by memory and as fast as dense at 28x28 pixels. For TPUs there is none: 19 is
+# that of a scan over heads on a GPU, which they took once.
 TIME_PER_MULTIPLY_ADD = {
     "cpu": {"dense": 1.0, "factorised": 5.0, "blocked": 1.2},
     "gpu": {"dense": 1.0, "factorised": 14.0, "blocked": 1.2},

@@ -38,7 +38,7 @@ class SelfAttention(nnx.Module):
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
       platform: what the layer is compiled for, see `models.platform.for_platform`; None for JAX's default backend.
-      pixels_first: whether the layer takes and returns `(H, W, b, channels)`, as networks on GPUs do.
+      pixels_first: whether the layer takes and returns `(H, W, b, channels)`, as networks on GPUs and TPUs do.
       output: linear map from the concatenated head averages, head by head, to the output channels.
     """
 
@@ -244,7 +244,7 @@ class SelfAttention(nnx.Module):
                 key = None
             if implementation == "factorised":
                 maps = self.maps()
-                if self.target == "gpu" and maps.value is None:
+                if self.target != "cpu" and maps.value is None:
                     axes, pixels = (rows.astype(x.dtype), columns.astype(x.dtype)), jnp.moveaxis(x, 0, 2)
                     return jnp.moveaxis(attended_by_factors(*axes, pixels, maps.output), 2, 0)
                 return factorised(rows, columns, x, maps, platform=self.target)
@@ -260,7 +260,7 @@ class SelfAttention(nnx.Module):
 
         if implementation == "dense":
             probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate, self.target)
-            if self.target == "gpu" and not self.depends_on_content:
+            if self.target != "cpu" and not self.depends_on_content:
                 # XLA takes transposes that follow one another for none.
                 pixels = jnp.moveaxis(x, 0, 2).reshape(height * width, batch, -1)
                 attended = dense_pixels_first(probabilities, pixels, self.maps())

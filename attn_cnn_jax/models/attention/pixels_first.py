@@ -1,4 +1,4 @@
-"""Attention for GPUs: pixels before pictures, values before averages, so that no array of all heads is transposed.
+"""Attention for GPUs and TPUs: pixels before pictures, values before averages; no array of all heads is transposed.
 
 In `(pixels, pictures, channels)` an average over keys is one plain product for all pictures. Its gradients are written
 out: those of autodiff contract heads and channels that lie apart, which costs a transpose of the largest arrays there
