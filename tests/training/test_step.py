@@ -37,7 +37,7 @@ def small_config(network):
         config.optimizer.learning_rate = 0.002  # where a network of this size does not blow rounding up
     else:
         config = attention_config(
-            image_shape=(8, 8, 3), hidden_size=16, intermediate_size=16, num_layers=2, num_heads=4, encoding=network
+            image_shape=(8, 8, 3), hidden_size=16, intermediate_size=16, num_layers=1, num_heads=4, encoding=network
         )
         config.optimizer.learning_rate = 0.05
     config.train.batch_size = 32 if network == "resnet" else 8
@@ -227,7 +227,7 @@ def test_evaluation_counts_every_picture_once(count, batch_size, num_devices):
     config.train.eval_batch_size = batch_size
     state, data, _, evaluate, skeleton, _ = prepare(config, num_devices, count)
     results = evaluate(state, data)
-    model = join(skeleton, *jax.device_get((state.parameters, state.statistics)))
+    model = jax.jit(join(skeleton, *jax.device_get((state.parameters, state.statistics))))
     expected = []
     for image, label in zip(*pictures(count), strict=True):
         logits = model(normalise(jnp.asarray(image)[None], SPEC.mean, SPEC.std))[0][0]
