@@ -21,7 +21,7 @@ from attn_cnn_jax.training.transfer import frozen_names, resized_table
 
 def config_of(data_dir, *, resnet=False, model=None, **start):
     """A small network on digits; three steps an epoch."""
-    small = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 2, "num_heads": 2, "downsample": 2}
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "num_heads": 2, "downsample": 2}
     config = resnet_config(depth=10, **model or {}) if resnet else attention_config(**small | (model or {}))
     config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
     config.train.update({"batch_size": 400, "num_epochs": 2, "tensorboard": False})
@@ -70,9 +70,9 @@ def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_froze
 
 
 def test_a_tuned_run_goes_on_after_a_kill_without_the_first_run(first, data_dir, tmp_path):
-    origin = first()
+    origin = first(num_layers=2)
     options = {"freeze": "embedding.*,blocks.0.*", "rate_factor": 0.25}
-    config = config_of(data_dir, run=str(origin), **options)
+    config = config_of(data_dir, model={"num_layers": 2}, run=str(origin), **options)
     loop.run(config, tmp_path / "tuned")
     whole = parameters(load_run(tmp_path / "tuned"))
     shutil.rmtree(tmp_path / "tuned" / "checkpoints" / "6")  # as if stopped in the second epoch
