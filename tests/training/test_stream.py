@@ -51,6 +51,25 @@ def run(config, workdir, monkeypatch, kind="stream", num_devices=1, **values):
     return numbers(workdir), split(load_run(workdir).model)[1]
 
 
+@pytest.fixture(scope="module")
+def trained():
+    """What whole runs on one device gave, by number of epochs."""
+    return {}
+
+
+@pytest.fixture
+def reference(config, tmp_path, monkeypatch, trained):
+    """`reference()`: numbers and parameters of the whole run on one device, trained once for the tests here."""
+
+    def reference():
+        epochs = config.train.num_epochs
+        if epochs not in trained:
+            trained[epochs] = run(config, tmp_path / "reference", monkeypatch)
+        return trained[epochs]
+
+    return reference
+
+
 def numbers(workdir):
     times = ("images_per_second", "input_wait")
     return [
@@ -79,9 +98,10 @@ for kind, workers in (("stream", 0), ("stream", 1), ("device", 0)):
 @pytest.mark.slow
 def test_every_number_is_that_of_the_data_on_the_device_bit_for_bit(config, tmp_path):
     (tmp_path / "config.json").write_text(directory.to_json(config))
+    as_users = {"XLA_FLAGS": ""}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, tmp_path, str(feed.CHUNK_BYTES)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XLA_FLAGS": ""},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | as_users,
         capture_output=True,
         text=True,
         timeout=300,
@@ -96,11 +116,11 @@ def test_every_number_is_that_of_the_data_on_the_device_bit_for_bit(config, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [3, 8])
-def test_several_devices_share_batches(config, tmp_path, monkeypatch, num_devices):
+def test_several_devices_share_batches(config, tmp_path, monkeypatch, reference, num_devices):
     """Two batches of 95 and 40 that three and eight devices cannot share evenly."""
     config.train.num_epochs = 1
     several, _ = run(config, tmp_path / "several", monkeypatch, num_devices=num_devices)
-    one, _ = run(config, tmp_path / "one", monkeypatch)
+    one, _ = reference()
     chex.assert_trees_all_close([leave_split(r) for r in several], [leave_split(r) for r in one], atol=2e-5)
 
 
@@ -109,8 +129,8 @@ def leave_split(record):
 
 
 @pytest.mark.parametrize("then", ["stream", "device"])
-def test_a_run_that_was_stopped_within_a_chunk_goes_on_to_the_same_end(config, tmp_path, monkeypatch, then):
-    expected = run(config, tmp_path / "reference", monkeypatch)
+def test_a_run_that_was_stopped_within_a_chunk_goes_on_to_the_same_end(config, tmp_path, monkeypatch, reference, then):
+    expected = reference()
     stop_after = STEPS_PER_EPOCH + 5  # the second step of a chunk
     done = {"steps": 0}
 
@@ -132,8 +152,8 @@ def test_a_run_that_was_stopped_within_a_chunk_goes_on_to_the_same_end(config, t
         chex.assert_trees_all_close(found[1], expected[1], atol=1e-4)
 
 
-def test_pictures_that_are_damaged_while_it_trains_cost_no_checkpoint(config, tmp_path, monkeypatch):
-    expected = run(config, tmp_path / "reference", monkeypatch)
+def test_pictures_that_are_damaged_while_it_trains_cost_no_checkpoint(config, tmp_path, monkeypatch, reference):
+    expected = reference()
     path = next((tmp_path / "data").rglob("digits-train.array_record*"))
     whole, record = path.read_bytes(), loop.record_evaluation
 
