@@ -7,12 +7,14 @@ import pytest
 from tests.support.notebooks import check_kept_outputs, execute, pictures_of, text_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "theorem.ipynb"
+# Less training: what is asserted of what is learned still holds.
+SMALLER = [("num_steps=2000", "num_steps=600"), ('"num_epochs": 6', '"num_epochs": 1')]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_theorem_notebook_runs(tmp_path):
-    notebook = execute(NOTEBOOK, tmp_path)
+    notebook = execute(NOTEBOOK, tmp_path, SMALLER)
     text = text_of(notebook)
     assert "predictions agree on 100.0%" in text
     assert "first n layers replaced" in text

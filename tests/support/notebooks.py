@@ -10,9 +10,16 @@ import nbformat
 ROOT = Path(__file__).parents[2]
 
 
-def execute(path, folder, **environment):
-    """Executes a notebook beside which no user's data or settings are touched; returns it with its outputs."""
+def execute(path, folder, smaller=(), **environment):
+    """Executes a notebook beside which no user's data or settings are touched; returns it with its outputs.
+
+    `smaller`: pairs of an assignment in its code, which stands there once, and what takes its place.
+    """
     notebook = nbformat.read(path, as_version=4)
+    for text, other in smaller:
+        (cell,) = (cell for cell in notebook.cells if cell.cell_type == "code" and text in cell.source)
+        assert cell.source.count(text) == 1
+        cell.source = cell.source.replace(text, other)
     environment = (
         os.environ
         | {
