@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.sources import Split
 from attn_cnn_jax.runs.directory import from_json, read_config, to_json
 from benchmarks import fine_tuning
@@ -36,7 +37,7 @@ def test_all_runs_are_kept():
 
 @pytest.mark.parametrize("name", fine_tuning.RUNS)
 def test_the_kept_runs_are_of_these_configurations(name):
-    kept = read_config(KEPT / name).to_dict()
+    kept = with_defaults(read_config(KEPT / name)).to_dict()
     expected = from_json(to_json(fine_tuning.configured(fine_tuning.RUNS[name]))).to_dict()
     for key in ("num_classes", "image_shape"):  # of the data
         del kept["model"][key], expected["model"][key]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.directory import read_config
 from benchmarks import table
@@ -20,8 +21,7 @@ def test_both_pages_have_the_table_of_the_runs(page):
 def test_a_kept_run_is_one_of_its_configuration(run):
     """Of today's file: a recipe that changes needs another run."""
     (name,) = (name for name in table.ROWS if table.folder(name) == run.parent)
-    kept, config = read_config(run), load_config(name)
-    assert kept is not None
+    kept, config = with_defaults(read_config(run)), load_config(name)
     assert run.name == f"seed_{kept.seed}"
     for part in ("augment", "optimizer", "train"):
         for key, value in config[part].items():

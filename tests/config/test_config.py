@@ -165,7 +165,7 @@ def test_ends_of_what_is_allowed(key, allowed, refused):
             ("train", "batchsize"),
             "config.train.batchsize is not a configuration key: did you mean config.train.batch_size?",
         ),
-        (("augment", "xyz"), "config.augment.xyz is not a configuration key: allowed are crop_padding, flip"),
+        (("augment", "xyz"), "config.augment.xyz is not a configuration key: allowed are alternate, crop_padding"),
         (("model", "depth"), "config.model.depth is not a configuration key: "),
     ],
 )

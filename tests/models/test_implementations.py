@@ -131,9 +131,12 @@ def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, mon
     jax.clear_caches()
     masks = []
     original = attention_module.dropout
-    monkeypatch.setattr(
-        attention_module, "dropout", lambda key, x, rate: masks.append(x.shape) or original(key, x, rate)
-    )
+
+    def record(key, x, *others):
+        masks.append(x.shape)
+        return original(key, x, *others)
+
+    monkeypatch.setattr(attention_module, "dropout", record)
     network = layer(attention_dropout=0.4, **ENCODINGS[name])
     x = jax.random.normal(jax.random.key(1), (2, *GRID, HIDDEN), jnp.float64)
     network.implementation = "blocked"
@@ -149,7 +152,7 @@ def test_every_block_draws_a_mask_of_its_own(monkeypatch):
     """A mask that is one number for a whole block shows which block has which."""
     monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # two rows
     jax.clear_caches()
-    number = lambda key, x, rate: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
+    number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
     monkeypatch.setattr(attention_module, "dropout", number)
     network = layer(attention_dropout=0.4, **ENCODINGS["generalised"])
     network.implementation = "blocked"

@@ -165,7 +165,7 @@ def test_every_dropout_has_a_key_of_its_own(monkeypatch):
     """Two that shared one would drop in step; three in each of two layers."""
     keys = []
 
-    def record(key, x, rate):
+    def record(key, x, *_):
         keys.append(tuple(jax.random.key_data(key).tolist()))
         return x
 
