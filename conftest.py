@@ -7,12 +7,20 @@ import tempfile
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Without fusion emitters XLA compiles on CPUs in two thirds of the time, and a tenth to a quarter faster where LLVM
 # gets each program in one part; programs compute the same.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_force_host_platform_device_count=8"
-    + " --xla_cpu_use_fusion_emitters=false"
-    + " --xla_cpu_parallel_codegen_split_count=1"
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    )
 )
+# Tests compile much and compute little: without most of LLVM's optimisations they take half the time. Environment
+# variables, before JAX is imported, so that processes which tests start do the same and share what is compiled.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Programs that several tests or processes compile are compiled once.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
 import pytest
@@ -29,12 +37,6 @@ install_import_hook(
 
 from attn_cnn_jax.data import sources  # noqa: E402
 
-# Programs that several tests or processes compile are compiled once.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
-jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-# Tests compile much and compute little: without most of LLVM's optimisations they take half the time.
-jax.config.update("jax_disable_most_optimizations", True)
 # Programs hold many Python objects: looking through all of them 700 allocations apart takes 8% of the time.
 gc.set_threshold(50_000, 20, 100)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

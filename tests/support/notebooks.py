@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 import nbclient
@@ -24,7 +25,7 @@ def execute(path, folder, smaller=(), **environment):
         os.environ
         | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "",
+            "XLA_FLAGS": re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", "")),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "TFDS_DATA_DIR": str(folder),
             "IPYTHONDIR": str(folder / "ipython"),
