@@ -4,7 +4,8 @@
     python -m benchmarks.table --keep RUN --as CONFIG [--data "CIFAR-10 (JPEG copy)"]
 
 Without options it prints the table; --write puts it into both pages, between their markers. --keep copies what a table
-needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N.
+needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N. Of one that was
+not run here it has what `attn-cnn compile --config=CONFIG --for=h100 --json > results/h100/CONFIG.json` estimates.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from attn_cnn_jax.runs.metrics import read_metrics
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "runs"
+ESTIMATES = ROOT / "results" / "h100"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "experiments.md")
 MARKED = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
 HEADER = ("config", "what it is", "parameters", "FLOPs per picture", "paper, CIFAR-10 test", "here")
@@ -41,6 +43,8 @@ ROWS = {
     "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
     "cifar10_cpu": "small quadratic network for a laptop",
     "cifar10_maps16": "the same with attention over 16x16 pixels",
+    "miniature:quadratic": "Table 1 in miniature, one of seven networks trained alike",
+    "miniature:resnet": "the same: a ResNet of as many FLOPs, averages over pixels counted",
     "quadratic": "Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding",
     "quadratic_generalized": "Fig. 12: Gaussian heads of any shape",
     "quadratic_generalized_pruned": "Fig. 13: continues the run above without its degenerate heads",
@@ -89,10 +93,10 @@ def line(name: str, what: str) -> tuple[str, ...]:
 
 
 def here(name: str) -> str:
-    """Returns what runs of a configuration reached, in words: the median of seeds, their range, epochs and minutes."""
+    """Returns what runs of a configuration reached, in words: the median of seeds, their range, epochs."""
     runs = sorted(folder(name).glob("seed_*"))
     if not runs:
-        return "not run here: needs a GPU"
+        return f"not run here: needs a GPU{estimated(name)}"
     tests = [read_metrics(run / "metrics.jsonl")[-1] for run in runs]
     about = [json.loads((run / "about.json").read_text(encoding="utf-8")) for run in runs]
     accuracies = [test["accuracy"] for test in tests]
@@ -103,6 +107,15 @@ def here(name: str) -> str:
     else:
         text += f", median of seeds {seeds[0]} to {seeds[-1]} ({min(accuracies):.1%} to {max(accuracies):.1%})"
     return f"{text}, {tests[0]['epoch']:g} epochs"
+
+
+def estimated(name: str) -> str:
+    """Returns how long a run takes by estimate, in words; "" where `attn-cnn compile` was not asked."""
+    path = ESTIMATES / f"{name}.json"
+    if not path.exists():
+        return ""
+    seconds = json.loads(path.read_text(encoding="utf-8"))["run_seconds"]
+    return f", {seconds / 60:.0f} minutes of an H100 by estimate"
 
 
 def keep(run: Path, name: str, data: str) -> Path:
@@ -117,8 +130,13 @@ def keep(run: Path, name: str, data: str) -> Path:
         raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
     place = folder(name) / f"seed_{config.seed}"
     write_run(place, config, tests)
-    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
+    write_about(place, data)
     return place
+
+
+def write_about(place: Path, data: str) -> None:
+    """Writes what the data set of a kept run is called."""
+    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
 
 
 def write_run(place: Path, config: ConfigDict, tests: Sequence[dict]) -> None:
@@ -130,7 +148,9 @@ def write_run(place: Path, config: ConfigDict, tests: Sequence[dict]) -> None:
 
 
 def folder(name: str) -> Path:
-    """Returns where runs of a configuration are kept."""
+    """Returns where runs of a configuration are kept; miniature.py keeps its own."""
+    if name.startswith("miniature:"):
+        return RESULTS.parent / name.replace(":", "/")
     return RESULTS / name.replace(":", "_")
 
 

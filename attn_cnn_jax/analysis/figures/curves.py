@@ -16,13 +16,14 @@ from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "train": "--"}
 
 
-def draw(workdirs: Sequence[Path | Sequence[Path]]) -> Figure:
+def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) -> Figure:
     """Returns the curves of runs, finished or not; a colour per run, a kind of line per split.
 
     Of several seeds their mean, with a band of one standard deviation to either side.
 
     Args:
       workdirs: run directories; several in one entry are seeds of one configuration, and share a curve.
+      labels: what to call the entries; by default the names of their folders.
 
     Raises:
       UserError: if a run has no metrics yet.
@@ -62,11 +63,11 @@ def draw(workdirs: Sequence[Path | Sequence[Path]]) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         kinds = [split for split in LINES if split in splits]
         handles = markers + [Line2D([], [], color="0.3", linestyle=LINES[split]) for split in kinds]
-        labels = names([group[0] for group in groups])
-        labels = [
-            f"{label} ({len(group)} seeds)" if group[1:] else label for label, group in zip(labels, groups, strict=True)
+        called = [
+            f"{label} ({len(group)} seeds)" if group[1:] else label
+            for label, group in zip(labels or names([group[0] for group in groups]), groups, strict=True)
         ]
-        figure.legend(handles, labels + kinds, loc="outside lower center", ncols=4, frameon=False)
+        figure.legend(handles, called + kinds, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

@@ -1,0 +1,199 @@
+"""Table 1 in miniature: seven small networks trained alike, seed by seed, and where their heads look.
+
+    python -m benchmarks.miniature --data-dir=DIR --out=OUT [--seeds=0-2]
+    python -m benchmarks.miniature --data-dir=DIR --out=OUT --convolutions
+    python -m benchmarks.miniature --show=results/miniature [--write]
+
+The first trains the networks of configs/miniature.py in OUT/NETWORK/seed_N and keeps configurations, metrics and head
+statistics after every epoch in OUT/kept. The same command again goes on where it was interrupted. The second adds how
+convolutional those of the first seed are: accuracy on all test pictures with their attention layers replaced by KxK
+convolutions. The third prints the tables of what was kept; --write puts them and two figures into the documentation.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis.convolution import measure_run
+from attn_cnn_jax.analysis.figures import curves, style
+from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.analysis.heads import Statistics, run_statistics
+from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.checkpoints import steps_in
+from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.training import loop
+from benchmarks import locality
+from benchmarks.table import MARKED, write_about, write_run
+
+NETWORKS = (
+    "quadratic",
+    "resnet",
+    "learned_rel",
+    "quadratic_generalized",
+    "many_heads",
+    "learned_rel_content",
+    "absolute",
+)
+KERNEL_SIZES = (1, 3, 5, 7)
+DATA = "CIFAR-10 (JPEG copy)"  # the set of the runs that the documentation shows
+PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
+PICTURES = 20  # over which attention that depends on content is averaged
+ACCURACY = ("network", "parameters", "FLOPs per picture", "seeds", "test accuracy (%)", "after an epoch (%)", "minutes")
+CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
+
+
+@says_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
+    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
+    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
+    parser.add_argument("--convolutions", action="store_true", help="measure convolutions instead of training")
+    parser.add_argument("--show", type=Path, metavar="DIR", help="print the tables of what was kept there")
+    parser.add_argument("--write", action="store_true", help="put tables and figures into the documentation")
+    options = parser.parse_args(argv)
+    if bool(options.show) == bool(options.out):
+        parser.error("give --out=OUT, or --show=DIR")
+    if options.out and options.convolutions:
+        keep_convolutions(options.out, options.seeds[0], options.data_dir)
+    elif options.out:
+        for seed in options.seeds:
+            for network in NETWORKS:
+                place = Path(network, f"seed_{seed}")
+                loop.run(configured(network, seed, options.data_dir), options.out / place)
+                keep(options.out / place, options.out / "kept" / place)
+    kept = options.show or options.out / "kept"
+    text = tables(kept)
+    print(text, end="")
+    if options.write:
+        write_atomically(PAGE, MARKED.sub(lambda _: text, PAGE.read_text(encoding="utf-8")))
+        style.save(curves.draw([runs(kept, network) for network in NETWORKS], NETWORKS), PAGE.parent, "miniature")
+        style.save(locality.draw(kept, NETWORKS), PAGE.parent, "locality")
+    return 0
+
+
+def tables(kept: Path) -> str:
+    """Returns all tables in Markdown."""
+    both = [
+        (accuracy_rows(kept), ACCURACY),
+        (locality.rows(kept, NETWORKS), locality.COLUMNS),
+        (convolution_rows(kept), CONVOLUTIONS),
+    ]
+    return "\n".join(markdown(rows, columns) for rows, columns in both if rows)
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Returns a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *([row.get(column, "") for column in columns] for row in rows)]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
+
+
+def configured(network: str, seed: int, data_dir: str | None) -> ConfigDict:
+    """Returns the configuration of a run."""
+    config = load_config(f"miniature:{network}", [f"--config.seed={seed}"])
+    config.dataset.data_dir = data_dir or ""
+    return config
+
+
+def keep(run: Path, place: Path) -> None:
+    """Copies configuration and metrics of a run, and adds its head statistics after every epoch."""
+    config = read_config(run)
+    assert config is not None
+    write_run(place, config, read_metrics(run / "metrics.jsonl"))
+    write_about(place, DATA)
+    if config.model.name == "attention":
+        records = []
+        for step in reversed(steps_in(run / "checkpoints")):
+            found = run_statistics(load_run(run, step), num_images=PICTURES, grid_size=3)
+            records.append({"step": step, "layers": [head_measures(layer) for layer in found]})
+        write_atomically(place / "heads.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+
+def head_measures(layer: Statistics) -> dict[str, list[float]]:
+    """Returns, by head, mean distance (pixels), share of attention within 3x3, entropy (nats)."""
+    arrays = {"distance": layer.distance, "within": layer.shift_mass.sum(axis=1), "entropy": layer.entropy}
+    return {name: [float(f"{value:.4g}") for value in array] for name, array in arrays.items()}
+
+
+def keep_convolutions(out: Path, seed: int, data_dir: str | None) -> None:
+    """Measures the networks of one seed with their layers replaced, one by one; those that are kept are left out."""
+    for network in NETWORKS:
+        place = out / "kept" / network / f"seed_{seed}"
+        run = load_run(out / network / f"seed_{seed}")
+        if run.config.model.name != "attention" or (place / "convolutions.json").exists():
+            continue
+        itself, results = measure_run(run, KERNEL_SIZES, num_images=PICTURES, test_images=10_000, data_dir=data_dir)
+        replaced = {
+            result.kernel_size: {kind: np.round(values, 4).tolist() for kind, values in result.accuracy.items()}
+            for result in results
+        }
+        write_atomically(place / "convolutions.json", json.dumps({"itself": itself, "replaced": replaced}) + "\n")
+
+
+def runs(kept: Path, network: str) -> list[Path]:
+    """Returns the runs of a network that are kept."""
+    return sorted((kept / network).glob("seed_*"))
+
+
+def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
+    """Returns the miniature of Table 1: mean and standard deviation over seeds."""
+    rows = []
+    for network in NETWORKS:
+        model = complete(load_config(f"miniature:{network}")).model
+        records = [read_metrics(run / "metrics.jsonl") for run in runs(kept, network)]
+        if not records:
+            continue
+        tests = [[100 * record["accuracy"] for record in of_run if record["split"] == "test"] for of_run in records]
+        rows.append(
+            {
+                "network": f"`{network}`",
+                "parameters": f"{count_parameters(model):,}",
+                "FLOPs per picture": short(sum(count_flops(model))),
+                "seeds": len(records),
+                "test accuracy (%)": with_deviation([of_run[-1] for of_run in tests]),
+                "after an epoch (%)": with_deviation([of_run[0] for of_run in tests]),
+                "minutes": f"{statistics.median(map(minutes, records)):.1f}",
+            }
+        )
+    return rows
+
+
+def minutes(records: Sequence[dict]) -> float:
+    """Returns how long the steps of a run took, from the rates that its records have."""
+    train = [record for record in records if record["split"] == "train"]
+    pictures = 50_000 * train[-1]["epoch"]
+    return pictures / statistics.median(record["images_per_second"] for record in train) / 60
+
+
+def with_deviation(values: Sequence[float]) -> str:
+    """Returns mean and standard deviation, to a tenth."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"
+
+
+def convolution_rows(kept: Path) -> list[dict[str, Any]]:
+    """Returns test accuracies (%) with all attention layers replaced by convolutions with zeros beyond the border."""
+    rows = []
+    for network in NETWORKS:
+        for path in sorted((kept / network).glob("seed_*/convolutions.json")):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            cells = {f"K = {size}": f"{100 * kinds['zeros'][-1]:.1f}" for size, kinds in found["replaced"].items()}
+            rows.append({"network": f"`{network}`", "itself": f"{100 * found['itself']:.1f}", **cells})
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The numbers of the miniature of Table 1, and that the page says what the kept runs say."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.analysis.heads import layer_statistics
+from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
+from attn_cnn_jax.runs.directory import from_json, read_config, to_json
+from benchmarks import locality, miniature
+
+KEPT = Path(__file__).parents[2] / "results" / "miniature"
+RUNS = sorted(KEPT.glob("*/seed_*"))
+
+
+def test_measures_of_a_head_that_looks_at_itself_and_of_one_that_looks_everywhere():
+    attention = np.empty((1, 2, 5, 5, 5, 5))
+    attention[0, 0] = np.eye(25).reshape(5, 5, 5, 5)
+    attention[0, 1] = 1 / 25
+    found = miniature.head_measures(layer_statistics(attention, kernel_shifts((3, 3))))
+    pixels = [(i, j) for i in range(5) for j in range(5)]
+    far = np.mean([math.dist(query, key) for query in pixels for key in pixels])
+    assert found["distance"] == [0, pytest.approx(far, rel=1e-3)]
+    assert found["within"] == [1, pytest.approx(9 / 25, rel=1e-3)]
+    assert found["entropy"] == [pytest.approx(0, abs=1e-6), pytest.approx(math.log(25), rel=1e-3)]
+
+
+def test_locality_is_the_mean_over_heads_and_seeds_of_the_last_epoch(tmp_path):
+    for seed, within in ((0, [0.9, 0.2]), (1, [0.6, 0.3])):
+        place = tmp_path / "quadratic" / f"seed_{seed}"
+        place.mkdir(parents=True)
+        layers = [{"distance": [1.0, 2.0 + seed], "within": share, "entropy": [0.5, 1.5]} for share in ([0, 0], within)]
+        lines = [{"step": n, "layers": [layer]} for n, layer in enumerate(layers)]
+        (place / "heads.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (row,) = locality.rows(tmp_path, ("quadratic", "resnet"))
+    assert list(row.values()) == ["`quadratic`", 1, "1.75", "50", "50", "1.00"]
+
+
+def test_minutes_are_those_of_all_pictures_at_the_median_rate():
+    rates = [{"split": "train", "epoch": n, "images_per_second": rate} for n, rate in ((1, 10), (2, 500), (3, 1000))]
+    assert miniature.minutes([*rates, {"split": "test", "epoch": 3}]) == 150_000 / 500 / 60
+
+
+def test_an_unknown_network_is_refused_with_those_that_are_known():
+    with pytest.raises(UserError, match=r"miniature.py:resnet19: allowed after the colon are quadratic, .*resnet$"):
+        miniature.configured("resnet19", 0, None)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parent.name}-{run.name}")
+def test_kept_runs_are_of_these_configurations(run):
+    expected = from_json(to_json(miniature.configured(run.parent.name, int(run.name.removeprefix("seed_")), None)))
+    kept, expected = with_defaults(read_config(run)).to_dict(), expected.to_dict()
+    for part in ("model", "optimizer", "train", "augment", "start", "seed"):
+        assert kept[part] == expected[part]
+
+
+def test_the_page_has_the_tables_of_the_kept_runs():
+    assert RUNS
+    assert miniature.tables(KEPT) in miniature.PAGE.read_text(encoding="utf-8")
