@@ -57,10 +57,15 @@ def make_run(tmp_path_factory, data_dir):
     return make
 
 
-@pytest.fixture
-def one_device(monkeypatch):
-    """Training in this process uses one device, so that the batches of `make_run` need not be split."""
-    monkeypatch.setattr(loop, "data_mesh", lambda: data_mesh(jax.devices()[:1]))
+def on_one_device():
+    """Training in this process uses one device: batches need not be split, and programs compile sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "data_mesh", lambda: data_mesh(jax.devices()[:1]))
+        yield
+
+
+one_device = pytest.fixture(on_one_device)
+one_device_in_module = pytest.fixture(on_one_device, scope="module")
 
 
 @pytest.fixture(scope="session")

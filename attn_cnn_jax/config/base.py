@@ -98,6 +98,7 @@ REST = {
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
         "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
+        "whiten": boolean(False),  # or with an embedding that whitens the patches of training pictures
         "prune": boolean(False),  # remove degenerate heads
         "reset": boolean(False),  # or start them again: position and value weights
         "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
@@ -141,6 +142,9 @@ REST = {
         "crop_padding": integer(4, 0, 1000),
         "flip": boolean(True),
         "alternate": boolean(False),  # mirror every picture in every other epoch, in the place of half at random
+        "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/operations.py
+        "magnitude": number(0.5, 0, 1, open_low=True),  # of the strongest of them
+        "half_size_until": number(0.0, 0, 1),  # share of the epochs, from the first, that see pictures of half the size
         "mix": choice("none", "mixup", "cutmix"),  # of pictures and labels within a batch, see data/mixing.py
         "mix_alpha": number(1.0, 0, open_low=True),  # of the Beta distribution of their shares
     },

@@ -16,6 +16,7 @@ from attn_cnn_jax.data.builders import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.models.encodings.absolute import Absolute
 
 
 def validate(config: ConfigDict) -> None:
@@ -33,9 +34,12 @@ def validate(config: ConfigDict) -> None:
     if config.model.dtype == "float64" and not enabled:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     _check_dataset(config.dataset)
+    # The size of the user's own pictures is known only once they are loaded, and with it their mean.
+    shape_is_known = config.dataset.name in SPECS or len(config.dataset.mean) > 0
+    if config.augment.half_size_until:
+        _check_half_size(config, shape_is_known=shape_is_known)
     if config.model.name == "attention":
-        # The size of the user's own pictures is known only once they are loaded, and with it their mean.
-        _check_attention(config.model, shape_is_known=config.dataset.name in SPECS or len(config.dataset.mean) > 0)
+        _check_attention(config.model, shape_is_known=shape_is_known)
 
 
 def _check_fields(config: Any, schema: dict, path: str) -> None:
@@ -63,9 +67,22 @@ def _check_optimizer(config: ConfigDict) -> None:
         _refuse("optimizer.boundaries", boundaries, "a tuple of increasing epochs")
 
 
+def _check_half_size(config: ConfigDict, *, shape_is_known: bool) -> None:
+    share, model = config.augment.half_size_until, config.model
+    height, width, _ = model.image_shape
+    squares = 2 * model.get("downsample", 1)
+    if shape_is_known and (height % squares or width % squares):
+        allowed = f"0 for {height}x{width} pictures: both sides must be divisible by {squares}"
+        _refuse("augment.half_size_until", share, allowed)
+    if model.name == "attention" and issubclass(encoding_of(model), Absolute):
+        _refuse("augment.half_size_until", share, f"0 for encoding {model.encoding!r}, whose positions are absolute")
+
+
 def _check_start(config: ConfigDict) -> None:
     start = config.start
     is_attention = config.model.name == "attention"
+    if start.whiten and (start.run or not is_attention or config.model.stem != "none"):
+        _refuse("start.whiten", True, "True only for an attention network without config.start.run and without a stem")
     encoding = encoding_of(config.model) if is_attention else None
     changes = [key for key in ("prune", "reset") if start[key]]
     if start.kernel and (start.run or config.model.get("init") != "grid"):

@@ -26,7 +26,7 @@ from attn_cnn_jax.training.feed import OnDevice, Streamed, to_evaluate
 from attn_cnn_jax.training.mesh import place, platform_of
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.start import Beginning, fixed_entries
+from attn_cnn_jax.training.start import Beginning, fixed_entries, whiten
 from attn_cnn_jax.training.step import create_train_steps, initial_state
 from attn_cnn_jax.training.transfer import frozen_names, hold_statistics, rate_factors
 
@@ -92,6 +92,9 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         eval_sets = {"validation": validation} | eval_sets
+    if config.start.whiten:
+        assert isinstance(model, AttentionClassifier)
+        whiten(model, train_set, spec)
     steps_per_epoch = len(train_set.labels) // config.train.batch_size
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
     names = list(split(model)[1])

@@ -1,7 +1,7 @@
 """Begins a run: a new network, or a finished run pruned, with heads reset, or, a ResNet, as attention.
 
 `config.start` says which; a ResNet's convolutions become attention where `config.model.layers` says so (Theorem 1).
-Or, without a run, every layer begins as one kernel.
+Or, without a run, every layer begins as one kernel, or the embedding whitens the patches of training pictures.
 
 What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is written
 before the first step: a run needs the one it started from only once.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
@@ -22,12 +23,18 @@ from tabulate import tabulate
 
 from attn_cnn_jax.config import create_model, with_defaults
 from attn_cnn_jax.config.network import grid, heads_by_layer
+from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.data.builders import Spec
+from attn_cnn_jax.data.sources import Split
+from attn_cnn_jax.data.stored import Stored
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import read
 from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.classifier import space_to_depth
 from attn_cnn_jax.models.grid import start_on_grid
 from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.models.whitening import whitening
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import MAY_CHANGE, MAY_GROW, read_config
 from attn_cnn_jax.runs.load import load_run
@@ -37,6 +44,7 @@ from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.transfer import changes, take_over
 
+WHITENED_FROM = 5_000  # pictures
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 INITIAL = ("init", "init_values", "locality", "sharpness", "centre_std", "spread_std")
 Reasons = Mapping[int, Mapping[int, str]]  # `Heads` with the reason of each
@@ -146,6 +154,24 @@ def create_from_kernel(config: ConfigDict) -> nnx.Module:
             raise UserError(f"config.start.kernel={path!r} holds numbers that are not finite: save it anew")
         start_on_grid(block.attention, config.model.locality, kernel)
     return model
+
+
+def whiten(model: AttentionClassifier, pictures: Split | Stored, spec: Spec) -> None:
+    """Sets the embedding of a new network so that it whitens patches of training pictures (models/whitening.py).
+
+    Args:
+      model: without a stem.
+      pictures: of the training split; up to `WHITENED_FROM` of them, evenly spaced, are read.
+      spec: of the data set; its mean and standard deviation normalise the pictures.
+    """
+    count = len(pictures.labels)
+    chosen = np.linspace(0, count - 1, min(count, WHITENED_FROM)).astype(int)
+    images = pictures.at(chosen).images if isinstance(pictures, Stored) else pictures.images[chosen]
+    patches = np.asarray(space_to_depth(normalise(images, spec.mean, spec.std), model.downsample))
+    embedding = model.embedding
+    assert embedding.bias is not None
+    weight, bias = whitening(np.asarray(embedding.kernel[...]), patches.reshape(-1, patches.shape[-1]))
+    embedding.kernel[...], embedding.bias[...] = jnp.asarray(weight), jnp.asarray(bias)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:

@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Images, Key, Labels
-from attn_cnn_jax.data.augment import alternating, augment, normalise
+from attn_cnn_jax.data.augment import alternating, augment, halved, normalise
 from attn_cnn_jax.data.mixing import Mixed, mix
+from attn_cnn_jax.data.operations import operate
 from attn_cnn_jax.data.order import epoch_order
 from attn_cnn_jax.data.sources import Spec
 from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
@@ -64,11 +65,13 @@ def of_both_labels(loss: Float[Array, " b"], logits: Float[Array, "b classes"], 
 
 
 def augmented(config: ConfigDict, key: Key, images: Images, epoch: Int[Array, ""]) -> Images:
-    """Returns pictures of an epoch, cropped and mirrored as `config.augment` says."""
+    """Returns pictures of an epoch, cropped, mirrored and operated on as `config.augment` says."""
     crop_padding, flip, flips = config.augment.crop_padding, config.augment.flip, None
     if config.augment.alternate:
         flips = alternating(jax.random.fold_in(jax.random.key(config.seed), 3), images, epoch)
-    return augment(key, images, crop_padding=crop_padding, flip=flip, flips=flips)
+    images = augment(key, images, crop_padding=crop_padding, flip=flip, flips=flips)
+    count, magnitude = config.augment.operations, config.augment.magnitude
+    return operate(jax.random.fold_in(key, 3), images, count=count, magnitude=magnitude) if count else images
 
 
 def mixed_batch(config: ConfigDict, key: Key, images: Float[Array, "b H W C"], labels: Labels) -> Mixed | None:
@@ -121,6 +124,7 @@ def create_train_step(
     share, and without the penalty. See `create_train_steps` for the arguments.
     """
     weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
+    steps_at_half_size = round(config.augment.half_size_until * config.train.num_epochs) * steps_per_epoch
     mean, counts = mean_of_batch(config.train.batch_size, mesh)
 
     def train_step(state: TrainState, batch: Pictures):
@@ -130,7 +134,7 @@ def create_train_step(
         mixed = mixed_batch(config, augment_key, images, batch.labels)
         images, labels = (mixed.images, mixed.labels) if mixed else (images, batch.labels)
 
-        def mean_loss(parameters):
+        def mean_loss(parameters, images):
             model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
             logits = model(images, key=dropout_key, counts=counts)[0]
             loss, right = losses(logits, labels)
@@ -141,7 +145,12 @@ def create_train_step(
 
         grad = jax.value_and_grad(mean_loss, has_aux=True)
         at = iterate(state.optimizer, state.parameters)
-        (_, (loss, accuracy, statistics)), gradients = grad(at)
+        if steps_at_half_size:
+            of_half = lambda at, images: grad(at, halved(images))  # noqa: E731
+            found = jax.lax.cond(state.step < steps_at_half_size, of_half, grad, at, images)
+        else:
+            found = grad(at, images)
+        (_, (loss, accuracy, statistics)), gradients = found
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters: Any = optax.apply_updates(state.parameters, updates)
         return TrainState(state.step + 1, parameters, statistics, optimizer_state), loss, accuracy
@@ -190,13 +199,13 @@ def create_train_steps(
     epoch are left out; the next epoch has another order.
 
     Args:
-      config: of the run; read are `seed`, `model.dtype`, `augment`, `optimizer.covariance_penalty`, `train.batch_size`,
-        `train.matmul_precision`.
+      config: of the run; read are `seed`, `model.dtype`, `augment`, `optimizer.covariance_penalty`, and of `train`
+        `batch_size`, `label_smoothing`, `matmul_precision` and, with `augment.half_size_until`, `num_epochs`.
       mesh: the devices that a batch is split over.
       skeleton: of the network, from `initial_state`.
       optimizer: from `create_optimizer`.
       spec: of the data set; its mean and standard deviation normalise the pictures.
-      steps_per_epoch: read where `augment.alternate` is on.
+      steps_per_epoch: read where `augment.alternate` or `augment.half_size_until` is on.
 
     Returns:
       The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, mean over the batch

@@ -34,7 +34,7 @@ def command(data_dir):
 
 
 @pytest.fixture(scope="module")
-def trained(command, tmp_path_factory):
+def trained(command, tmp_path_factory, one_device_in_module):
     """A folder with two seeds trained by one command, and the second one trained alone."""
     folder = tmp_path_factory.mktemp("seeds")
     assert command(f"--workdir={folder / 'both'}", "--seeds=3-4") == 0

@@ -106,6 +106,8 @@ MAY_BE_ZERO = {
     "dataset.num_validation",
     "dataset.workers",
     "augment.crop_padding",
+    "augment.operations",
+    "augment.half_size_until",
     "optimizer.momentum",
     "optimizer.weight_decay",
     "train.label_smoothing",
@@ -151,6 +153,33 @@ def test_ends_of_what_is_allowed(key, allowed, refused):
     path = tuple(key.split("."))
     validate(changed(attention_config, path, allowed))
     assert refusal(changed(attention_config, path, refused)).startswith(f"config.{key}=")
+
+
+@pytest.mark.parametrize(
+    ("model", "share", "message"),
+    [
+        ({"downsample": 4}, 0.3, None),
+        ({"downsample": 32}, 0.3, "0 for 32x32 pictures: both sides must be divisible by 64"),
+        ({"encoding": "absolute_learned"}, 0.3, "0 for encoding 'absolute_learned', whose positions are absolute"),
+        ({"encoding": "learned"}, 0.9, None),
+    ],
+)
+def test_pictures_of_half_the_size_are_refused_where_the_network_cannot_see_them(model, share, message):
+    config = attention_config(**model)
+    config.augment.half_size_until = share
+    if message is None:
+        validate(config)
+    else:
+        assert refusal(config) == f"config.augment.half_size_until={share}: allowed is {message}"
+
+
+@pytest.mark.parametrize("change", [("start", "run", "runs/digits"), ("model", "stem", "resnet")])
+def test_an_embedding_that_whitens_is_a_new_one_of_pictures(change):
+    config = changed(attention_config, ("start", "whiten"), True)
+    validate(config)
+    room, key, value = change
+    config[room][key] = value
+    assert refusal(config).startswith("config.start.whiten=True: allowed is True only for an attention network")
 
 
 @pytest.mark.parametrize(

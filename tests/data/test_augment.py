@@ -101,6 +101,14 @@ def test_normalise_is_the_formula_in_float64():
     np.testing.assert_allclose(half.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
 
 
+def test_half_the_size_is_the_mean_of_two_by_two_pixels():
+    images = np.random.default_rng(0).normal(size=(3, 6, 10, 2)).astype(np.float32)
+    half = np.asarray(augment.halved(images))
+    for i, j in np.ndindex(3, 5):
+        expected = images[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean(axis=(1, 2))
+        np.testing.assert_allclose(half[:, i, j], expected, atol=1e-6)
+
+
 def test_alternating_shows_both_sides_of_every_picture_in_two_epochs():
     images, key = pictures(2000), jax.random.key(0)
     flips = jax.jit(augment.alternating)

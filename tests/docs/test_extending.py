@@ -24,7 +24,7 @@ from tests.support.networks import logits_of
 
 PAGE = Path(__file__).parents[2] / "docs/extending.md"
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-SHORT = ("--config.train.batch_size=24", "--config.train.num_epochs=2", "--config.train.tensorboard=False")
+SHORT = ("--config.train.batch_size=96", "--config.train.num_epochs=1", "--config.train.tensorboard=False")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(folder, data_dir):
+def run(folder, data_dir, one_device_in_module):
     workdir = folder / "runs/manhattan"
     line = ["train", f"--config={folder / 'manhattan_digits.py'}", f"--workdir={workdir}", *SHORT]
     assert main([*line, f"--config.dataset.data_dir={data_dir}"]) == 0

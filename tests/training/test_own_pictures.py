@@ -17,6 +17,8 @@ from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training.loop import run
 from tests.support.own_pictures import random_picture, write_digits, write_folder
 
+pytestmark = pytest.mark.usefixtures("one_device_in_module")
+
 SMALL = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "num_heads": 4, "downsample": 2}
 
 
@@ -33,7 +35,7 @@ def losses(workdir):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, data_dir):
+def trained(tmp_path_factory, data_dir, one_device_in_module):
     """Runs on the digits: of the package, of a folder, of a file. The folder is then gone."""
     root = tmp_path_factory.mktemp("own")
     folder, file = write_digits(root)

@@ -101,7 +101,7 @@ def test_load_run_gives_attention_that_sums_to_one(trained):
     np.testing.assert_allclose(attention.sum(axis=(3, 4)), 1, rtol=1e-5)
 
 
-def test_attention_of_a_content_network_needs_pictures(config, tmp_path):
+def test_attention_of_a_content_network_needs_pictures(config, tmp_path, one_device):
     config.model.content = True
     config.train.num_epochs = 1
     run(config, tmp_path)
@@ -157,7 +157,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(trained, con
         run(config, trained)
 
 
-def test_a_run_is_given_more_epochs(config, tmp_path, capsys):
+def test_a_run_is_given_more_epochs(config, tmp_path, capsys, one_device):
     """With a constant learning rate it then is the run that had them from the start."""
     config.optimizer.update({"schedule": "constant", "warmup_fraction": 0.0, "learning_rate": 0.05})
     config.train.num_epochs = 2
@@ -193,7 +193,7 @@ def test_predictions_under_jit(trained):
         jax.jit(restored.normalised)(images.astype(np.float32))
 
 
-def test_best_is_chosen_on_the_validation_split(config, tmp_path):
+def test_best_is_chosen_on_the_validation_split(config, tmp_path, one_device):
     config.dataset.num_validation = 200
     config.train.num_epochs = 6
     config.checkpoint.keep_last = 1

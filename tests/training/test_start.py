@@ -23,6 +23,8 @@ from attn_cnn_jax.training import loop, start
 from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.step import initial_state
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 HEADS = 4
 DEGENERATE = {0: {1}, 1: {0, 3}}  # layers and heads from 0
 

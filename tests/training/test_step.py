@@ -1,5 +1,6 @@
 """The step and the evaluation: the same numbers on any number of devices, every picture counted once."""
 
+import functools
 import re
 
 import chex
@@ -11,9 +12,10 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
-from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.data.augment import augment, halved, normalise
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.variables import join
+from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
@@ -52,12 +54,19 @@ def pictures(count):
 
 def prepare(config, num_devices, count=40):
     """State, data and compiled functions on the first devices."""
-    mesh = data_mesh(jax.devices()[:num_devices])
+    mesh, state, *functions = prepared(directory.to_json(config), num_devices, count)
+    return place(state, mesh), place(pictures(count), mesh), *functions
+
+
+@functools.cache
+def prepared(configuration, num_devices, count):
+    """Traced once for all tests that take the same steps."""
+    config, mesh = directory.from_json(configuration), data_mesh(jax.devices()[:num_devices])
     optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 4, count // config.train.batch_size))
     skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(0)), optimizer)
     train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPEC)
     evaluate = create_evaluate(config, mesh, skeleton, SPEC)
-    return place(state, mesh), place(pictures(count), mesh), train_steps, evaluate, skeleton, optimizer
+    return mesh, jax.device_get(state), train_steps, evaluate, skeleton, optimizer
 
 
 def losses_of_steps(config, num_devices, count=20):
@@ -143,11 +152,11 @@ def test_a_step_is_gather_augment_loss_and_update():
     chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
-def test_the_gradient_of_mixed_pictures_is_that_of_both_labels_by_their_shares(kind):
+@pytest.mark.parametrize(("kind", "half_size_until"), [("mixup", 0.0), ("cutmix", 0.1)])
+def test_the_gradient_of_mixed_pictures_is_that_of_both_labels_by_their_shares(kind, half_size_until):
     config = small_config("quadratic")
     config.model.update({"dropout": 0.0, "attention_dropout": 0.0})
-    config.augment.update({"mix": kind, "alternate": True})
+    config.augment.update({"mix": kind, "alternate": True, "operations": 1, "half_size_until": half_size_until})
     config.optimizer.update({"weight_decay": 0.0, "schedule": "constant", "warmup_fraction": 0.0})
     config.train.label_smoothing = 0.1
     state, data, train_steps, _, skeleton, _ = prepare(config, 1)
@@ -156,9 +165,10 @@ def test_the_gradient_of_mixed_pictures_is_that_of_both_labels_by_their_shares(k
     indices = epoch_order(config.seed, 0, 40)[:8]
     images = normalise(augmented(config, key, data.images[indices], jnp.int32(0)), SPEC.mean, SPEC.std)
     mixed = mixed_batch(config, key, images, data.labels[indices])
+    seen = halved(mixed.images) if half_size_until else mixed.images
 
     def mean_loss(parameters):
-        log = jax.nn.log_softmax(join(skeleton, parameters, {})(mixed.images)[0])
+        log = jax.nn.log_softmax(join(skeleton, parameters, {})(seen)[0])
         share = mixed.share[:, None]
         targets = share * jax.nn.one_hot(mixed.labels, 10) + (1 - share) * jax.nn.one_hot(mixed.others, 10)
         return -((0.9 * targets + 0.01) * log).sum(axis=-1).mean()
@@ -166,7 +176,7 @@ def test_the_gradient_of_mixed_pictures_is_that_of_both_labels_by_their_shares(k
     expected = jax.tree.map(lambda p, g: p - config.optimizer.learning_rate * g, before, jax.grad(mean_loss)(before))
     state, results = train_steps(state, data, jnp.int32(1))
     chex.assert_trees_all_close(state.parameters, expected, atol=1e-5)
-    plain = losses(join(skeleton, before, {})(mixed.images)[0], mixed.labels)
+    plain = losses(join(skeleton, before, {})(seen)[0], mixed.labels)
     np.testing.assert_allclose(results["loss"][0], plain[0].mean(), rtol=1e-4)
     np.testing.assert_allclose(results["accuracy"][0], plain[1].mean())
 
@@ -183,9 +193,9 @@ def test_averaged_parameters_leave_the_steps_as_they_are():
 
 def test_same_losses_on_several_devices_with_every_trick():
     config = small_config("quadratic")
-    config.augment.update({"alternate": True, "mix": "cutmix"})
+    config.augment.update({"alternate": True, "mix": "cutmix", "operations": 2, "half_size_until": 0.5})
     config.optimizer.average_decay = 0.9
-    config.train.batch_size = 10
+    config.train.update({"batch_size": 10, "num_epochs": 10})  # here of one step each
     one, state = losses_of_steps(config, 1, 10)
     several, spread = losses_of_steps(config, 8, 10)
     np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)

@@ -1,0 +1,136 @@
+"""What each trick is worth: configs/cifar10_cpu.py with one thing changed, a short run per seed.
+
+    python -m benchmarks.tricks --data-dir=DIR --out=OUT [--seeds=0-2]
+    python -m benchmarks.tricks --show=results/tricks [--write]
+
+The first trains every row of CHANGES for EPOCHS epochs on 45,000 training pictures of CIFAR-10, seed by seed, in
+OUT/ROW/seed_N, and keeps configurations and metrics in OUT/kept. The same command again goes on where it was
+interrupted. Rows are compared by accuracy on the 5,000 training pictures held out: test pictures decide nothing. The
+second prints the table of what was kept; --write puts it into the documentation.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.training import loop
+from benchmarks.miniature import DATA, markdown, with_deviation
+from benchmarks.table import MARKED, write_about, write_run
+
+EPOCHS = 2
+CHANGES = {
+    "the recipe": (),
+    "Adam at 0.003 for Muon": ("optimizer.name=adam", "optimizer.learning_rate=0.003"),
+    "no crop": ("augment.crop_padding=0",),
+    "mirrored in every other epoch": ("augment.alternate=True",),
+    "start on a grid": ("model.init=grid",),
+    "start as the identity": ("model.init=grid", "model.init_values=identity"),
+    "embedding that whitens": ("start.whiten=True",),
+    "labels smoothed by 0.1": ("train.label_smoothing=0.1",),
+    "averaged parameters, 0.99": ("optimizer.average_decay=0.99",),
+    "heads of 32 channels": ("model.head_size=32",),
+    "half the size until half of it": ("augment.half_size_until=0.5",),
+    "mixup": ("augment.mix=mixup", "augment.mix_alpha=0.2"),
+    "CutMix": ("augment.mix=cutmix",),
+    "one operation a picture": ("augment.operations=1",),
+}
+COLUMNS = ("change", "validation accuracy (%)", "difference", "pictures a second", "seeds")
+PAGE = Path(__file__).parents[1] / "docs" / "recipe.md"
+
+
+@says_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
+    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
+    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
+    parser.add_argument("--show", type=Path, metavar="DIR", help="print the table of what was kept there")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
+    options = parser.parse_args(argv)
+    if bool(options.show) == bool(options.out):
+        parser.error("give --out=OUT, or --show=DIR")
+    if options.out:
+        for seed in options.seeds:
+            for change in CHANGES:
+                place = Path(name_of(change), f"seed_{seed}")
+                loop.run(configured(change, seed, options.data_dir), options.out / place)
+                keep(options.out / place, options.out / "kept" / place)
+    text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
+    print(text, end="")
+    if options.write:
+        write_atomically(PAGE, MARKED.sub(lambda _: text, PAGE.read_text(encoding="utf-8")))
+    return 0
+
+
+def name_of(change: str) -> str:
+    """Returns the name of a row's folder."""
+    return "".join(letter if letter.isalnum() else "_" for letter in change.lower())
+
+
+def configured(change: str, seed: int, data_dir: str | None) -> ConfigDict:
+    """Returns the configuration of a run."""
+    config = load_config("cifar10_cpu", [f"--config.{each}" for each in CHANGES[change]])
+    config.seed = seed
+    config.dataset.update({"data_dir": data_dir or "", "num_validation": 5_000})
+    config.train.update({"num_epochs": EPOCHS, "eval_every_epochs": EPOCHS, "tensorboard": False})
+    return config
+
+
+def keep(run: Path, place: Path) -> None:
+    """Copies configuration and metrics of a run."""
+    config = read_config(run)
+    assert config is not None
+    write_run(place, config, read_metrics(run / "metrics.jsonl"))
+    write_about(place, DATA)
+
+
+def rows(kept: Path) -> list[dict[str, Any]]:
+    """Returns the rows of the table: mean and standard deviation over seeds, differences over the seeds of both."""
+    found = {change: accuracies(kept / name_of(change)) for change in CHANGES}
+    rows, recipe = [], found["the recipe"]
+    for change, by_seed in found.items():
+        if not by_seed:
+            continue
+        differences = [by_seed[seed][0] - recipe[seed][0] for seed in sorted(by_seed.keys() & recipe)]
+        rate = statistics.median(rate for _, rate in by_seed.values())
+        rows.append(
+            {
+                "change": change,
+                "validation accuracy (%)": with_deviation([accuracy for accuracy, _ in by_seed.values()]),
+                "difference": "" if change == "the recipe" else with_sign(differences),
+                "pictures a second": f"{rate:.0f}",
+                "seeds": len(by_seed),
+            }
+        )
+    return rows
+
+
+def with_sign(differences: Sequence[float]) -> str:
+    """Returns mean and standard deviation of differences, in points, with a sign."""
+    return ("" if statistics.mean(differences) < 0 else "+") + with_deviation(differences)
+
+
+def accuracies(folder: Path) -> dict[str, tuple[float, float]]:
+    """Returns validation accuracy (%) and pictures a second of the runs in a folder, by seed."""
+    found = {}
+    for run in sorted(folder.glob("seed_*")):
+        records = read_metrics(run / "metrics.jsonl")
+        (*_, last) = (record for record in records if record["split"] == "validation")
+        rate = statistics.median(record["images_per_second"] for record in records if record["split"] == "train")
+        found[run.name] = 100 * last["accuracy"], rate
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
