@@ -4,6 +4,7 @@
 #     make train EXTRAS=cuda        on a machine with an NVIDIA GPU: installs the CUDA build of JAX (EXTRAS=tpu: TPUs)
 #     make test                     linters, types, imports, dependencies, the wheel, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
+#     make install EXTRAS=test,docs  only installs
 #     make quick                    tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
 #     make robustness               attacks on training processes, fuzzing, memory over time: an hour
@@ -17,10 +18,12 @@ EXTRAS ?= test
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint quick robustness docs notebooks pictures clean
+.PHONY: train install test lint quick robustness docs notebooks pictures clean
 
 train: $(VENV)/$(TRAINED_WITH)
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
+
+install: $(VENV)/installed-$(EXTRAS)
 
 # Programs that tests compile are kept here: a second run takes a fraction of the time.
 test quick: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/compiled
@@ -60,8 +63,9 @@ robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m robustness.faults
 
 # The site, in docs/_build/html/index.html; notebooks with the outputs that are kept in them.
+docs: DOCS := $(if $(findstring docs,$(EXTRAS)),$(EXTRAS),docs)
 docs:
-	@$(MAKE) --no-print-directory EXTRAS=docs $(VENV)/installed-docs
+	@$(MAKE) --no-print-directory EXTRAS=$(DOCS) $(VENV)/installed-$(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 # Runs both notebooks and keeps their outputs in them; draws the pictures of README.md and docs/. Both open runs/digits,

@@ -13,7 +13,9 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "your_own_pictures.ipynb"
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_own_pictures_notebook_runs(tmp_path):
-    notebook = execute(NOTEBOOK, tmp_path, EPOCHS="2")
+    size = "hidden_size=64, intermediate_size=128, num_layers=2"
+    smaller = [(size, "hidden_size=32, intermediate_size=32, num_layers=1")]
+    notebook = execute(NOTEBOOK, tmp_path, smaller, EPOCHS="2")
     text = text_of(notebook)
     assert "of 10 classes, 8x8x1, mean 0.3" in text
     assert float(re.search(r"test accuracy ([\d.]+)%\n", text)[1]) > 30  # chance is 10%
