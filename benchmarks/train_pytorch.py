@@ -1,58 +1,25 @@
-"""Plain PyTorch training of the network of configs/cifar10_cpu.py: what it reaches in the same time.
+"""Plain PyTorch training of the network of configs/cifar10_cpu.py, for fifteen_minutes.py.
 
-    python -m benchmarks.train_pytorch --data-dir=DIR --out=OUT [--epochs=5] [--optimizer=muon] [--seed=0]
-
-The network is that of attn_cnn_jax/interop/torch_networks.py, in eager mode; data, batch size, crop, mirroring, warm-up
-and cosine decay are the configuration's. Muon is PyTorch's own, for the matrices of the blocks, with Adam for the rest.
-OUT gets `config.json`, and `metrics.jsonl` with test accuracy and minutes of training after every epoch, as runs do.
+The network is that of attn_cnn_jax/interop/torch_networks.py, in eager mode; batch size, crop, mirroring, warm-up and
+cosine decay are the configuration's. Muon is PyTorch's own, for the matrices of the blocks, with Adam for the rest.
+Imported only where PyTorch is installed.
 """
 
-import argparse
-import json
 import math
 import re
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli.configs import load_config
-from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.errors import says_errors
 from benchmarks.pytorch import network_of
-from benchmarks.table import write_run
-
-ADAM = 0.003  # its learning rate, that of the configuration before it had Muon
 
 
-@says_errors
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
-    parser.add_argument("--out", type=Path, metavar="OUT", required=True)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--optimizer", choices=("adam", "muon"), default="muon")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
-    config = complete(load_config("cifar10_cpu", [f"--config.seed={options.seed}"]))
-    config.train.num_epochs = options.epochs
-    if options.optimizer == "adam":
-        config.optimizer.update({"name": "adam", "learning_rate": ADAM})
-    records = []
-    for record in train(config, sources.load("cifar10", options.data_dir)):
-        print(json.dumps(record), flush=True)
-        records.append(record)
-    write_run(options.out, config, records)
-    return 0
-
-
-def train(config: ConfigDict, dataset: sources.Dataset):
-    """Yields a record of evaluation after every epoch."""
+def train(config: ConfigDict, dataset: sources.Dataset) -> Iterator[dict]:
+    """Yields records of training and evaluation after every epoch, as metrics.jsonl of a run has them."""
     torch.manual_seed(config.seed)
     generator = np.random.default_rng(config.seed)
     network = network_of(config.model)
@@ -60,10 +27,10 @@ def train(config: ConfigDict, dataset: sources.Dataset):
     rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
     size = config.train.batch_size
     steps = len(dataset.train.labels) // size
-    total, seconds = steps * config.train.num_epochs, 0.0
+    total = steps * config.train.num_epochs
     for epoch in range(config.train.num_epochs):
         network.train()
-        started = time.monotonic()
+        started, right = time.monotonic(), 0
         order = generator.permutation(len(dataset.train.labels))
         for n in range(steps):
             factor = schedule(epoch * steps + n, total, config.optimizer.warmup_fraction)
@@ -76,11 +43,13 @@ def train(config: ConfigDict, dataset: sources.Dataset):
             logits = network(normalised(images, dataset.spec))
             labels = torch.from_numpy(dataset.train.labels[chosen].astype(np.int64))
             torch.nn.functional.cross_entropy(logits, labels).backward()
+            right += int((logits.argmax(dim=-1) == labels).sum())
             for optimizer in optimizers:
                 optimizer.step()
-        seconds += time.monotonic() - started
-        found = {"step": (epoch + 1) * steps, "epoch": epoch + 1, "split": "test"}
-        yield found | evaluate(network, dataset, config.train.eval_batch_size) | {"minutes": round(seconds / 60, 2)}
+        rate = steps * size / (time.monotonic() - started)
+        moment = {"step": (epoch + 1) * steps, "epoch": epoch + 1}
+        yield moment | {"split": "train", "accuracy": right / (steps * size), "images_per_second": round(rate, 1)}
+        yield moment | {"split": "test"} | evaluate(network, dataset, config.train.eval_batch_size)
 
 
 def optimizers_of(network: torch.nn.Module, config: ConfigDict) -> list[torch.optim.Optimizer]:
@@ -131,7 +100,3 @@ def evaluate(network: torch.nn.Module, dataset: sources.Dataset, batch_size: int
         loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
         right += int((logits.argmax(dim=-1) == labels).sum())
     return {"loss": loss / count, "accuracy": right / count}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

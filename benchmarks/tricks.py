@@ -10,6 +10,7 @@ second prints the table of what was kept; --write puts it into the documentation
 """
 
 import argparse
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks.miniature import DATA, markdown, with_deviation
-from benchmarks.table import MARKED, write_about, write_run
+from benchmarks.table import write_about, write_run
 
 EPOCHS = 2
 CHANGES = {
@@ -69,8 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
     print(text, end="")
     if options.write:
-        write_atomically(PAGE, MARKED.sub(lambda _: text, PAGE.read_text(encoding="utf-8")))
+        write_atomically(PAGE, between("tricks", text, PAGE.read_text(encoding="utf-8")))
     return 0
+
+
+def between(name: str, text: str, page: str) -> str:
+    """Returns a page with a text between the markers `<!-- name -->` and `<!-- end of name -->`."""
+    marked = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
+    return marked.sub(lambda _: text, page)
 
 
 def name_of(change: str) -> str:

@@ -1,0 +1,121 @@
+"""What three trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same pictures and augmentation.
+
+    python -m benchmarks.fifteen_minutes --data-dir=DIR --out=OUT [--seeds=0-2] [--only pytorch]
+    python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--write]
+
+The network of configs/cifar10_cpu.py, the ResNet of that file, and the same attention network in plain PyTorch
+(train_pytorch.py); each has as many epochs as fit. The first keeps configurations and metrics in OUT/kept; finished
+runs are left as they are, begun ones of ours go on. The second prints the table of what was kept; --write puts it into
+the documentation.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.training import loop
+from benchmarks.miniature import DATA, markdown, minutes, with_deviation
+from benchmarks.table import write_about, write_run
+from benchmarks.tricks import PAGE, between
+
+CONTENDERS = {
+    "attention": ("cifar10_cpu", "attention, this trainer"),
+    "resnet": ("cifar10_cpu:resnet", "ResNet-10, this trainer"),
+    "pytorch": ("cifar10_cpu", "attention, plain PyTorch"),
+}
+PYTORCH_EPOCHS = 9
+COLUMNS = ("network", "parameters", "FLOPs per picture", "epochs", "minutes", "test accuracy (%)", "seeds")
+
+
+@says_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
+    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
+    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
+    parser.add_argument("--only", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
+    parser.add_argument("--show", type=Path, metavar="DIR", help="print the table of what was kept there")
+    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
+    options = parser.parse_args(argv)
+    if bool(options.show) == bool(options.out):
+        parser.error("give --out=OUT, or --show=DIR")
+    if options.out:
+        for seed in options.seeds:
+            for name in options.only:
+                train(name, seed, options.data_dir, options.out)
+    text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
+    print(text, end="")
+    if options.write:
+        write_atomically(PAGE, between("contenders", text, PAGE.read_text(encoding="utf-8")))
+    return 0
+
+
+def configured(name: str, seed: int) -> ConfigDict:
+    """Returns the configuration of a contender."""
+    config = load_config(CONTENDERS[name][0], [f"--config.seed={seed}"])
+    if name == "pytorch":
+        config.train.num_epochs = PYTORCH_EPOCHS
+    return config
+
+
+def train(name: str, seed: int, data_dir: str | None, out: Path) -> None:
+    """Trains a contender and keeps what it left, unless that was done."""
+    run, place = (folder / name / f"seed_{seed}" for folder in (out, out / "kept"))
+    if place.exists():
+        return
+    config = configured(name, seed)
+    if name == "pytorch":
+        from benchmarks import train_pytorch
+
+        records = []
+        for record in train_pytorch.train(complete(config), sources.load("cifar10", data_dir)):
+            print(json.dumps(record), flush=True)
+            records.append(record)
+    else:
+        config.dataset.data_dir = data_dir or ""
+        loop.run(config, run)
+        config, records = read_config(run), read_metrics(run / "metrics.jsonl")
+        assert config is not None
+    write_run(place, config, records)
+    write_about(place, DATA)
+
+
+def rows(kept: Path) -> list[dict[str, Any]]:
+    """Returns the rows of the table: medians of epochs and minutes, mean and standard deviation of accuracies."""
+    rows = []
+    for name, (_, title) in CONTENDERS.items():
+        records = [read_metrics(run / "metrics.jsonl") for run in sorted((kept / name).glob("seed_*"))]
+        if not records:
+            continue
+        model = complete(configured(name, 0)).model
+        rows.append(
+            {
+                "network": title,
+                "parameters": f"{count_parameters(model):,}",
+                "FLOPs per picture": short(sum(count_flops(model))),
+                "epochs": f"{records[0][-1]['epoch']:g}",
+                "minutes": f"{statistics.median(map(minutes, records)):.1f}",
+                "test accuracy (%)": with_deviation([100 * of_run[-1]["accuracy"] for of_run in records]),
+                "seeds": len(records),
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

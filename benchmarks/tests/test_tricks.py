@@ -1,0 +1,61 @@
+"""The table of what each change of the recipe is worth, and that the page says what the kept runs say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.config import validate, with_defaults
+from attn_cnn_jax.runs.directory import from_json, read_config, to_json
+from benchmarks import miniature, tricks
+
+KEPT = Path(__file__).parents[2] / "results" / "tricks"
+FOLDERS = {tricks.name_of(change): change for change in tricks.CHANGES}
+RUNS = sorted(KEPT.glob("*/seed_*"))
+
+
+@pytest.mark.parametrize("change", tricks.CHANGES)
+def test_every_change_is_one_that_can_be_trained(change):
+    config = tricks.configured(change, 0, None)
+    validate(config)
+    same = tricks.configured("the recipe", 0, None).to_dict()
+    assert (config.to_dict() == same) == (change == "the recipe")
+
+
+def test_differences_are_those_of_runs_of_the_same_seed(tmp_path):
+    found = {"the recipe": (0.5, 0.6, 0.7), "no crop": (0.49, 0.62)}
+    for change, accuracies in found.items():
+        for seed, accuracy in enumerate(accuracies):
+            place = tmp_path / tricks.name_of(change) / f"seed_{seed}"
+            place.mkdir(parents=True)
+            records = [
+                {"split": "train", "images_per_second": 100.0 + seed},
+                {"split": "validation", "accuracy": 0.1},
+                {"split": "validation", "accuracy": accuracy},
+                {"split": "test", "accuracy": 0.9},
+            ]
+            (place / "metrics.jsonl").write_text(
+                "".join(
+                    json.dumps({"step": n, "epoch": 1.0, "accuracy": 0.1} | each) + "\n"
+                    for n, each in enumerate(records)
+                )
+            )
+    recipe, other = tricks.rows(tmp_path)
+    assert list(recipe.values()) == ["the recipe", "60.0 ± 10.0", "", "101", 3]
+    deviation = np.std([-1, 2], ddof=1)
+    assert list(other.values()) == ["no crop", "55.5 ± 9.2", f"+0.5 ± {deviation:.1f}", "100", 2]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parent.name}-{run.name}")
+def test_kept_runs_are_of_these_configurations(run):
+    change, seed = FOLDERS[run.parent.name], int(run.name.removeprefix("seed_"))
+    expected = from_json(to_json(tricks.configured(change, seed, None))).to_dict()
+    kept = with_defaults(read_config(run)).to_dict()
+    for part in ("model", "optimizer", "train", "augment", "start", "seed"):
+        assert kept[part] == expected[part]
+
+
+def test_the_page_has_the_table_of_the_kept_runs():
+    assert RUNS
+    assert miniature.markdown(tricks.rows(KEPT), tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
