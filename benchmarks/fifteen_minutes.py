@@ -9,7 +9,6 @@ runs are left as they are, begun ones of ours go on. The second prints the table
 the documentation.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -20,18 +19,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.cli.arguments import seeds
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks.miniature import DATA, markdown, minutes, with_deviation
-from benchmarks.table import write_about, write_run
-from benchmarks.tricks import PAGE, between
+from benchmarks.kept import DATA, markdown, minutes, parse, parser, put, with_deviation, write_run
+from benchmarks.tricks import PAGE
 
 CONTENDERS = {
     "attention": ("cifar10_cpu", "attention, this trainer"),
@@ -44,16 +40,9 @@ COLUMNS = ("network", "parameters", "FLOPs per picture", "epochs", "minutes", "t
 
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
-    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
-    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
-    parser.add_argument("--only", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
-    parser.add_argument("--show", type=Path, metavar="DIR", help="print the table of what was kept there")
-    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
-    options = parser.parse_args(argv)
-    if bool(options.show) == bool(options.out):
-        parser.error("give --out=OUT, or --show=DIR")
+    described = parser(__doc__)
+    described.add_argument("--only", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
+    options = parse(described, argv)
     if options.out:
         for seed in options.seeds:
             for name in options.only:
@@ -61,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
     print(text, end="")
     if options.write:
-        write_atomically(PAGE, between("contenders", text, PAGE.read_text(encoding="utf-8")))
+        put(PAGE, "contenders", text)
     return 0
 
 
@@ -91,8 +80,7 @@ def train(name: str, seed: int, data_dir: str | None, out: Path) -> None:
         loop.run(config, run)
         config, records = read_config(run), read_metrics(run / "metrics.jsonl")
         assert config is not None
-    write_run(place, config, records)
-    write_about(place, DATA)
+    write_run(place, config, records, DATA)
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:

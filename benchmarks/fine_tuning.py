@@ -24,8 +24,8 @@ from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
+from benchmarks.kept import write_run
 from benchmarks.measure import table
-from benchmarks.table import write_run
 
 COLUMNS = ("run", "set", "start", "epochs", "before", "after")
 

@@ -10,11 +10,10 @@ convolutional those of the first seed are: accuracy on all test pictures with th
 convolutions. The third prints the tables of what was kept; --write puts them and two figures into the documentation.
 """
 
-import argparse
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from attn_cnn_jax.analysis.convolution import measure_run
 from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
-from attn_cnn_jax.cli.arguments import seeds
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors
@@ -36,7 +34,7 @@ from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks import locality
-from benchmarks.table import MARKED, write_about, write_run
+from benchmarks.kept import DATA, markdown, minutes, parse, parser, put, with_deviation, write_run
 
 NETWORKS = (
     "quadratic",
@@ -48,7 +46,6 @@ NETWORKS = (
     "absolute",
 )
 KERNEL_SIZES = (1, 3, 5, 7)
-DATA = "CIFAR-10 (JPEG copy)"  # the set of the runs that the documentation shows
 PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
 PICTURES = 20  # over which attention that depends on content is averaged
 ACCURACY = ("network", "parameters", "FLOPs per picture", "seeds", "test accuracy (%)", "after an epoch (%)", "minutes")
@@ -57,16 +54,9 @@ CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
-    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
-    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
-    parser.add_argument("--convolutions", action="store_true", help="measure convolutions instead of training")
-    parser.add_argument("--show", type=Path, metavar="DIR", help="print the tables of what was kept there")
-    parser.add_argument("--write", action="store_true", help="put tables and figures into the documentation")
-    options = parser.parse_args(argv)
-    if bool(options.show) == bool(options.out):
-        parser.error("give --out=OUT, or --show=DIR")
+    described = parser(__doc__)
+    described.add_argument("--convolutions", action="store_true", help="measure convolutions instead of training")
+    options = parse(described, argv)
     if options.out and options.convolutions:
         keep_convolutions(options.out, options.seeds[0], options.data_dir)
     elif options.out:
@@ -79,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = tables(kept)
     print(text, end="")
     if options.write:
-        write_atomically(PAGE, MARKED.sub(lambda _: text, PAGE.read_text(encoding="utf-8")))
+        put(PAGE, "results", text)
         style.save(curves.draw([runs(kept, network) for network in NETWORKS], NETWORKS), PAGE.parent, "miniature")
         style.save(locality.draw(kept, NETWORKS), PAGE.parent, "locality")
     return 0
@@ -95,12 +85,6 @@ def tables(kept: Path) -> str:
     return "\n".join(markdown(rows, columns) for rows, columns in both if rows)
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Returns a table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *([row.get(column, "") for column in columns] for row in rows)]
-    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
-
-
 def configured(network: str, seed: int, data_dir: str | None) -> ConfigDict:
     """Returns the configuration of a run."""
     config = load_config(f"miniature:{network}", [f"--config.seed={seed}"])
@@ -112,8 +96,7 @@ def keep(run: Path, place: Path) -> None:
     """Copies configuration and metrics of a run, and adds its head statistics after every epoch."""
     config = read_config(run)
     assert config is not None
-    write_run(place, config, read_metrics(run / "metrics.jsonl"))
-    write_about(place, DATA)
+    write_run(place, config, read_metrics(run / "metrics.jsonl"), DATA)
     if config.model.name == "attention":
         records = []
         for step in reversed(steps_in(run / "checkpoints")):
@@ -169,19 +152,6 @@ def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def minutes(records: Sequence[dict]) -> float:
-    """Returns how long the steps of a run took, from the rates that its records have."""
-    train = [record for record in records if record["split"] == "train"]
-    pictures = 50_000 * train[-1]["epoch"]
-    return pictures / statistics.median(record["images_per_second"] for record in train) / 60
-
-
-def with_deviation(values: Sequence[float]) -> str:
-    """Returns mean and standard deviation, to a tenth."""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
 
 
 def convolution_rows(kept: Path) -> list[dict[str, Any]]:

@@ -10,28 +10,24 @@ not run here it has what `attn-cnn compile --config=CONFIG --for=h100 --json > r
 
 import argparse
 import json
-import re
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
+from benchmarks.kept import put, write_run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "runs"
 ESTIMATES = ROOT / "results" / "h100"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "experiments.md")
-MARKED = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
 HEADER = ("config", "what it is", "parameters", "FLOPs per picture", "paper, CIFAR-10 test", "here")
 ABSENT = "–"
 
@@ -70,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = table()
     if options.write:
         for page in PAGES:
-            write_atomically(page, MARKED.sub(lambda _: text, page.read_text(encoding="utf-8")))
+            put(page, "results", text)
     print(text, end="")
     return 0
 
@@ -129,22 +125,8 @@ def keep(run: Path, name: str, data: str) -> Path:
     if config is None or not tests or tests[-1]["epoch"] != config.train.num_epochs:
         raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
     place = folder(name) / f"seed_{config.seed}"
-    write_run(place, config, tests)
-    write_about(place, data)
+    write_run(place, config, tests, data)
     return place
-
-
-def write_about(place: Path, data: str) -> None:
-    """Writes what the data set of a kept run is called."""
-    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
-
-
-def write_run(place: Path, config: ConfigDict, tests: Sequence[dict]) -> None:
-    """Writes a configuration, without the folder where this machine has its data, and records of evaluation."""
-    config.dataset.data_dir = ""
-    place.mkdir(parents=True, exist_ok=True)
-    write_atomically(place / "config.json", to_json(config))
-    write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in tests))
 
 
 def folder(name: str) -> Path:

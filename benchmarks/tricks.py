@@ -9,8 +9,6 @@ interrupted. Rows are compared by accuracy on the 5,000 training pictures held o
 second prints the table of what was kept; --write puts it into the documentation.
 """
 
-import argparse
-import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -19,15 +17,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli.arguments import seeds
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks.miniature import DATA, markdown, with_deviation
-from benchmarks.table import write_about, write_run
+from benchmarks.kept import DATA, markdown, parse, parser, put, with_deviation, write_run
 
 EPOCHS = 2
 CHANGES = {
@@ -52,15 +47,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "recipe.md"
 
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
-    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
-    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
-    parser.add_argument("--show", type=Path, metavar="DIR", help="print the table of what was kept there")
-    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
-    options = parser.parse_args(argv)
-    if bool(options.show) == bool(options.out):
-        parser.error("give --out=OUT, or --show=DIR")
+    options = parse(parser(__doc__), argv)
     if options.out:
         for seed in options.seeds:
             for change in CHANGES:
@@ -70,14 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
     print(text, end="")
     if options.write:
-        write_atomically(PAGE, between("tricks", text, PAGE.read_text(encoding="utf-8")))
+        put(PAGE, "tricks", text)
     return 0
-
-
-def between(name: str, text: str, page: str) -> str:
-    """Returns a page with a text between the markers `<!-- name -->` and `<!-- end of name -->`."""
-    marked = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
-    return marked.sub(lambda _: text, page)
 
 
 def name_of(change: str) -> str:
@@ -98,8 +79,7 @@ def keep(run: Path, place: Path) -> None:
     """Copies configuration and metrics of a run."""
     config = read_config(run)
     assert config is not None
-    write_run(place, config, read_metrics(run / "metrics.jsonl"))
-    write_about(place, DATA)
+    write_run(place, config, read_metrics(run / "metrics.jsonl"), DATA)
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:

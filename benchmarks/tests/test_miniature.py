@@ -41,11 +41,6 @@ def test_locality_is_the_mean_over_heads_and_seeds_of_the_last_epoch(tmp_path):
     assert list(row.values()) == ["`quadratic`", 1, "1.75", "50", "50", "1.00"]
 
 
-def test_minutes_are_those_of_all_pictures_at_the_median_rate():
-    rates = [{"split": "train", "epoch": n, "images_per_second": rate} for n, rate in ((1, 10), (2, 500), (3, 1000))]
-    assert miniature.minutes([*rates, {"split": "test", "epoch": 3}]) == 150_000 / 500 / 60
-
-
 def test_an_unknown_network_is_refused_with_those_that_are_known():
     with pytest.raises(UserError, match=r"miniature.py:resnet19: allowed after the colon are quadratic, .*resnet$"):
         miniature.configured("resnet19", 0, None)

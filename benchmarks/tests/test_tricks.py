@@ -8,7 +8,7 @@ import pytest
 
 from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.runs.directory import from_json, read_config, to_json
-from benchmarks import miniature, tricks
+from benchmarks import kept, tricks
 
 KEPT = Path(__file__).parents[2] / "results" / "tricks"
 FOLDERS = {tricks.name_of(change): change for change in tricks.CHANGES}
@@ -51,11 +51,11 @@ def test_differences_are_those_of_runs_of_the_same_seed(tmp_path):
 def test_kept_runs_are_of_these_configurations(run):
     change, seed = FOLDERS[run.parent.name], int(run.name.removeprefix("seed_"))
     expected = from_json(to_json(tricks.configured(change, seed, None))).to_dict()
-    kept = with_defaults(read_config(run)).to_dict()
+    found = with_defaults(read_config(run)).to_dict()
     for part in ("model", "optimizer", "train", "augment", "start", "seed"):
-        assert kept[part] == expected[part]
+        assert found[part] == expected[part]
 
 
 def test_the_page_has_the_table_of_the_kept_runs():
     assert RUNS
-    assert miniature.markdown(tricks.rows(KEPT), tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
+    assert kept.markdown(tricks.rows(KEPT), tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
