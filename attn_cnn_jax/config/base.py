@@ -98,7 +98,7 @@ REST = {
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
         "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
-        "whiten": boolean(False),  # or with an embedding that whitens the patches of training pictures
+        "whiten": boolean(False),  # without a run: with an embedding that whitens the patches of training pictures
         "prune": boolean(False),  # remove degenerate heads
         "reset": boolean(False),  # or start them again: position and value weights
         "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),

@@ -81,8 +81,8 @@ def _check_half_size(config: ConfigDict, *, shape_is_known: bool) -> None:
 def _check_start(config: ConfigDict) -> None:
     start = config.start
     is_attention = config.model.name == "attention"
-    if start.whiten and (start.run or not is_attention or config.model.stem != "none"):
-        _refuse("start.whiten", True, "True only for an attention network without config.start.run and without a stem")
+    if start.whiten and not (is_attention and config.model.stem == "none"):
+        _refuse("start.whiten", True, "False for a ResNet and for a network with a stem")
     encoding = encoding_of(config.model) if is_attention else None
     changes = [key for key in ("prune", "reset") if start[key]]
     if start.kernel and (start.run or config.model.get("init") != "grid"):

@@ -92,7 +92,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         eval_sets = {"validation": validation} | eval_sets
-    if config.start.whiten:
+    if config.start.whiten and not config.start.run:
         assert isinstance(model, AttentionClassifier)
         whiten(model, train_set, spec)
     steps_per_epoch = len(train_set.labels) // config.train.batch_size
