@@ -58,7 +58,7 @@ def posterise(x: Picture, amount: Amount) -> Picture:
 
 
 def solarise(x: Picture, amount: Amount) -> Picture:
-    """Returns the picture with its brightest values inverted, from 256 (1 - |amount|) on."""
+    """Returns the picture with its brightest values inverted: those from `256 (1 - abs(amount))` on."""
     return jnp.where(x >= 256 * (1 - jnp.abs(amount)), 255 - x, x)
 
 
