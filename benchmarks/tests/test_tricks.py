@@ -8,6 +8,7 @@ import pytest
 
 from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.runs.directory import from_json, read_config, to_json
+from attn_cnn_jax.runs.metrics import read_metrics
 from benchmarks import kept, tricks
 
 KEPT = Path(__file__).parents[2] / "results" / "tricks"
@@ -59,3 +60,12 @@ def test_kept_runs_are_of_these_configurations(run):
 def test_the_page_has_the_table_of_the_kept_runs():
     assert RUNS
     assert kept.markdown(tricks.rows(KEPT), tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_says_what_whitening_is_worth_over_a_whole_run():
+    page = " ".join(tricks.PAGE.read_text(encoding="utf-8").split())
+    for folder, said in (("whitened_cifar10_cpu", "with it"), ("runs/cifar10_cpu", "without")):
+        records = read_metrics(KEPT.parent / folder / "seed_0" / "metrics.jsonl")
+        found = [f"{100 * record['accuracy']:.1f}" for record in records]
+        assert len(found) == 11
+        assert f"{', '.join(found[:3])}, ... {', '.join(found[-2:])}% {said}" in page
