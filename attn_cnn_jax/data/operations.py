@@ -62,39 +62,34 @@ def solarise(x: Picture, amount: Amount) -> Picture:
     return jnp.where(x >= 256 * (1 - jnp.abs(amount)), 255 - x, x)
 
 
-def rotation(amount: Amount, height: int, width: int) -> Affine:
+def rotation(amount: Amount) -> Affine:
     """Returns the map of a rotation about the centre by up to 30 degrees."""
-    del height, width
     cos, sin = jnp.cos(ANGLE * amount), jnp.sin(ANGLE * amount)
     return jnp.array([[cos, sin, 0.0], [-sin, cos, 0.0]])
 
 
-def shear_rows(amount: Amount, height: int, width: int) -> Affine:
+def shear_rows(amount: Amount) -> Affine:
     """Returns the map that moves pixels along their column, in proportion to their distance from the middle one."""
-    del height, width
     return jnp.array([[1.0, SHARE * amount, 0.0], [0.0, 1.0, 0.0]])
 
 
-def shear_columns(amount: Amount, height: int, width: int) -> Affine:
+def shear_columns(amount: Amount) -> Affine:
     """Returns the map that moves pixels along their row, in proportion to their distance from the middle one."""
-    del height, width
     return jnp.array([[1.0, 0.0, 0.0], [SHARE * amount, 1.0, 0.0]])
 
 
-def shift_rows(amount: Amount, height: int, width: int) -> Affine:
+def shift_rows(amount: Amount) -> Affine:
     """Returns the map of a shift up or down."""
-    del width
-    return jnp.array([[1.0, 0.0, SHARE * height * amount], [0.0, 1.0, 0.0]])
+    return jnp.array([[1.0, 0.0, SHARE * amount], [0.0, 1.0, 0.0]])
 
 
-def shift_columns(amount: Amount, height: int, width: int) -> Affine:
+def shift_columns(amount: Amount) -> Affine:
     """Returns the map of a shift to the left or right."""
-    del height
-    return jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, SHARE * width * amount]])
+    return jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, SHARE * amount]])
 
 
 COLOURS: tuple[Callable[[Picture, Amount], Picture], ...] = (brightness, contrast, colour, posterise, solarise)
-GEOMETRY: tuple[Callable[..., Affine], ...] = (
+GEOMETRY: tuple[Callable[[Amount], Affine], ...] = (
     rotation,
     shear_rows,
     shear_columns,
@@ -106,10 +101,12 @@ GEOMETRY: tuple[Callable[..., Affine], ...] = (
 def warp(x: Picture, affine: Affine) -> Picture:
     """Returns a picture whose pixel p, counted from the centre, is that at `affine @ (p, 1)` of the old one.
 
-    Values lie between the four nearest pixels in proportion; beyond the border the picture is black.
+    The last column of `affine` is in heights and widths, the others in pixels. Values lie between the four nearest
+    pixels in proportion; beyond the border the picture is black.
     """
     height, width, _ = x.shape
     middle = jnp.array([(height - 1) / 2, (width - 1) / 2])
+    affine = affine.at[:, 2].multiply(jnp.array([height, width], affine.dtype))
     rows, columns = jnp.mgrid[:height, :width].astype(jnp.float32) - middle[:, None, None]
     at = jnp.einsum("ij,jhw->ihw", affine, jnp.stack([rows, columns, jnp.ones_like(rows)]), precision="highest")
     at = list(at + middle[:, None, None])
@@ -119,10 +116,9 @@ def warp(x: Picture, affine: Affine) -> Picture:
 
 def apply(x: Picture, kind: Array, amount: Amount) -> Picture:
     """Returns a picture after the operation number `kind` of `COLOURS + GEOMETRY`; values stay within 0 .. 255."""
-    height, width, _ = x.shape
     # One switch for the values and one for the map: every picture is warped once, whatever it gets.
     x = jax.lax.switch(jnp.minimum(kind, len(COLOURS)), [*COLOURS, lambda x, amount: x], x, amount)
-    maps = [lambda amount: jnp.eye(2, 3), *(functools.partial(each, height=height, width=width) for each in GEOMETRY)]
+    maps = [lambda amount: jnp.eye(2, 3), *GEOMETRY]
     affine = jax.lax.switch(jnp.maximum(kind - len(COLOURS) + 1, 0), maps, amount)
     return jnp.clip(warp(x, affine), 0, 255)
 
