@@ -23,10 +23,9 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks.kept import DATA, markdown, minutes, parse, parser, put, with_deviation, write_run
+from benchmarks.kept import DATA, keep, markdown, minutes, parse, parser, put, with_deviation, write_run
 from benchmarks.tricks import PAGE
 
 CONTENDERS = {
@@ -75,12 +74,11 @@ def train(name: str, seed: int, data_dir: str | None, out: Path) -> None:
         for record in train_pytorch.train(complete(config), sources.load("cifar10", data_dir)):
             print(json.dumps(record), flush=True)
             records.append(record)
+        write_run(place, config, records, DATA)
     else:
         config.dataset.data_dir = data_dir or ""
         loop.run(config, run)
-        config, records = read_config(run), read_metrics(run / "metrics.jsonl")
-        assert config is not None
-    write_run(place, config, records, DATA)
+        keep(run, place)
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import seeds
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.runs.directory import to_json
+from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.metrics import read_metrics
 
 DATA = "CIFAR-10 (JPEG copy)"  # the set of the runs that the documentation shows
 
@@ -47,6 +48,14 @@ def write_run(place: Path, config: ConfigDict, records: Sequence[dict], data: st
     write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     if data:
         write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
+
+
+def keep(run: Path, place: Path) -> ConfigDict:
+    """Copies configuration and metrics of a run on CIFAR-10; returns the configuration."""
+    config = read_config(run)
+    assert config is not None
+    write_run(place, config, read_metrics(run / "metrics.jsonl"), DATA)
+    return config
 
 
 def minutes(records: Sequence[dict]) -> float:

@@ -29,12 +29,11 @@ from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.checkpoints import steps_in
-from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks import locality
-from benchmarks.kept import DATA, markdown, minutes, parse, parser, put, with_deviation, write_run
+from benchmarks.kept import keep, markdown, minutes, parse, parser, put, with_deviation
 
 NETWORKS = (
     "quadratic",
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for network in NETWORKS:
                 place = Path(network, f"seed_{seed}")
                 loop.run(configured(network, seed, options.data_dir), options.out / place)
-                keep(options.out / place, options.out / "kept" / place)
+                keep_heads(options.out / place, options.out / "kept" / place)
     kept = options.show or options.out / "kept"
     text = tables(kept)
     print(text, end="")
@@ -92,11 +91,9 @@ def configured(network: str, seed: int, data_dir: str | None) -> ConfigDict:
     return config
 
 
-def keep(run: Path, place: Path) -> None:
+def keep_heads(run: Path, place: Path) -> None:
     """Copies configuration and metrics of a run, and adds its head statistics after every epoch."""
-    config = read_config(run)
-    assert config is not None
-    write_run(place, config, read_metrics(run / "metrics.jsonl"), DATA)
+    config = keep(run, place)
     if config.model.name == "attention":
         records = []
         for step in reversed(steps_in(run / "checkpoints")):

@@ -5,7 +5,6 @@ cosine decay are the configuration's. Muon is PyTorch's own, for the matrices of
 Imported only where PyTorch is installed.
 """
 
-import math
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import torch
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.interop.torch_networks import warmup_and_cosine
 from benchmarks.pytorch import network_of
 
 
@@ -24,19 +24,18 @@ def train(config: ConfigDict, dataset: sources.Dataset) -> Iterator[dict]:
     generator = np.random.default_rng(config.seed)
     network = network_of(config.model)
     optimizers = optimizers_of(network, config)
-    rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
     size = config.train.batch_size
     steps = len(dataset.train.labels) // size
     total = steps * config.train.num_epochs
+    warmup = round(config.optimizer.warmup_fraction * total)
     for epoch in range(config.train.num_epochs):
         network.train()
         started, right = time.monotonic(), 0
         order = generator.permutation(len(dataset.train.labels))
         for n in range(steps):
-            factor = schedule(epoch * steps + n, total, config.optimizer.warmup_fraction)
-            for optimizer, of_groups in zip(optimizers, rates, strict=True):
-                for group, rate in zip(optimizer.param_groups, of_groups, strict=True):
-                    group["lr"] = rate * factor
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = warmup_and_cosine(epoch * steps + n, config.optimizer.learning_rate, total, warmup)
                 optimizer.zero_grad()
             chosen = order[n * size : (n + 1) * size]
             images = augmented(dataset.train.images[chosen], config.augment.crop_padding, generator)
@@ -63,14 +62,6 @@ def optimizers_of(network: torch.nn.Module, config: ConfigDict) -> list[torch.op
     # Without weight decay, which Muon takes out of the parameters and not out of the gradient.
     muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, momentum=momentum, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.Adam(others, lr=rate, weight_decay=decay)]
-
-
-def schedule(step: int, total: int, warmup_fraction: float) -> float:
-    """Returns the factor of the learning rate: a linear rise from 0, then half a cosine to 0."""
-    warmup = round(warmup_fraction * total)
-    if step < warmup:
-        return step / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
 
 
 def augmented(images: np.ndarray, padding: int, generator: np.random.Generator) -> np.ndarray:

@@ -19,10 +19,9 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks.kept import DATA, markdown, parse, parser, put, with_deviation, write_run
+from benchmarks.kept import keep, markdown, parse, parser, put, with_deviation
 
 EPOCHS = 2
 CHANGES = {
@@ -73,13 +72,6 @@ def configured(change: str, seed: int, data_dir: str | None) -> ConfigDict:
     config.dataset.update({"data_dir": data_dir or "", "num_validation": 5_000})
     config.train.update({"num_epochs": EPOCHS, "eval_every_epochs": EPOCHS, "tensorboard": False})
     return config
-
-
-def keep(run: Path, place: Path) -> None:
-    """Copies configuration and metrics of a run."""
-    config = read_config(run)
-    assert config is not None
-    write_run(place, config, read_metrics(run / "metrics.jsonl"), DATA)
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:

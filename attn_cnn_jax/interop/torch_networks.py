@@ -268,10 +268,12 @@ def sgd_with_warmup(model, learning_rate, weight_decay, total_steps, warmup_step
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": not_decayed, "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=False)
 
-    def rate(step):
-        if step < warmup_steps:
-            return learning_rate * step / warmup_steps
-        progress = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
-        return learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return optimizer, lambda step: warmup_and_cosine(step, learning_rate, total_steps, warmup_steps)
 
-    return optimizer, rate
+
+def warmup_and_cosine(step, learning_rate, total_steps, warmup_steps):
+    """The rate of a step (0-based): a linear rise from 0, then half a cosine from `learning_rate` to 0."""
+    if step < warmup_steps:
+        return learning_rate * step / warmup_steps
+    progress = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
+    return learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -27,8 +27,9 @@ def train_pytorch():
 def test_the_learning_rate_is_ours(train_pytorch):
     config = fifteen_minutes.configured("attention", 0).optimizer
     ours = learning_rate(config, 4, 25)
-    factors = [train_pytorch.schedule(step, 100, config.warmup_fraction) for step in range(100)]
-    np.testing.assert_allclose([float(ours(step)) for step in range(100)], 0.004 * np.array(factors), atol=1e-8)
+    warmup = round(config.warmup_fraction * 100)
+    theirs = [train_pytorch.warmup_and_cosine(step, 0.004, 100, warmup) for step in range(100)]
+    np.testing.assert_allclose([float(ours(step)) for step in range(100)], theirs, atol=1e-8)
 
 
 def test_pictures_are_windows_of_padded_ones_half_of_them_mirrored(train_pytorch):
