@@ -69,6 +69,7 @@ def test_every_command_parses(run, tiny, monkeypatch, capsys):
     for name, *arguments in modules:
         module, *subcommand = name.split("/")
         monkeypatch.setattr(sys, "argv", [module, *subcommand, *arguments, "--help"])
+        monkeypatch.delitem(sys.modules, module, raising=False)  # runpy warns of modules already imported
         with pytest.raises(SystemExit) as end:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         said = capsys.readouterr()

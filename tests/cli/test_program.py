@@ -1,7 +1,6 @@
 """The command as a process: Ctrl-C at any moment, errors while threads of libraries still wait."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -10,19 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NOT_IGNORED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def run(code, *paths):
     """Runs Python code as a process that Ctrl-C has not been ignored for; returns status and standard error."""
     ours = os.pathsep.join(map(str, (ROOT, *paths)))
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", NOT_IGNORED + textwrap.dedent(code)],
         env=os.environ | {"PYTHONPATH": ours},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     return done.returncode, done.stderr
 
