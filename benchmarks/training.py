@@ -17,7 +17,9 @@ from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.mesh import Pictures, place
+from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 
@@ -57,12 +59,18 @@ def random_pictures(config: ConfigDict, count: int, mesh: Mesh) -> Pictures:
     return place(Pictures(images, generator.integers(0, config.model.num_classes, count).astype(np.int32)), mesh)
 
 
+def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainState]:
+    """The jitted `train_steps(state, pictures, count)` of a run, and a state that it may begin with."""
+    network = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 300, 500), shaped=matrices(network))
+    skeleton, state = initial_state(network, optimizer)
+    return create_train_steps(config, mesh, skeleton, optimizer, SPECS[config.dataset.name]), place(state, mesh)
+
+
 def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], np.ndarray]:
     """`train(count)`: trains that many steps, at the start of the first epoch, and waits; the losses `(count,)`."""
-    optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 300, 500))
-    skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(config.seed)), optimizer)
-    train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPECS["cifar10"])
-    held = {"state": place(state, mesh)}
+    train_steps, state = steps_and_state(config, mesh)
+    held = {"state": state}
 
     def train(count: int) -> np.ndarray:
         held["state"] = held["state"]._replace(step=place(np.int32(0), mesh))
