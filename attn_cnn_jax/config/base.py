@@ -152,7 +152,7 @@ REST = {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices of attention layers; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),
-        "weight_decay": number(1e-4, 0),
+        "weight_decay": number(1e-4, 0),  # added to the gradient; with Muon 0 is better, see docs/recipe.md
         "average_decay": number(0.0, 0, 1),  # of a moving average of the parameters; 0: none
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2

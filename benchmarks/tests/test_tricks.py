@@ -62,6 +62,16 @@ def test_the_page_has_the_table_of_the_kept_runs():
     assert kept.markdown(tricks.rows(KEPT), tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
 
 
+def test_the_page_says_what_weight_decay_costs():
+    page = " ".join(tricks.PAGE.read_text(encoding="utf-8").split())
+    without, with_it = KEPT.parent / "no_weight_decay", KEPT / tricks.name_of("the recipe")
+    said = [f"{tricks.accuracies(folder)['seed_0'][0]:.1f}%" for folder in (without, with_it)]
+    assert f"{said[0]} without weight decay against {said[1]} with it" in page
+    config = read_config(without / "seed_0")
+    assert config is not None
+    assert (config.optimizer.weight_decay, config.train.num_epochs) == (0, tricks.EPOCHS)
+
+
 def test_the_page_says_what_whitening_is_worth_over_a_whole_run():
     page = " ".join(tricks.PAGE.read_text(encoding="utf-8").split())
     for folder, said in (("whitened_cifar10_cpu", "with it"), ("runs/cifar10_cpu", "without")):
