@@ -45,7 +45,9 @@ from attn_cnn_jax.training.resume import EMPTY, Window, restore, say_missing
 from attn_cnn_jax.training.start import Beginning, begin, heads_in_words
 from attn_cnn_jax.training.step import most_steps
 
-SECONDS_PER_DISPATCH = 0.5  # long enough to hide the host's work, short enough to stop soon when asked
+# Long enough to hide the host's work, and on CPUs that every dispatch gets its memory anew, a twentieth of a second for
+# 170 MB; short enough to stop soon when asked.
+SECONDS_PER_DISPATCH = 2.0
 
 
 def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | None = None) -> dict[str, dict]:
