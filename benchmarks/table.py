@@ -38,6 +38,7 @@ ROWS = {
     "digits_encodings:relative": "the same network, Muon, relative encoding (eq. 8)",
     "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
     "cifar10_cpu": "small quadratic network for a laptop",
+    "cifar10_cpu_3h": "six layers of 96 channels, within three hours",
     "cifar10_maps16": "the same with attention over 16x16 pixels",
     "miniature:quadratic": "Table 1 in miniature, one of seven networks trained alike",
     "miniature:resnet": "the same: a ResNet of as many FLOPs, averages over pixels counted",
