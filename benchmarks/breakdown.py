@@ -28,7 +28,7 @@ from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.step import most_steps
 from benchmarks.measure import seconds, table, write_json
 from benchmarks.rates import matrix_product_rates
-from benchmarks.training import random_pictures, steps_and_state
+from benchmarks.training import random_pictures, repeated, steps_and_state
 
 BY_KIND = ("kind", "ms a step", "share (%)", "operations", "GFLOP/s")
 LARGEST = ("operation", "ms a step", "runs", "GFLOP/s", "from", "result")
@@ -49,9 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     rate = max(matrix_product_rates(config.model.dtype, with_torch=False).values())
     kinds = by_kind(found, times)
     print(table(kinds, BY_KIND))
-    print(f"a step takes {1000 * wall:.1f} ms, its operations {sum(row['ms a step'] for row in kinds):.1f} ms")
+    print(f"a step takes {1000 * wall:.1f} ms, its operations {sum(each['ms a step'] for each in kinds):.1f} ms")
     print(f"large square matrix products: {rate / 1e9:.0f} GFLOP/s\n")
-    largest = sorted((row(operation, times) for operation in found), key=lambda row: -row["ms a step"])
+    largest = sorted((row(operation, times) for operation in found), key=lambda each: -each["ms a step"])
     print(table(largest[: options.largest], LARGEST))
     write_json(options.json, {"benchmark": "breakdown", "by_kind": kinds, "seconds_a_step": wall, "products": rate})
     return 0
@@ -69,24 +69,17 @@ def measure(config: ConfigDict, steps: int) -> tuple[list[Operation], Mapping[st
     train_steps, state = steps_and_state(config, mesh)
     compiled = train_steps.lower(state, pictures, jnp.int32(at_once)).compile()
     program = hlo.parse(compiled.as_text())
-    held = {"state": state}
-
-    def train() -> None:
-        for _ in range(steps // at_once):
-            begin = held["state"]._replace(step=jnp.zeros_like(held["state"].step))
-            held["state"], results = compiled(begin, pictures, jnp.int32(at_once))
-            jax.block_until_ready(results)
-
-    train()
+    train = repeated(compiled, state, mesh, pictures, at_once)
+    train(steps)
     with tempfile.TemporaryDirectory() as folder:
-        wall = profiled(train, folder)
+        wall = profiled(lambda: train(steps), folder)
         times = seconds_by_operation(folder)
     count = steps // at_once * at_once
     found = list(operations(program, training_step(program)))
     return found, {name: time / count for name, time in times.items()}, wall / count
 
 
-def profiled(function: Callable[[], None], folder: str) -> float:
+def profiled(function: Callable[[], Any], folder: str) -> float:
     """Calls a function under XLA's profiler, which writes to a folder; returns seconds by the clock."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -109,14 +102,14 @@ def seconds_by_operation(folder: str) -> Counter[str]:
 def by_kind(found: Iterable[Operation], times: Mapping[str, float]) -> list[dict[str, Any]]:
     """Returns a row for every kind of operation, as `BY_KIND` names its columns."""
     rows = [row(operation, times) | {"kind": operation.kind} for operation in found]
-    whole = sum(row["ms a step"] for row in rows)
+    whole = sum(each["ms a step"] for each in rows)
     sums = []
     for kind in KINDS:
-        inside = [row for row in rows if row["kind"] == kind]
+        inside = [each for each in rows if each["kind"] == kind]
         if inside:
-            taken = sum(row["ms a step"] for row in inside)
+            taken = sum(each["ms a step"] for each in inside)
             total = {"kind": kind, "ms a step": taken, "share (%)": 100 * taken / whole, "operations": len(inside)}
-            flops = sum(row["flops"] for row in inside)
+            flops = sum(each["flops"] for each in inside)
             sums.append(total | ({"GFLOP/s": flops / taken / 1e6} if kind == PRODUCT else {}))
     return sums
 

@@ -69,12 +69,18 @@ def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainStat
 
 def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], np.ndarray]:
     """`train(count)`: trains that many steps, at the start of the first epoch, and waits; the losses `(count,)`."""
-    train_steps, state = steps_and_state(config, mesh)
+    return repeated(*steps_and_state(config, mesh), mesh, pictures, most_steps(config, mesh))
+
+
+def repeated(
+    train_steps: Callable, state: TrainState, mesh: Mesh, pictures: Pictures, most: int
+) -> Callable[[int], np.ndarray]:
+    """`training` by steps of which a call does at most some; compiled ones too."""
     held = {"state": state}
 
     def train(count: int) -> np.ndarray:
         held["state"] = held["state"]._replace(step=place(np.int32(0), mesh))
-        losses, at_once = [], min(count, most_steps(config, mesh))
+        losses, at_once = [], min(count, most)
         for _ in range(count // at_once):
             held["state"], results = train_steps(held["state"], pictures, jnp.int32(at_once))
             losses.append(np.asarray(jax.device_get(results["loss"]))[:at_once])

@@ -45,8 +45,8 @@ from attn_cnn_jax.training.resume import EMPTY, Window, restore, say_missing
 from attn_cnn_jax.training.start import Beginning, begin, heads_in_words
 from attn_cnn_jax.training.step import most_steps
 
-# Long enough to hide the host's work, and on CPUs that every dispatch gets its memory anew, a twentieth of a second for
-# 170 MB; short enough to stop soon when asked.
+# Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
+# dispatch, a twentieth of a second for 170 MB.
 SECONDS_PER_DISPATCH = 2.0
 
 
