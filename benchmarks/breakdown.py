@@ -19,10 +19,12 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.cli.arguments import at_least_one
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.compilation import hlo
 from attn_cnn_jax.compilation.operations import KINDS, PRODUCT, Operation, operations, training_step
 from attn_cnn_jax.config import complete
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.step import most_steps
@@ -38,13 +40,15 @@ LARGEST = ("operation", "ms a step", "runs", "GFLOP/s", "from", "result")
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="cifar10_cpu", help="name or file of a configuration")
-    parser.add_argument("--steps", type=int, default=40, help="that are timed")
-    parser.add_argument("--largest", type=int, default=8, help="operations that are listed")
+    parser.add_argument("--steps", type=at_least_one, default=40, help="that are timed")
+    parser.add_argument("--largest", type=at_least_one, default=8, help="operations that are listed")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
     options = parser.parse_args(argv)
     if jax.default_backend() != "cpu":
         raise UserError(f"JAX runs on a {jax.default_backend()} here: set JAX_PLATFORMS=cpu, or use attn-cnn compile")
     config = complete(load_config(options.config))
+    if config.dataset.name not in SPECS:
+        raise UserError(f"{options.config} trains on {config.dataset.name}: allowed are {', '.join(SPECS)}")
     found, times, wall = measure(config, options.steps)
     rate = max(matrix_product_rates(config.model.dtype, with_torch=False).values())
     kinds = by_kind(found, times)

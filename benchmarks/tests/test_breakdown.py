@@ -62,3 +62,17 @@ def test_prints_what_it_wrote(tmp_path, capsys, monkeypatch):
     assert "body/x/dot" in printed
     written = json.loads((tmp_path / "out.json").read_text())
     assert (written["seconds_a_step"], written["by_kind"][0]["ms a step"]) == (0.25, 500.0)
+
+
+def test_says_which_steps_and_sets_it_takes(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        breakdown.main(["--steps=0"])
+    assert "0" in capsys.readouterr().err
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from attn_cnn_jax.config import attention_config\n"
+        "def get_config():\n    config = attention_config()\n    config.dataset.name = 'folder'\n"
+        "    config.dataset.path = 'pictures'\n    return config\n"
+    )
+    assert breakdown.main([f"--config={file}"]) != 0
+    assert "trains on folder: allowed are cifar10" in capsys.readouterr().err
