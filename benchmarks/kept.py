@@ -11,8 +11,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.directory import from_json, read_config, to_json
 from attn_cnn_jax.runs.metrics import read_metrics
 
 DATA = "CIFAR-10 (JPEG copy)"  # the set of the runs that the documentation shows
@@ -56,6 +57,16 @@ def keep(run: Path, place: Path) -> ConfigDict:
     assert config is not None
     write_run(place, config, read_metrics(run / "metrics.jsonl"), DATA)
     return config
+
+
+def training_of(config: ConfigDict) -> dict[str, Any]:
+    """Returns what decides what a run computes, as plain values: all of its configuration but data, files, checkpoints.
+
+    A kept run and today's configuration have the same one: a recipe that changes needs another run.
+    """
+    parts = ("model", "optimizer", "train", "augment", "start", "seed")
+    values = with_defaults(from_json(to_json(config))).to_dict()
+    return {part: values[part] for part in parts}
 
 
 def minutes(records: Sequence[dict]) -> float:
