@@ -22,6 +22,7 @@ from attn_cnn_jax.models.attention.factorised import factorised, outer
 from attn_cnn_jax.models.attention.implementations import choose
 from attn_cnn_jax.models.attention.merged_content import MergedMaps, dense_merged
 from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
+from attn_cnn_jax.models.attention.scores import add_shared, add_shared_on_cpus
 from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear
 
 
@@ -206,19 +207,21 @@ class SelfAttention(nnx.Module):
     ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
         """Returns attention of the pixels in `query_rows`, `q = i W`, `p = H W`."""
 
-        def attention(terms):
-            scores = functools.reduce(jnp.add, terms)
-            scores = jnp.broadcast_to(scores, (*scores.shape[:2], len(query_rows), size[1], *size))
-            return softmax(scores.reshape(*scores.shape[:2], -1, size[0] * size[1]))
+        def sum_of(terms):
+            scores = functools.reduce(jnp.add, terms.values())
+            heads = scores.shape[:-4]
+            scores = jnp.broadcast_to(scores, (*heads, len(query_rows), size[1], *size))
+            return scores.reshape(*heads, -1, size[0] * size[1])
 
-        position = [term[None] for term in self.position_terms(*size, query_rows).values()]
-        content = list(terms_of(projections, query_rows).values())
+        position = self.position_terms(*size, query_rows)
         if not self.depends_on_content:
-            return attention(position)[0]
-        if self.gate is None:
-            return attention(position + content)
-        gate = jax.nn.sigmoid(self.gate[...])[None, :, None, None]
-        return gate * attention(position) + (1 - gate) * attention(content)
+            return softmax(sum_of(position))
+        content = sum_of(terms_of(projections, query_rows))
+        add = add_shared_on_cpus if self.target == "cpu" else add_shared
+        if self.gate is not None:
+            gate = jax.nn.sigmoid(self.gate[...])[:, None, None]
+            return add((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
+        return softmax(add(content, sum_of(position)) if position else content)
 
     def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
         """Attends; `key` is given in training and draws the dropout mask.
