@@ -33,7 +33,7 @@ CONTENDERS = {
     "resnet": ("cifar10_cpu:resnet", "ResNet-10, this trainer"),
     "pytorch": ("cifar10_cpu", "attention, plain PyTorch"),
 }
-PYTORCH_EPOCHS = 9
+PYTORCH_EPOCHS, PYTORCH_DECAY = 9, 1e-4  # of what Adam trains there; Muon's matrices have none
 COLUMNS = ("network", "parameters", "FLOPs per picture", "epochs", "minutes", "test accuracy (%)", "seeds")
 
 
@@ -57,7 +57,7 @@ def configured(name: str, seed: int) -> ConfigDict:
     """Returns the configuration of a contender."""
     config = load_config(CONTENDERS[name][0], [f"--config.seed={seed}"])
     if name == "pytorch":
-        config.train.num_epochs = PYTORCH_EPOCHS
+        config.train.num_epochs, config.optimizer.weight_decay = PYTORCH_EPOCHS, PYTORCH_DECAY
     return config
 
 

@@ -27,6 +27,7 @@ EPOCHS = 2
 CHANGES = {
     "the recipe": (),
     "Adam at 0.003 for Muon": ("optimizer.name=adam", "optimizer.learning_rate=0.003"),
+    "weight decay of 0.0001": ("optimizer.weight_decay=0.0001",),
     "no crop": ("augment.crop_padding=0",),
     "mirrored in every other epoch": ("augment.alternate=True",),
     "start on a grid": ("model.init=grid",),
@@ -40,7 +41,7 @@ CHANGES = {
     "CutMix": ("augment.mix=cutmix",),
     "one operation a picture": ("augment.operations=1",),
 }
-COLUMNS = ("change", "validation accuracy (%)", "difference", "pictures a second", "seeds")
+COLUMNS = ("change", "validation accuracy (%)", "difference", "seeds")
 PAGE = Path(__file__).parents[1] / "docs" / "recipe.md"
 
 
@@ -81,14 +82,12 @@ def rows(kept: Path) -> list[dict[str, Any]]:
     for change, by_seed in found.items():
         if not by_seed:
             continue
-        differences = [by_seed[seed][0] - recipe[seed][0] for seed in sorted(by_seed.keys() & recipe)]
-        rate = statistics.median(rate for _, rate in by_seed.values())
+        differences = [by_seed[seed] - recipe[seed] for seed in sorted(by_seed.keys() & recipe)]
         rows.append(
             {
                 "change": change,
-                "validation accuracy (%)": with_deviation([accuracy for accuracy, _ in by_seed.values()]),
+                "validation accuracy (%)": with_deviation(list(by_seed.values())),
                 "difference": "" if change == "the recipe" else with_sign(differences),
-                "pictures a second": f"{rate:.0f}",
                 "seeds": len(by_seed),
             }
         )
@@ -100,14 +99,12 @@ def with_sign(differences: Sequence[float]) -> str:
     return ("" if statistics.mean(differences) < 0 else "+") + with_deviation(differences)
 
 
-def accuracies(folder: Path) -> dict[str, tuple[float, float]]:
-    """Returns validation accuracy (%) and pictures a second of the runs in a folder, by seed."""
+def accuracies(folder: Path) -> dict[str, float]:
+    """Returns validation accuracy (%) of the runs in a folder, by seed."""
     found = {}
     for run in sorted(folder.glob("seed_*")):
-        records = read_metrics(run / "metrics.jsonl")
-        (*_, last) = (record for record in records if record["split"] == "validation")
-        rate = statistics.median(record["images_per_second"] for record in records if record["split"] == "train")
-        found[run.name] = 100 * last["accuracy"], rate
+        (*_, last) = (each for each in read_metrics(run / "metrics.jsonl") if each["split"] == "validation")
+        found[run.name] = 100 * last["accuracy"]
     return found
 
 

@@ -3,8 +3,9 @@
 4x4 pixels become one, so attention works on 8x8 of them: a sixteenth of the arithmetic per layer of the paper's
 16x16, or ten epochs in less than the time of one.
 
-78.5% test accuracy on CIFAR-10 (JPEG copy), seed 0; 52, 60, 65, 68, 69, 72, 75, 77, 78, 78, 78% after each epoch. With
-Adam at its rate of 0.003 in the place of Muon the same network reached 71.4%, and 39% after the first epoch.
+81.0% test accuracy on CIFAR-10 (JPEG copy), median of seeds 0 to 2; seed 1 after each epoch: 50, 60, 66, 68, 72, 75,
+76, 78, 80, 81, 81, 81%. With Adam at its rate of 0.003 in the place of Muon the same network reached 71.4%, and 39%
+after the first epoch.
 
     python train.py --config=configs/cifar10_cpu.py
     python train.py --config=configs/cifar10_cpu.py:resnet
@@ -31,8 +32,8 @@ def attention() -> ConfigDict:
         dropout=0.0,
         attention_dropout=0.0,
     )
-    config.optimizer.update({"name": "muon", "learning_rate": 0.004})
-    config.train.update({"batch_size": 50, "num_epochs": 11, "log_every_steps": 200})
+    config.optimizer.update({"name": "muon", "learning_rate": 0.004, "weight_decay": 0.0})
+    config.train.update({"batch_size": 50, "num_epochs": 12, "log_every_steps": 200})
     return config
 
 
