@@ -102,7 +102,10 @@ def row(task: str, config: ConfigDict, options: argparse.Namespace) -> dict:
 
 
 def exponents(rows: Sequence[dict]) -> list[dict]:
-    """By implementation and quantity, the power of the number of pixels, of all sizes and of the two largest."""
+    """By implementation and quantity, the power of the number of pixels, of all sizes and of the two largest.
+
+    What needs no memory beyond that which a process has at hand has no power.
+    """
     fits = []
     for implementation in dict.fromkeys(row["implementation"] for row in rows):
         for name, column in QUANTITIES.items():
@@ -111,6 +114,7 @@ def exponents(rows: Sequence[dict]) -> list[dict]:
                 for each in sorted(rows, key=lambda each: each["side"])
                 if (each["implementation"], each["task"]) == (implementation, "training")
                 and isinstance(each.get(column), float)
+                and each[column] > 0
             ]
             if len(points) > 1:
                 sizes = f"{points[0][0]} to {points[-1][0]} pixels"

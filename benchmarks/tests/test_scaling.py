@@ -34,11 +34,14 @@ def test_exponents_are_in_pixels_and_of_training_that_fits():
     rows = [row("factorised", side, 0.1 * side**3) for side in (16, 32, 128)]
     rows += [row("factorised", 224, 1.0, "inference"), row("dense", 16, 1.0), row("dense", 32, 8.0)]
     rows.append({"implementation": "dense", "task": "training", "side": 64, "seconds": "out of memory"})
+    rows.append(row("dense", 8, 0.125) | {"MiB": 0.0})  # less than what the process had at hand
     found = {(fit["implementation"], fit["quantity"]): fit for fit in scaling.exponents(rows)}
     assert set(found) == {
         (implementation, quantity) for implementation in ("factorised", "dense") for quantity in ("time", "memory")
     }
     assert found["factorised", "time"]["sizes"] == "256 to 16384 pixels"
+    assert found["dense", "time"]["sizes"] == "64 to 1024 pixels"
+    assert found["dense", "memory"]["sizes"] == "256 to 1024 pixels"
     assert found["factorised", "time"]["exponent"] == pytest.approx(1.5)
     assert found["factorised", "time"]["of the two largest"] == pytest.approx(1.5)
     assert found["factorised", "memory"]["exponent"] == pytest.approx(1.0)
