@@ -17,13 +17,12 @@ DENSE_BYTES = 2**28
 # Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
 # 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
 # memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
-# each other. On GPUs nothing is measured: 14 comes from estimates of compiled programs for an H100 (docs/compile.md),
-# where the factorised form is limited by memory and as fast as dense at 28x28 pixels. For TPUs there is none: 19 is
-# that of a scan over heads on a GPU, which they took once.
+# each other. On GPUs and TPUs nothing is measured: 14 and 16 come from estimates of compiled programs, `--for=h100` and
+# `--for=v5e:2x2` (docs/compile.md), where the factorised form is as fast as dense at 28x28 and at 32x32 pixels.
 TIME_PER_MULTIPLY_ADD = {
     "cpu": {"dense": 1.0, "factorised": 5.0, "blocked": 1.2},
     "gpu": {"dense": 1.0, "factorised": 14.0, "blocked": 1.2},
-    "tpu": {"dense": 1.0, "factorised": 19.0, "blocked": 1.2},
+    "tpu": {"dense": 1.0, "factorised": 16.0, "blocked": 1.2},
 }
 IMPLEMENTATIONS = ("auto", "dense", "factorised", "blocked")
 
