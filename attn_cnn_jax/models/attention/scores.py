@@ -85,8 +85,8 @@ def _add_shared_backward(_, gradient):
     return gradient, (ones @ gradient.reshape(pictures, -1)).reshape(gradient.shape[1:])
 
 
-# The gradient of what is shared, a sum over pictures, as a product with ones: there XLA's sums over the first axis take
-# up to ten times as long.
+# The gradient of what is shared, a sum over pictures, as a product with ones: on CPUs XLA takes up to ten times as long
+# for a sum over the first axis.
 add_shared_on_cpus = jax.custom_vjp(add_shared)
 add_shared_on_cpus.defvjp(lambda *arguments: (add_shared(*arguments), None), _add_shared_backward)
 
