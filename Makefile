@@ -78,13 +78,16 @@ notebooks:
 pictures:
 	PYTHONPATH=. $(BIN)/python docs/pictures.py
 
+# Python compiles a module when it is first imported: to compile all of every package takes longer than to install them.
+INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
+
 # A stamp is newer than what it was made from: nothing is installed again until that changes.
 $(VENV)/installed: setup.cfg constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(INSTALL) --editable .
 	touch $@
 
 $(VENV)/installed-$(EXTRAS): setup.cfg constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	$(INSTALL) --editable ".[$(EXTRAS)]"
 	touch $(VENV)/installed $@
 
 $(BIN)/python:
