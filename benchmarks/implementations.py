@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_cnn_jax.compilation import hlo, operations, targets
-from attn_cnn_jax.compilation.estimate import estimate
+from attn_cnn_jax.compilation import targets
+from attn_cnn_jax.compilation.estimate import estimate_program
 from attn_cnn_jax.compilation.programs import on_mesh, shape
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.config.network import abstract_model
@@ -113,8 +113,7 @@ def estimated_block(
     arguments = jax.tree.map(lambda array: shape(array.shape, array.dtype), (parameters, statistics))
     key = jax.eval_shape(lambda: jax.random.key(0))
     arguments = on_mesh((*arguments, activations, activations, key), targets.mesh_of(target))
-    program = hlo.parse(jax.jit(gradients).lower(*arguments).compile().as_text() or "")
-    return estimate(operations.operations(program, program.entry), target.chip).total
+    return estimate_program(jax.jit(gradients).lower(*arguments).compile(), target.chip).total
 
 
 def layer(options: argparse.Namespace, implementation: str) -> SelfAttention:

@@ -5,6 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import jax
+
+from attn_cnn_jax.compilation import hlo
+from attn_cnn_jax.compilation import operations as reading
 from attn_cnn_jax.compilation.operations import COLLECTIVE, KINDS, Operation
 from attn_cnn_jax.compilation.targets import Chip
 
@@ -67,3 +71,12 @@ def estimate(operations: Iterable[Operation], chip: Chip, devices: int = 1) -> E
         alike[f"{stem} {operation.result}"] = count + operation.count, so_far + time
     largest = sorted(((name, *both) for name, both in alike.items()), key=lambda row: -row[2])
     return Estimate(seconds, counts, num_bytes, flops, dict(collectives), largest)
+
+
+def estimate_program(
+    compiled: jax.stages.Compiled, chip: Chip, devices: int = 1, *, one_step: bool = False
+) -> Estimate:
+    """Returns the estimate of a compiled program: of all of it, or of one of the training steps that it repeats."""
+    program = hlo.parse(compiled.as_text() or "")
+    part = reading.training_step(program) if one_step else program.entry
+    return estimate(reading.operations(program, part), chip, devices)

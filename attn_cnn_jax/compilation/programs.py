@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import abstract_model
-from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.data.builders import SPECS, Spec
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.evaluate import create_evaluate
@@ -17,6 +18,18 @@ from attn_cnn_jax.training.mesh import Pictures, replicated
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import create_train_steps
+
+
+def spec_of(config: ConfigDict) -> Spec:
+    """Returns what is known of the data set of a configuration without the data.
+
+    Raises:
+      UserError: if its number and size of pictures are not.
+    """
+    if config.dataset.name not in SPECS:
+        allowed = f"one of {', '.join(SPECS)}, whose number and size of pictures are known without the data"
+        raise UserError(f"config.dataset.name={config.dataset.name!r}: to compile, allowed is {allowed}")
+    return SPECS[config.dataset.name]
 
 
 class Lengths(NamedTuple):
@@ -29,9 +42,7 @@ class Lengths(NamedTuple):
     def of(cls, config: ConfigDict) -> "Lengths":
         """Those of a complete configuration; the validation split is evaluated with the test set."""
         epochs, every = config.train.num_epochs, config.train.eval_every_epochs
-        steps_per_epoch = (SPECS[config.dataset.name].train_examples - config.dataset.num_validation) // (
-            config.train.batch_size
-        )
+        steps_per_epoch = (spec_of(config).train_examples - config.dataset.num_validation) // (config.train.batch_size)
         return cls(epochs * steps_per_epoch, -(-epochs // every))
 
 
@@ -51,7 +62,7 @@ def lower(config: ConfigDict, mesh: Mesh) -> Lowered:
       config: complete.
       mesh: devices, also those of a topology that this machine does not have.
     """
-    spec = SPECS[config.dataset.name]
+    spec = spec_of(config)
     steps_per_epoch = max(1, Lengths.of(config).steps // config.train.num_epochs)
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
     network = abstract_model(config.model)

@@ -5,12 +5,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.compilation import hlo, operations
-from attn_cnn_jax.compilation.estimate import Estimate, estimate
-from attn_cnn_jax.compilation.programs import Lengths, lower
+from attn_cnn_jax.compilation.estimate import Estimate, estimate_program
+from attn_cnn_jax.compilation.programs import Lengths, lower, spec_of
 from attn_cnn_jax.compilation.targets import Target, mesh_of
 from attn_cnn_jax.config.network import abstract_model
-from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
@@ -35,10 +33,7 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
       UserError: if the compiler is missing, or the memory is too small.
     """
     mesh = mesh_of(target)
-    if config.dataset.name not in SPECS:
-        allowed = f"one of {', '.join(SPECS)}, whose number and size of pictures are known without the data"
-        raise UserError(f"config.dataset.name={config.dataset.name!r}: to compile, allowed is {allowed}")
-    check_counts(config, SPECS[config.dataset.name].train_examples)
+    check_counts(config, spec_of(config).train_examples)
     lowered = lower(config, mesh)
     try:
         training = lowered.training.compile()
@@ -50,10 +45,8 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
         if "RESOURCE_EXHAUSTED" in str(error):  # compilers for TPUs refuse, those for GPUs do not
             raise too_large(config, target) from error
         raise
-    program = hlo.parse(training.as_text() or "")
-    step = estimate(operations.operations(program, operations.training_step(program)), target.chip, mesh.size)
-    program = hlo.parse(evaluation.as_text() or "")
-    whole = estimate(operations.operations(program, program.entry), target.chip, mesh.size)
+    step = estimate_program(training, target.chip, mesh.size, one_step=True)
+    whole = estimate_program(evaluation, target.chip, mesh.size)
     steps, evaluations = Lengths.of(config)
     return {
         "target": target.name,

@@ -75,4 +75,4 @@ def test_says_which_steps_and_sets_it_takes(tmp_path, capsys):
         "    config.dataset.path = 'pictures'\n    return config\n"
     )
     assert breakdown.main([f"--config={file}"]) != 0
-    assert "trains on folder: allowed are cifar10" in capsys.readouterr().err
+    assert "config.dataset.name='folder': to compile, allowed is one of cifar10" in capsys.readouterr().err

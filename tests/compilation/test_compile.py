@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.compilation import hlo, operations, report, targets
-from attn_cnn_jax.compilation.estimate import estimate
+from attn_cnn_jax.compilation import report, targets
+from attn_cnn_jax.compilation.estimate import estimate_program
 from attn_cnn_jax.compilation.programs import on_mesh, shape
 from attn_cnn_jax.compilation.report import create
 from attn_cnn_jax.config import attention_config, complete, create_model
@@ -82,8 +82,7 @@ def test_a_step_fits_and_only_gradients_and_means_are_reduced(target):
 def test_the_estimate_of_a_product_is_what_arithmetic_says(target):
     mesh = targets.mesh_of(target)
     arguments = on_mesh([shape((2048, 4096), jnp.bfloat16), shape((4096, 1024), jnp.bfloat16)], mesh)
-    program = hlo.parse(jax.jit(jnp.dot).lower(*arguments).compile().as_text())
-    result = estimate(operations.operations(program, program.entry), target.chip)
+    result = estimate_program(jax.jit(jnp.dot).lower(*arguments).compile(), target.chip)
     assert result.flops == 2 * 2048 * 4096 * 1024
     assert result.total == pytest.approx(2 * 2048 * 4096 * 1024 / target.chip.rates["bf16"], rel=0.3)
 
