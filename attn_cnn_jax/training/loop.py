@@ -171,12 +171,7 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
                         stop_signal,
                     )
 
-                started = time.monotonic()
-                data = plan.feed.at(step)
-                waited = time.monotonic() - started
-                state, results = train_steps(state, data, place(np.int32(count), plan.mesh))
-                results = jax.device_get(results)
-                seconds = time.monotonic() - started
+                state, results, seconds, waited = dispatch(plan, train_steps, state, step, count)
                 check_finite(plan, checkpoints, step, count, results)
                 step, seconds_per_step = step + count, seconds / count
                 window = window.extended(results, count, seconds, waited)
@@ -188,20 +183,45 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
 
                 if step % config.train.log_every_steps == 0 or step == total_steps:
                     record_training(plan, reporter, step, window)
-                    steps, accuracy = len(window.metrics["accuracy"]), float(np.mean(window.metrics["accuracy"]))
-                    hint(not_learning(config, step, steps, total_steps, accuracy))
                     window = EMPTY
                 epoch, steps_into_epoch = divmod(step, plan.steps_per_epoch)
-                if steps_into_epoch:
-                    continue
-                reporter.positions(step, float(epoch), state.parameters)
-                accuracy = {}
-                if plan.due(epoch, config.train.eval_every_epochs):
-                    accuracy = record_evaluation(plan, reporter, step, state)
-                if plan.due(epoch, config.train.figures_every_epochs):
-                    reporter.figures(step, state.parameters, state.statistics)
-                if plan.due(epoch, config.checkpoint.every_epochs):
-                    save(step, state, window, accuracy.get("validation"))
+                if not steps_into_epoch:
+                    end_epoch(plan, reporter, epoch, step, state, functools.partial(save, step, state, window))
+
+
+def dispatch(
+    plan: Plan, train_steps: Callable, state: TrainState, step: int, count: int
+) -> tuple[TrainState, dict[str, np.ndarray], float, float]:
+    """Does `count` training steps from `step` on.
+
+    Returns:
+      The state after them, their losses and metrics, the seconds that they took, and those spent waiting for data.
+    """
+    started = time.monotonic()
+    data = plan.feed.at(step)
+    waited = time.monotonic() - started
+    state, results = train_steps(state, data, place(np.int32(count), plan.mesh))
+    results = jax.device_get(results)
+    return state, results, time.monotonic() - started, waited
+
+
+def end_epoch(
+    plan: Plan,
+    reporter: SilentReporter,
+    epoch: int,
+    step: int,
+    state: TrainState,
+    save: Callable[[float | None], None],
+) -> None:
+    """Records what is due after an epoch, and calls `save(validation accuracy)` where a checkpoint is."""
+    config, accuracy = plan.config, {}
+    reporter.positions(step, float(epoch), state.parameters)
+    if plan.due(epoch, config.train.eval_every_epochs):
+        accuracy = record_evaluation(plan, reporter, step, state)
+    if plan.due(epoch, config.train.figures_every_epochs):
+        reporter.figures(step, state.parameters, state.statistics)
+    if plan.due(epoch, config.checkpoint.every_epochs):
+        save(accuracy.get("validation"))
 
 
 def hint(text: str) -> None:
@@ -235,7 +255,7 @@ def steps_ahead(plan: Plan, step: int, seconds_per_step: float) -> int:
 
 
 def record_training(plan: Plan, reporter: SilentReporter, step: int, window: Window) -> None:
-    """Records the means of a window that ends with `step`."""
+    """Records the means of a window that ends with `step`; says so if the network does not learn."""
     record = {"step": step, "epoch": step / plan.steps_per_epoch, "split": "train"}
     record |= {name: float(np.mean(values)) for name, values in window.metrics.items()}
     record["learning_rate"] = plan.learning_rate(step - 1)
@@ -243,6 +263,8 @@ def record_training(plan: Plan, reporter: SilentReporter, step: int, window: Win
     if isinstance(plan.feed, Streamed):
         record["input_wait"] = round(window.waited / window.seconds, 4)
     reporter.record(record)
+    steps = len(window.metrics["accuracy"])
+    hint(not_learning(plan.config, step, steps, plan.total_steps, record["accuracy"]))
 
 
 def record_evaluation(plan: Plan, reporter: SilentReporter, step: int, state: TrainState) -> dict[str, float]:
