@@ -25,6 +25,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import last_records
+from attn_cnn_jax.runs.pretrained import located
 
 EXAMPLE = "quadratic --config.model.num_heads=4"
 HEADER = ("config", "test accuracy", "paper", "parameters", "paper", "FLOPs: linear maps", "paper", "FLOPs: full count")
@@ -48,7 +49,7 @@ TABLE_1 = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("configs", nargs="*", metavar="CONFIG|RUN", help="name, file or run directory")
+    parser.add_argument("configs", nargs="*", metavar="CONFIG|RUN", help="name, file, run directory or pretrained:NAME")
     take_overrides(parser)
 
 
@@ -67,12 +68,13 @@ def run(args: argparse.Namespace) -> int:
 
 def read(name: str, overrides: list[str]) -> ConfigDict:
     """Returns the configuration of a name or file, with overrides, or of a run as its newest checkpoint has it."""
-    saved = read_config(Path(name)) if Path(name).is_dir() else None
+    place = located(name)
+    saved = read_config(place) if place.is_dir() else None
     if saved is None:
         return load_config(name, overrides)
     if overrides:
         raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
-    return saved_config(Path(name)) or with_defaults(saved)
+    return saved_config(place) or with_defaults(saved)
 
 
 def pruned_in_words(config: ConfigDict) -> str:
@@ -99,7 +101,7 @@ def row(name: str, config: ConfigDict) -> tuple[str, ...]:
     flops = count_flops(model)
     return (
         name,
-        accuracy_of(Path(name)),
+        accuracy_of(located(name)),
         published.accuracy if published else "",
         f"{count_parameters(model):,}",
         published.parameters if published else "",

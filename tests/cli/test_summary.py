@@ -47,6 +47,11 @@ def test_a_run_has_its_test_accuracy_beside_the_papers(capsys, quadratic_run):
     assert rows["quadratic"][0] == "93.8%"
 
 
+def test_an_included_network_is_a_row_with_its_accuracy(capsys):
+    assert main(["summary", "pretrained:digits"]) == 0
+    assert table(capsys)["pretrained:digits"][:2] == ["98.03%", "174,619"]
+
+
 def test_command_counts_the_classes_of_the_data_set(capsys, tmp_path):
     path = config_file(tmp_path / "hundred.py", statement="config.dataset.name = 'cifar100'")
     assert main(["summary", path]) == 0
