@@ -68,7 +68,7 @@ docs:
 	@$(MAKE) --no-print-directory EXTRAS=$(DOCS) $(VENV)/installed-$(DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
-# Runs both notebooks and keeps their outputs in them; draws the pictures of README.md and docs/. Both open runs/digits,
+# Runs the notebooks and keeps their outputs in them; draws most pictures of README.md and docs/. Both open runs/digits,
 # which `make train` leaves.
 notebooks pictures: $(VENV)/installed-$(EXTRAS)
 

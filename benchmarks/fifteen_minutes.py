@@ -34,7 +34,7 @@ CONTENDERS = {
     "pytorch": ("cifar10_cpu", "attention, plain PyTorch"),
 }
 PYTORCH_EPOCHS, PYTORCH_DECAY = 9, 1e-4  # of what Adam trains there; Muon's matrices have none
-COLUMNS = ("network", "parameters", "FLOPs per picture", "epochs", "minutes", "test accuracy (%)", "seeds")
+COLUMNS = ("network", "parameters", "FLOPs per picture, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
 
 
 @says_errors
@@ -93,7 +93,7 @@ def rows(kept: Path) -> list[dict[str, Any]]:
             {
                 "network": title,
                 "parameters": f"{count_parameters(model):,}",
-                "FLOPs per picture": short(sum(count_flops(model))),
+                "FLOPs per picture, full count": short(sum(count_flops(model))),
                 "epochs": f"{records[0][-1]['epoch']:g}",
                 "minutes": f"{statistics.median(map(minutes, records)):.1f}",
                 "test accuracy (%)": with_deviation([100 * of_run[-1]["accuracy"] for of_run in records]),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All benchmarks, and training, on a machine with a GPU and no network. docs/gpu.md explains it.
+# Training steps, inference, scaling, and training of all networks, on a machine with a GPU and no network. docs/gpu.md explains it.
 #
 #     ARCHIVE=cifar-10-binary.tar.gz TIME_LIMIT=3000 bash benchmarks/gpu.sh
 #

@@ -47,7 +47,7 @@ NETWORKS = (
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
 PICTURES = 20  # over which attention that depends on content is averaged
-ACCURACY = ("network", "parameters", "FLOPs per picture", "seeds", "test accuracy (%)", "after an epoch (%)", "minutes")
+ACCURACY = ("network", "parameters", "FLOPs per picture, full count", "seeds", "test accuracy (%)", "after an epoch (%)", "minutes")
 CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 
 
@@ -141,7 +141,7 @@ def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
             {
                 "network": f"`{network}`",
                 "parameters": f"{count_parameters(model):,}",
-                "FLOPs per picture": short(sum(count_flops(model))),
+                "FLOPs per picture, full count": short(sum(count_flops(model))),
                 "seeds": len(records),
                 "test accuracy (%)": with_deviation([of_run[-1] for of_run in tests]),
                 "after an epoch (%)": with_deviation([of_run[0] for of_run in tests]),
