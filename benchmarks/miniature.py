@@ -47,7 +47,15 @@ NETWORKS = (
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
 PICTURES = 20  # over which attention that depends on content is averaged
-ACCURACY = ("network", "parameters", "FLOPs per picture, full count", "seeds", "test accuracy (%)", "after an epoch (%)", "minutes")
+ACCURACY = (
+    "network",
+    "parameters",
+    "FLOPs per picture, full count",
+    "seeds",
+    "test accuracy (%)",
+    "after an epoch (%)",
+    "minutes",
+)
 CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 
 
