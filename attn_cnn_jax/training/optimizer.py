@@ -1,6 +1,5 @@
 """optax: SGD as the paper runs it (or Adam, or Muon), learning-rate schedules, and what weight decay leaves alone."""
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -50,9 +49,9 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
 
 def decayed(parameters: Arrays) -> dict[str, bool]:
     """Returns which parameters weight decay applies to: all but those that attention layers and encodings name."""
-    spared = {f"attention.{name}" for name in SelfAttention.not_decayed}
-    spared |= {f"attention.position.{name}" for kind in REGISTRY.values() for name in kind.not_decayed}
-    return {name: re.sub(r"^blocks\.\d+\.", "", name) not in spared for name in parameters}
+    spared = {f".attention.{name}" for name in SelfAttention.not_decayed}
+    spared |= {f".attention.position.{name}" for kind in REGISTRY.values() for name in kind.not_decayed}
+    return {name: not f".{name}".endswith(tuple(spared)) for name in parameters}
 
 
 def create_optimizer(

@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import all_finite, create_optimizer, decayed, learning_rate
@@ -125,6 +126,14 @@ def test_every_other_parameter_is_decayed():
     parameters |= {"blocks.0.dense.kernel": jnp.zeros(1), "embedding.kernel": jnp.zeros(1)}
     spared = [name.removeprefix("blocks.11.attention.") for name, value in decayed(parameters).items() if not value]
     assert spared == ["position.centre", "position.spread", "gate"]
+
+
+def test_positions_of_a_resnet_as_attention_are_not_decayed():
+    network = abstract_model(resnet_config(depth=10, width=4, layers="attention").model)
+    by_name = decayed(split(network)[1])
+    positions = {name for name in by_name if name.endswith((".centre", ".spread"))}
+    assert len(positions) == 2 * 12  # convolutions, of which one is the stem and three are shortcuts
+    assert {name for name, value in by_name.items() if not value} == positions
 
 
 def test_adam_moves_by_the_learning_rate_first():
