@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -74,15 +75,17 @@ class Block(nnx.Module):
         self.activation = activation
         self.dropout_rate = dropout_rate
 
-    def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
-        """Returns the output of the block; `key` is given in training."""
+    def __call__(
+        self, x: Activations, key: PRNGKeyArray | None = None, drawn: tuple[int, ...] | None = None
+    ) -> Activations:
+        """Returns the output of the block; `key` is given in training, `drawn` is that of `layers.dropout`."""
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
 
         # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
         # no time on CPUs.
         def add_and_norm(norm, key, x, change):
             def added(x, change):
-                return x + dropout(key, change, self.dropout_rate, self.platform)
+                return x + dropout(key, change, self.dropout_rate, self.platform, drawn)
 
             if not self.rematerialised:
                 return layer_norm(added(x, change), norm.scale[...], norm.bias[...], norm.epsilon)
@@ -221,7 +224,8 @@ class AttentionClassifier(nnx.Module):
         Args:
           images: normalised; sides divisible by `downsample`.
           key: random key in training; None in evaluation (no dropout).
-          counts: which pictures batch norm, of a stem, takes its statistics from in training; None for all.
+          counts: which pictures count in training, the first ones: batch norm, of a stem, takes its statistics from
+        them; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
@@ -238,9 +242,12 @@ class AttentionClassifier(nnx.Module):
         x = space_to_depth(pixels, self.downsample)
         x = self.embedding(jnp.moveaxis(x, 0, 2) if self.pixels_first else x)
         intermediates: Intermediates = {"embedding": self.pictures_first(x), "layers": []}
+        drawn = None
+        if self.pixels_first and counts is not None:  # random numbers do not depend on how a batch is filled up
+            drawn = (*x.shape[:2], int(np.sum(counts)), x.shape[3])
         for n, block in enumerate(self.blocks):
             layer = {"input": self.pictures_first(x), **attention_of(block.attention, self.pictures_first(x))}
-            x = block(x, None if key is None else jax.random.fold_in(key, n))
+            x = block(x, None if key is None else jax.random.fold_in(key, n), drawn)
             intermediates["layers"].append(layer | {"output": self.pictures_first(x)})
         logits = self.classifier(x.mean(axis=(0, 1) if self.pixels_first else (1, 2)))
         intermediates["pixel_logits"] = self.pictures_first(self.classifier(x))

@@ -124,7 +124,11 @@ layer_norm.defvjp(layer_norm_forward, layer_norm_backward)
 
 
 def dropout(
-    key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float, platform: str | None = None
+    key: PRNGKeyArray | None,
+    x: Float[Array, "*any"],
+    rate: float,
+    platform: str | None = None,
+    drawn: tuple[int, ...] | None = None,
 ) -> Float[Array, "*any"]:
     """Zeroes entries with probability `rate` and scales the others to keep the mean.
 
@@ -136,13 +140,19 @@ def dropout(
       x: one independent draw per entry.
       rate: from 0 to `1 - 2^-16`.
       platform: what it is compiled for; on TPUs the same numbers are drawn in another form.
+      drawn: shape of which `x` is a filled-up form: entries within it get the numbers of an array of that shape, the
+        others any. None: that of `x`.
     """
-    keep, factor = dropout_mask(key, x.shape, rate, platform)
+    keep, factor = dropout_mask(key, x.shape, rate, platform, drawn)
     return x if keep is None else jnp.where(keep, x * jnp.asarray(factor, x.dtype), jnp.zeros((), x.dtype))
 
 
 def dropout_mask(
-    key: PRNGKeyArray | None, shape: tuple[Any, ...], rate: float, platform: str | None = None
+    key: PRNGKeyArray | None,
+    shape: tuple[Any, ...],
+    rate: float,
+    platform: str | None = None,
+    drawn: tuple[int, ...] | None = None,
 ) -> tuple[Bool[Array, "..."] | None, float]:
     """Returns which entries `dropout` keeps, and what it multiplies them with; None and 1 where it drops nothing.
 
@@ -151,19 +161,25 @@ def dropout_mask(
     threshold = round(rate * 2**16)
     if key is None or threshold == 0:
         return None, 1.0
-    return random_uint16(key, shape, platform) >= jnp.uint16(threshold), 2**16 / (2**16 - threshold)
+    return random_uint16(key, shape, platform, drawn) >= jnp.uint16(threshold), 2**16 / (2**16 - threshold)
 
 
-def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...], platform: str | None = None) -> UInt16[Array, "..."]:
-    """Returns uniform 16-bit integers, two from every 32 random bits; the same on every platform."""
-    if platform == "tpu" and has_own_counts(key, shape):
-        return uint16_alone(key, shape)
+def random_uint16(
+    key: PRNGKeyArray, shape: tuple[int, ...], platform: str | None = None, drawn: tuple[int, ...] | None = None
+) -> UInt16[Array, "..."]:
+    """Returns uniform 16-bit integers, two from every 32 random bits; the same on every platform.
+
+    Within the shape `drawn` they are those of an array of that shape, see `dropout`.
+    """
+    filled_up = drawn is not None and drawn != shape
+    if (platform == "tpu" or filled_up) and has_own_counts(key, shape):
+        return uint16_alone(key, shape, drawn or shape)
     *outer, last = shape
     pairs = jax.random.bits(key, (*outer, (last + 1) // 2), jnp.uint32)
     return jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*outer, -1)[..., :last]
 
 
-def uint16_alone(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
+def uint16_alone(key: PRNGKeyArray, shape: tuple[int, ...], drawn: tuple[int, ...]) -> UInt16[Array, "..."]:
     """Returns `random_uint16`: draws the 32 bits of its pair for each entry, and takes its half.
 
     TPUs compute the bits twice in less time than they interleave the halves of an array: its last axis of two is padded
@@ -176,7 +192,7 @@ def uint16_alone(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, "..
     stride = (last + 1) // 2
     for axis in reversed(range(len(outer))):
         count += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
-        stride *= outer[axis]
+        stride *= drawn[axis]
     high, low = threefry2x32_p.bind(first, second, jnp.zeros_like(count), count)
     return ((high ^ low) >> (16 * (entry % 2))).astype(jnp.uint16)
 

@@ -12,7 +12,7 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 
 def for_platform(model: Model, platform: str) -> Model:
-    """Returns a copy that computes in the form for a platform; the results are the same to rounding.
+    """Returns a copy that computes in the form for a platform; without dropout the results are the same to rounding.
 
     On GPUs and TPUs the activations of a network whose attention does not depend on content have pixels before
     pictures, so that averages over pixels need no transpose. On GPUs norms keep what their gradients read, instead of

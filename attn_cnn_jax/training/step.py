@@ -171,7 +171,8 @@ def gathered(config: ConfigDict, mesh: Mesh, pictures: Pictures, step: jax.Array
 
     def batch(n):
         indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
-        # Random draws are those without padding: JAX makes each number from the key and its place in the array alone.
+        # Random draws are those without padding: JAX makes each number from the key and its place in the array alone,
+        # and where pictures are not the first axis, dropout is told how many count.
         indices = split_over_devices(mesh, jnp.pad(indices, (0, padding), mode="edge") if padding else indices)
         return Pictures(pictures.images[indices], pictures.labels[indices])
 

@@ -114,6 +114,12 @@ def test_sixteen_bit_integers_are_the_same_in_the_form_for_tpus(shape):
     np.testing.assert_array_equal(random_uint16(KEY, shape, "tpu"), random_uint16(KEY, shape))
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_sixteen_bit_integers_of_a_filled_up_array_are_those_without_filling(platform):
+    numbers = random_uint16(KEY, (3, 2, 8, 5), platform, (3, 2, 6, 5))
+    np.testing.assert_array_equal(numbers[:, :, :6], random_uint16(KEY, (3, 2, 6, 5)))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_space_to_depth_is_a_loop_over_pixels_in_order_dy_dx_c(size):
     rng = np.random.default_rng(0)
