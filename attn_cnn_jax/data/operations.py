@@ -105,7 +105,7 @@ def warp(x: Picture, affine: Affine) -> Picture:
     pixels in proportion; beyond the border the picture is black.
     """
     height, width, _ = x.shape
-    middle = jnp.array([(height - 1) / 2, (width - 1) / 2])
+    middle = jnp.array([(height - 1) / 2, (width - 1) / 2], jnp.float32)
     affine = affine.at[:, 2].multiply(jnp.array([height, width], affine.dtype))
     rows, columns = jnp.mgrid[:height, :width].astype(jnp.float32) - middle[:, None, None]
     at = jnp.einsum("ij,jhw->ihw", affine, jnp.stack([rows, columns, jnp.ones_like(rows)]), precision="highest")
@@ -118,7 +118,7 @@ def apply(x: Picture, kind: Array, amount: Amount) -> Picture:
     """Returns a picture after the operation number `kind` of `COLOURS + GEOMETRY`; values stay within 0 .. 255."""
     # One switch for the values and one for the map: every picture is warped once, whatever it gets.
     x = jax.lax.switch(jnp.minimum(kind, len(COLOURS)), [*COLOURS, lambda x, amount: x], x, amount)
-    maps = [lambda amount: jnp.eye(2, 3), *GEOMETRY]
+    maps = [lambda amount: jnp.eye(2, 3, dtype=amount.dtype), *GEOMETRY]
     affine = jax.lax.switch(jnp.maximum(kind - len(COLOURS) + 1, 0), maps, amount)
     return jnp.clip(warp(x, affine), 0, 255)
 
@@ -137,7 +137,7 @@ def operate(key: Key, images: Images, *, count: int, magnitude: float) -> Images
 
     def operate_one(place, image):
         key_kind, key_amount = jax.random.split(jax.random.fold_in(key, place))
-        kinds = jax.random.randint(key_kind, (count,), 0, len(COLOURS) + len(GEOMETRY))
+        kinds = jax.random.randint(key_kind, (count,), 0, len(COLOURS) + len(GEOMETRY), jnp.int32)
         amounts = jax.random.uniform(key_amount, (count,), jnp.float32, -magnitude, magnitude)
         x = image.astype(jnp.float32)
         for kind, amount in zip(kinds, amounts, strict=True):

@@ -116,6 +116,13 @@ def test_pictures_get_operations_of_their_own_in_order():
     assert len({picture.tobytes() for picture in np.asarray(operated(np.repeat(images[:1], 12, axis=0)))}) > 8
 
 
+def test_pictures_are_the_same_where_numbers_have_64_bits():
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), np.uint8)
+    expected = operations.operate(jax.random.key(0), images, count=2, magnitude=0.5)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(operations.operate(jax.random.key(0), images, count=2, magnitude=0.5), expected)
+
+
 def test_operations_are_the_same_on_several_devices_and_for_filled_up_batches():
     images = pictures(16, (4, 4, 1))
     spread = NamedSharding(data_mesh(jax.devices()[:8]), PartitionSpec("data"))
