@@ -1,4 +1,7 @@
-"""An embedding that whitens: what it gives for the patches of a data set is uncorrelated and of variance 1."""
+"""An embedding that whitens the patches of a data set, makes them uncorrelated and of variance 1, and rotates them.
+
+Where there are more channels than values of a patch they share this variance: its mean is at most values over channels.
+"""
 
 import numpy as np
 from jaxtyping import Float
@@ -19,7 +22,7 @@ def whitening(
       patches: normalised values, a row per patch.
     """
     mean = patches.mean(axis=0)
-    variances, directions = np.linalg.eigh(np.cov(patches, rowvar=False).astype(np.float64))
+    variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(patches, rowvar=False)).astype(np.float64))
     left, _, right = np.linalg.svd(kernel, full_matrices=False)
     scaled = directions / np.sqrt(np.maximum(variances, 0) + RIDGE * variances.mean())
     weight = scaled @ (left @ right)

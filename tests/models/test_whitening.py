@@ -38,6 +38,13 @@ def test_what_it_gives_is_uncorrelated_with_mean_zero(outputs):
         assert (found >= kept.min() - 1e-3).all()
 
 
+def test_patches_of_one_value_get_variance_one():
+    values = np.arange(5.0)[:, None]
+    weight, bias = whitening(np.ones((1, 1)), values)
+    given = values @ weight + bias
+    np.testing.assert_allclose((given.mean(), given.var(ddof=1)), (0, 1 / (1 + RIDGE)), atol=1e-12)
+
+
 def test_a_large_share_is_whitened_to_the_identity():
     x = patches()[:, :4]  # no direction is nearly constant
     weight, bias = whitening(np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32), x)
