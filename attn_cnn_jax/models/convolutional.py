@@ -45,12 +45,14 @@ class ConvolutionalAttention(nnx.Module):
         padding: Padding = "SAME",
         head_size: int | None = None,
         sharpness: float = math.inf,
+        num_axes: int = 2,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
         num_heads = math.prod(kernel_size)
         self.kernel_size, self.stride, self.dilation, self.padding = kernel_size, stride, dilation, padding
         self.exact = math.isinf(sharpness)
+        self.num_axes = num_axes
         position = Quadratic(num_heads, dtype=dtype, rngs=rngs)
         position.start_on_grid(kernel_shifts(kernel_size, dilation).astype(np.float64), sharpness)
         self.attention = SelfAttention(
@@ -63,11 +65,14 @@ class ConvolutionalAttention(nnx.Module):
             rngs=rngs,
         )
 
-    def __call__(self, x: Float[Array, "b *pixels d"]) -> Float[Array, "b *queries o"]:
-        """Returns the output, `(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)` too.
+    def __call__(self, x: Float[Array, "*pixels d"]) -> Float[Array, "*queries o"]:
+        """Returns the output, `(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)`.
 
-        Heads are added up one at a time, so that no array holds all of them.
+        One picture is taken without the axis `b` too, as `nnx.Conv` takes it. Heads are added up one at a time, so that
+        no array holds all of them.
         """
+        if x.ndim == self.num_axes + 1:
+            return self(x[None])[0]
         if x.ndim == 3:
             return self(x[:, None])[:, 0]
         attention = self.attention

@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
@@ -29,6 +30,7 @@ def conv_to_attention(
     padding: Paddings = "SAME",
     head_dim: int | None = None,
     sharpness: float = math.inf,
+    dtype: DTypeLike | None = None,
 ) -> ConvolutionalAttention:
     """Returns an attention layer with the output of a convolution (Theorem 1; Lemma 1 gives its value maps).
 
@@ -41,6 +43,7 @@ def conv_to_attention(
         by rank `D_h` (a consequence of Lemma 1); `truncate` gives the error.
       sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly one pixel.
         Finite: see `attn_cnn_jax.theorem.bounds` for the error, and for the alpha that a tolerance needs.
+      dtype: of activations; that of the kernel by default.
 
     Returns:
       A layer: `(b, H, W, D_in) -> (b, H', W', D_out)`, or `(b, L, D_in) -> (b, L', D_out)` in 1-D.
@@ -58,13 +61,13 @@ def conv_to_attention(
     if num_axes == 1:
         kernel = kernel[None]
     *kernel_size, in_features, out_features = kernel.shape
-    if not sharpness > 0:
-        raise UserError(f"sharpness={sharpness!r}: allowed is a number above 0, or math.inf")
+    largest = float(jnp.finfo(kernel.dtype).max) / 4  # twice of it has to be a number
+    if not (0 < sharpness <= largest or sharpness == math.inf):
+        raise UserError(f"sharpness={sharpness!r}: allowed is a number above 0 up to {largest:.2g}, or math.inf")
     if head_dim is not None and head_dim < 1:
         raise UserError(f"head_dim={head_dim!r}: allowed is an integer from 1")
     if bias is not None and np.shape(bias) != (out_features,):
         raise UserError(f"a bias of shape {np.shape(bias)}: this kernel needs ({out_features},)")
-    dtype = jnp.dtype(kernel.dtype)
     layer = nnx.eval_shape(  # every array is replaced below: no need to draw them
         lambda: ConvolutionalAttention(
             in_features,
@@ -75,7 +78,8 @@ def conv_to_attention(
             padding=_padding(padding, num_axes),
             head_size=head_dim,
             sharpness=sharpness,
-            dtype=dtype,
+            num_axes=num_axes,
+            dtype=kernel.dtype if dtype is None else dtype,
             rngs=nnx.Rngs(0),
         )
     )
@@ -90,7 +94,7 @@ def conv_to_attention(
         low_rank = truncate(kernel, head_dim)
         arrays["attention.value.kernel"] = np.concatenate(low_rank.value, axis=1)
         arrays["attention.output.kernel"] = low_rank.output.reshape(-1, out_features)
-    parameters = {name: jnp.asarray(array, dtype) for name, array in arrays.items()}
+    parameters = {name: jnp.asarray(array, kernel.dtype) for name, array in arrays.items()}
     return cast(ConvolutionalAttention, join(split(layer)[0], parameters, {}))
 
 
@@ -110,16 +114,20 @@ def convolutions_to_attention(model: Model, sharpness: float = math.inf) -> Mode
 
 
 def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> ConvolutionalAttention:
-    """Returns `conv_to_attention` of a Flax layer."""
+    """Returns `conv_to_attention` of a Flax layer, its kernel with its mask."""
     if layer.feature_group_count != 1:
         raise UserError(f"a convolution in {layer.feature_group_count} groups: only ungrouped ones become attention")
+    if np.any(np.asarray(layer.input_dilation) != 1):
+        raise UserError(f"a convolution of input dilation {layer.input_dilation}: only those of 1 become attention")
+    kernel = np.asarray(layer.kernel[...])
     return conv_to_attention(
-        np.asarray(layer.kernel[...]),
+        kernel if layer.mask is None else kernel * np.asarray(layer.mask, kernel.dtype),
         None if layer.bias is None else np.asarray(layer.bias[...]),
         stride=layer.strides,
         dilation=layer.kernel_dilation,
         padding=layer.padding,
         sharpness=sharpness,
+        dtype=layer.dtype,
     )
 
 

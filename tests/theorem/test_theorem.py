@@ -230,6 +230,8 @@ def test_flax_layers(kernel_size, options):
         ({"head_dim": 0}, "head_dim=0"),
         ({"sharpness": 0}, "sharpness=0"),
         ({"sharpness": math.nan}, "sharpness=nan"),
+        ({"sharpness": 1e308}, r"sharpness=1e\+308"),
+        ({"kernel": np.ones((3, 3, 2, 2), np.float32), "sharpness": 1e38}, r"up to 8\.5e\+37"),
     ],
 )
 def test_what_is_no_convolution_is_refused(arguments, says):
@@ -237,7 +239,28 @@ def test_what_is_no_convolution_is_refused(arguments, says):
         conv_to_attention(**{"kernel": np.ones((3, 3, 2, 2))} | arguments)
 
 
+def test_one_picture_without_a_batch_is_taken_as_flax_takes_it():
+    for size in ((3, 3), (3,)):
+        convolution = nnx.Conv(2, 4, size, rngs=nnx.Rngs(0))
+        x = jax.random.normal(jax.random.key(1), (*(5, 6)[: len(size)], 2), jnp.float32)
+        chex.assert_trees_all_close(layer_to_attention(convolution)(x), convolution(x), atol=1e-6)
+
+
+def test_a_masked_layer_and_one_of_sixteen_bits():
+    mask = jnp.zeros((3, 3, 2, 4), jnp.float32).at[1, 1].set(1.0)
+    convolution = nnx.Conv(2, 4, (3, 3), mask=mask, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (1, 5, 6, 2), jnp.float32)
+    chex.assert_trees_all_close(layer_to_attention(convolution)(x), convolution(x), atol=1e-6)
+    convolution = nnx.Conv(2, 4, (3, 3), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    layer = layer_to_attention(convolution)
+    assert layer.attention.output.kernel.dtype == jnp.float32
+    assert layer(x).dtype == jnp.bfloat16
+    chex.assert_trees_all_close(layer(x).astype(jnp.float32), convolution(x).astype(jnp.float32), atol=0.05)
+
+
 def test_other_impossible_requests():
+    with pytest.raises(UserError, match="input dilation"):
+        layer_to_attention(nnx.Conv(1, 1, (3, 3), input_dilation=2, rngs=nnx.Rngs(0)))
     with pytest.raises(UserError, match="a larger one"):
         conv_to_attention(np.ones((3, 3, 1, 1)), padding="VALID")(jnp.zeros((1, 2, 5, 1)))
     for tolerance in (0, 1, math.nan):
