@@ -8,6 +8,7 @@ multiplies its padding too.
 """
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -77,24 +78,51 @@ def layer_multiply_adds(model: ConfigDict, heads: int) -> tuple[int, int, int]:
 
 
 def resnet_flops(model: ConfigDict) -> Flops:
-    """Returns the FLOPs per picture of a ResNet: convolutions, padding included, and the linear map."""
-    height, width, features = model.image_shape
-    total = height * width * 9 * features * model.width
-    features = model.width
+    """Returns the FLOPs per picture of a ResNet: convolutions, padding included, and the linear map.
+
+    Where its layers are attention, every head of a KxK layer averages all pixels of the padded picture for each query.
+    """
+    linear = attention = 0
+    for layer in resnet_layers(model):
+        queries = math.prod(-(-side // layer.stride) for side in layer.size)
+        linear += queries * layer.kernel**2 * layer.features * layer.out
+        if model.layers == "attention":
+            keys = math.prod(side + 2 * (layer.kernel // 2) for side in layer.size)
+            attention += layer.kernel**2 * queries * keys * layer.features
+    return Flops(2 * (linear + layer.out * model.num_classes), 2 * attention)
+
+
+class ConvolutionalLayer(NamedTuple):
+    """A convolution of a ResNet: rows and columns that it is given, side of its kernel, stride, channels in and out."""
+
+    size: tuple[int, int]
+    kernel: int
+    stride: int
+    features: int
+    out: int
+
+
+def resnet_layers(model: ConfigDict) -> Iterator[ConvolutionalLayer]:
+    """Returns the convolutions of a ResNet from the stem on; the last one has the channels of the classifier."""
+    (height, width, features), out = model.image_shape, model.width
+    yield ConvolutionalLayer((height, width), 3, 1, features, out)
+    features = out
     for stage, (count, channels) in enumerate(stages(model.depth, model.width)):
         for n in range(count):
-            stride = 2 if stage > 0 and n == 0 else 1
-            before = height * width
+            stride, size = 2 if stage > 0 and n == 0 else 1, (height, width)
             height, width = -(-height // stride), -(-width // stride)
-            if model.depth > DEEPEST_WITHOUT_BOTTLENECKS:
-                out = EXPANSION * channels
-                total += before * features * channels + height * width * channels * (9 * channels + out)
+            deep = model.depth > DEEPEST_WITHOUT_BOTTLENECKS
+            out = EXPANSION * channels if deep else channels
+            if stride != 1 or features != out:
+                yield ConvolutionalLayer(size, 1, stride, features, out)
+            if deep:
+                yield ConvolutionalLayer(size, 1, 1, features, channels)
+                yield ConvolutionalLayer(size, 3, stride, channels, channels)
+                yield ConvolutionalLayer((height, width), 1, 1, channels, out)
             else:
-                out = channels
-                total += height * width * 9 * channels * (features + channels)
-            total += height * width * features * out if stride != 1 or features != out else 0
+                yield ConvolutionalLayer(size, 3, stride, features, channels)
+                yield ConvolutionalLayer((height, width), 3, 1, channels, out)
             features = out
-    return Flops(2 * (total + features * model.num_classes))
 
 
 def short(count: int) -> str:

@@ -10,6 +10,7 @@ from flax import nnx
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 
 PARAMETERS = {
@@ -127,6 +128,25 @@ def test_full_count_of_resnets_is_xlas_up_to_padding(depth):
     """
     model = resnet_config(depth=depth, image_shape=(256, 224, 3)).model
     assert count_flops(model).full == pytest.approx(flops_of_xla(model), rel=0.025)
+
+
+@pytest.mark.parametrize("depth", [10, 50])
+def test_a_resnet_of_attention_averages_padded_pictures_in_every_head(depth, monkeypatch):
+    model = resnet_config(depth=depth, width=4, image_shape=(9, 7, 3), layers="attention").model
+    averages = []
+
+    def recorded(layer, x, apply=ConvolutionalAttention.__call__):
+        y = apply(layer, x)
+        heads, pads = math.prod(layer.kernel_size), layer.pads(x.shape[1:3])
+        keys = math.prod(side + sum(pad) for side, pad in zip(x.shape[1:3], pads, strict=True))
+        averages.append(heads * math.prod(y.shape[1:3]) * keys * x.shape[3])
+        return y
+
+    monkeypatch.setattr(ConvolutionalAttention, "__call__", recorded)
+    nnx.eval_shape(lambda: create_model(model, rngs=nnx.Rngs(0))(jnp.zeros((1, 9, 7, 3)))[0])
+    convolutions = resnet_config(depth=depth, width=4, image_shape=(9, 7, 3)).model
+    assert len(averages) == {10: 12, 50: 53}[depth]
+    assert count_flops(model) == (count_flops(convolutions).linear, 2 * sum(averages), 0)
 
 
 def test_odd_sides_round_up_where_a_resnet_halves_them():
