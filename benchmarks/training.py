@@ -92,8 +92,8 @@ def repeated(
 
 def inference(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], None]:
     """`predict(count)`: the logits of a batch, that many times, by the network merged for inference."""
-    height, width = (side // config.model.downsample for side in config.model.image_shape[:2])
-    skeleton, *arrays = split(merged(create_model(config.model, rngs=nnx.Rngs(config.seed)), height * width))
+    network = create_model(config.model, rngs=nnx.Rngs(config.seed))
+    skeleton, *arrays = split(merged(network, config.model.image_shape))
     predict = jax.jit(lambda arrays, images: join(skeleton, *arrays)(images)[0])
     spec, images = SPECS["cifar10"], pictures.images[: config.train.batch_size]
     images = jax.block_until_ready(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))

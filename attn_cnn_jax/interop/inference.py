@@ -33,7 +33,7 @@ def inference(run: Run, dtype: str | None = None) -> Logits:
     config = run.config.copy_and_resolve_references()
     config.model.dtype = dtype or config.model.dtype
     skeleton = split(abstract_model(config.model))[0]
-    model = merged(join(skeleton, *split(run.model)[1:]))
+    model = merged(join(skeleton, *split(run.model)[1:]), config.model.image_shape)
     if isinstance(model, AttentionClassifier):
         for block in model.blocks:
             block.attention.implementation = implementation_of(block.attention, grid(config.model))

@@ -1,5 +1,6 @@
 """Networks with fewer linear maps, for inference."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import jax
@@ -8,12 +9,10 @@ from flax import nnx
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.classifier import AttentionClassifier, Block
 
-PAPER_PIXELS = 256  # 16x16
-
 Model = TypeVar("Model", bound=nnx.Module)
 
 
-def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
+def merged(model: Model, image_shape: Sequence[int]) -> Model:
     """Returns a copy in which linear maps that follow one another are one; its logits are the same to rounding.
 
     In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. To be
@@ -24,11 +23,11 @@ def merged(model: Model, pixels: int = PAPER_PIXELS) -> Model:
 
     Args:
       model: left as it is.
-      pixels: of the pictures to come, as attention sees them, `H W`.
+      image_shape: rows and columns of the pictures to come; what follows them is not read.
     """
     if not isinstance(model, AttentionClassifier):
         return model
-    model = nnx.clone(model)
+    model, pixels = nnx.clone(model), image_shape[0] * image_shape[1] // model.downsample**2
     with jax.default_matmul_precision("highest"):
         for block in model.blocks:
             merge_dense(block)

@@ -70,7 +70,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
       of its convolution.
     """
     config, pack = run.config, Packer()
-    model: Any = merged(run.model, grid[0] * grid[1])
+    model: Any = merged(run.model, [side * config.model.downsample for side in grid])
     spec = spec_of(config)
     names = *class_names, *(f"class {n}" for n in range(len(class_names), config.model.num_classes))
     return {

@@ -76,12 +76,11 @@ class Run(NamedTuple):
         Raises:
           UserError: for images of another shape or type.
         """
-        once = self._replace(model=merged(self.model))  # not again in every batch
-        return once._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
+        return self._merged()._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
 
     def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
         """Returns the logits of pictures, `(b, classes)`; arguments and errors as of `predict`."""
-        return self._replace(model=merged(self.model))._in_batches(lambda model, x: model(x)[0], images, batch_size)
+        return self._merged()._in_batches(lambda model, x: model(x)[0], images, batch_size)
 
     def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """Returns the attention probabilities of every head of every layer.
@@ -181,6 +180,10 @@ class Run(NamedTuple):
             height, width = images.shape[1:3]
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
         return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
+
+    def _merged(self) -> "Run":
+        """Returns the run with fewer linear maps: once, and not again in every batch."""
+        return self._replace(model=merged(self.model, self.config.model.image_shape))
 
     def _in_batches(self, function: Callable[[nnx.Module, jax.Array], Any], images: Images, batch_size: int) -> Any:
         """Applies a jitted `function(model, x)` batch by batch; returns its results joined, as NumPy arrays."""

@@ -40,7 +40,7 @@ def create_evaluate(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Sp
     batch_size, add = padded(config.train.eval_batch_size, mesh), create_add(config, spec)
 
     def evaluate(state: TrainState, pictures: Pictures):
-        model = for_evaluation(skeleton, state, mesh)
+        model = for_evaluation(config, skeleton, state, mesh)
         count = pictures.labels.shape[0]
 
         def body(sums, start):
@@ -64,7 +64,7 @@ def create_evaluate_streamed(config: ConfigDict, mesh: Mesh, skeleton: Skeleton,
 
     @functools.partial(jax.jit, static_argnames="count", out_shardings=replicated(mesh))
     def add_chunk(state: TrainState, sums: Sums, chunk: Chunk, count: int):
-        model = for_evaluation(skeleton, state, mesh)
+        model = for_evaluation(config, skeleton, state, mesh)
         num_batches = jnp.minimum(chunk.labels.shape[0], -(-count // batch_size) - chunk.first)
 
         def body(n, sums):
@@ -90,9 +90,10 @@ def create_evaluate_streamed(config: ConfigDict, mesh: Mesh, skeleton: Skeleton,
 NOTHING = np.float32(0), np.int32(0)  # `Sums` to begin with
 
 
-def for_evaluation(skeleton: Skeleton, state: TrainState, mesh: Mesh) -> Any:
+def for_evaluation(config: ConfigDict, skeleton: Skeleton, state: TrainState, mesh: Mesh) -> Any:
     """Returns the network of a state, prepared for many batches."""
-    return merged(for_platform(join(skeleton, state.parameters, state.statistics), platform_of(mesh)))
+    network = for_platform(join(skeleton, state.parameters, state.statistics), platform_of(mesh))
+    return merged(network, config.model.image_shape)
 
 
 def create_add(config: ConfigDict, spec: Spec) -> Callable[..., Sums]:

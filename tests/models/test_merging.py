@@ -8,7 +8,6 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models.merging import merged
 
-PIXELS = 4 * 4
 SHAPE = (8, 8, 3)
 
 
@@ -39,8 +38,8 @@ def test_logits_are_those_of_the_network(options):
     model = network(**options)
     images = jax.random.normal(jax.random.key(0), (5, *SHAPE))
     before = nnx.state(nnx.clone(model))
-    fewer = merged(model, PIXELS)
-    logits, expected = jax.jit(lambda x: (merged(model, PIXELS)(x)[0], model(x)[0]))(images)
+    fewer = merged(model, SHAPE)
+    logits, expected = jax.jit(lambda x: (merged(model, SHAPE)(x)[0], model(x)[0]))(images)
     np.testing.assert_allclose(logits, expected, rtol=1e-12, atol=1e-13)
     assert all(block.dense is None for block in fewer.blocks)
     jax.tree.map(np.testing.assert_array_equal, nnx.state(model), before)  # left as it was
@@ -49,8 +48,10 @@ def test_logits_are_those_of_the_network(options):
 def test_value_maps_are_merged_where_that_costs_less():
     # A head's multiply-adds for one of 16 pixels. Size 7: whole pixels 8 (16 + 8) = 192, values 7 (8 + 16 + 8) = 224;
     # size 3: values 3 (8 + 16 + 8) = 96.
-    assert merged(network(head_size=7), PIXELS).blocks[0].attention.value is None
-    assert merged(network(head_size=3), PIXELS).blocks[0].attention.value is not None
+    assert merged(network(head_size=7), SHAPE).blocks[0].attention.value is None
+    assert merged(network(head_size=3), SHAPE).blocks[0].attention.value is not None
+    # Of 256 pixels: 8 (256 + 8) = 2,112 and 7 (8 + 256 + 8) = 1,904.
+    assert merged(network(head_size=7), (32, 32)).blocks[0].attention.value is not None
 
 
 @pytest.mark.parametrize("head_size", [3, 7, 8])
@@ -61,9 +62,9 @@ def test_merging_lowers_the_arithmetic(head_size):
     def flops(model):
         return jax.jit(lambda x: model(x)[0]).lower(images).cost_analysis()["flops"]
 
-    assert flops(merged(model, PIXELS)) < flops(model)
+    assert flops(merged(model, SHAPE)) < flops(model)
 
 
 def test_a_resnet_is_returned_as_it_is():
     model = nnx.eval_shape(lambda: create_model(resnet_config().model, rngs=nnx.Rngs(0)))
-    assert merged(model) is model
+    assert merged(model, SHAPE) is model

@@ -213,7 +213,7 @@ def test_weights_are_where_the_page_looks_for_them(runs, name):
     run = runs[name]
     data = network_data(run, (HEIGHT, WIDTH), ())
     weights = np.frombuffer(base64.b64decode(data["weights"]), "<f4")
-    model = merged(run.model, PIXELS)
+    model = merged(run.model, [run.config.model.downsample * side for side in (HEIGHT, WIDTH)])
 
     def at(reference):
         size = int(np.prod(reference["shape"]))
