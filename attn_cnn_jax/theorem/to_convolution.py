@@ -5,9 +5,9 @@ because near the border it has fewer pixels to spread over. So the weights are r
 those whose KxK window lies inside the picture, or, where no window does, the query at the centre. What follows:
 
 - attention outside the window is lost; what remains is not scaled up;
-- once K covers the picture as the centre sees it, the convolution is exact at the centre, and at other interior
-  queries where the softmax normaliser equals the centre's; it is exact everywhere where attention is the same function
-  of the shift at every query, as uniform attention is;
+- once K covers the picture as the centre sees it, the convolution is exact at the centre;
+- from K = 2 size - 1 on it is exact everywhere where attention is the same function of the shift at every query, as
+  uniform attention is;
 - at the border it reads zeros where softmax looks elsewhere: an error that no K removes. A sharp head whose
   centre lies outside attends to the nearest pixel inside, as a convolution does that repeats the edge;
 - `truncated` keeps every query's own attention in the window and is exact everywhere for K >= 2 size - 1: it
@@ -44,11 +44,11 @@ class Convolution(NamedTuple):
     mass_outside: Float[Array, " h"]
 
     def __call__(self, x: Activations) -> Float[Array, "b H W o"]:
-        """Returns the output of the convolution: `(b, H, W, D_in) -> (b, H, W, D_out)`."""
+        """Returns the output of the convolution, in the type of `x`: `(b, H, W, D_in) -> (b, H, W, D_out)`."""
         layout = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(
-            x, self.kernel, (1, 1), "SAME", dimension_numbers=layout
-        ) + self.bias.reshape(1, 1, 1, -1)
+        kernel, bias = self.kernel.astype(x.dtype), self.bias.astype(x.dtype)
+        y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
+        return y + bias.reshape(1, 1, 1, -1)
 
 
 def attention_to_conv(

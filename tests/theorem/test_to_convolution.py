@@ -34,7 +34,7 @@ def float64():
 def layer(**model):
     """An untrained attention layer: nine quadratic heads, most of them off-centre."""
     settings = {"image_shape": (*GRID, CHANNELS), "downsample": 1, "num_layers": 1, "hidden_size": CHANNELS}
-    config = attention_config(dtype="float64", **settings | model)
+    config = attention_config(**settings | {"dtype": "float64"} | model)
     return create_model(config.model, rngs=nnx.Rngs(0)).blocks[0].attention
 
 
@@ -104,6 +104,13 @@ def test_exact_at_the_centre_once_the_kernel_covers_the_picture(kernel_size):
     np.testing.assert_allclose(actual[:, *centre], attention(x)[:, *centre], atol=1e-12)
     smaller = attention_to_conv(attention, size - 3, grid=grid)(x)
     assert np.abs(smaller - attention(x))[:, *centre].max() > 1e-3
+
+
+def test_a_layer_in_sixteen_bits_has_a_convolution_in_sixteen_bits():
+    convolution, x = attention_to_conv(layer(dtype="bfloat16"), 3, grid=GRID), pictures().astype(jnp.bfloat16)
+    assert convolution(x).dtype == jnp.bfloat16
+    expected = convolution(x.astype(convolution.kernel.dtype)).astype(jnp.float32)
+    np.testing.assert_allclose(convolution(x).astype(jnp.float32), expected, atol=0.02 * np.abs(expected).max())
 
 
 def test_exact_everywhere_for_uniform_attention():
