@@ -1,8 +1,9 @@
 """Compile training for GPUs or TPUs that are not here: does it fit, how long should it take?
 
 XLA compiles the real training steps and evaluation of a configuration for the devices that --for names: on any
-machine, without them, in one to five minutes for GPUs and up to thirty for TPUs. Times are estimated from the compiled program and not measured: each
-operation takes the longer of its memory traffic and its arithmetic, one after another. --config.start is left out.
+machine, without them, in one to five minutes for GPUs and up to thirty for TPUs. Times are estimated from the compiled
+program and not measured: each operation takes the longer of its memory traffic and its arithmetic, one after another.
+--config.start is left out.
 """
 
 import argparse

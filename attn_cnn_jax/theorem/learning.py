@@ -35,7 +35,7 @@ class Course(NamedTuple):
 
     Attributes:
       step: `(n,)`, from 0.
-      error: `(n,)`, `|student - teacher| / |teacher|` on the pictures of that step, both without biases.
+      error: `(n,)`, `|student - teacher| / |teacher|` on the pictures of that step; the teacher has no bias.
       centre: `(n, h, 2)` pixels, row first.
       spread: `(n, h)`, one over pixels.
       layer: the student as it ended.

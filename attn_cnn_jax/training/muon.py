@@ -1,4 +1,7 @@
-"""Muon: the momentum of every matrix is made orthogonal, each head's matrix by itself; other parameters by Adam."""
+"""Muon: the momentum of every matrix is made orthogonal, each head's matrix by itself.
+
+Other parameters are trained by Adam with Nesterov momentum, as optax has it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -57,7 +60,9 @@ def matrices(model: nnx.Module) -> dict[str, Matrices]:
 
 
 def muon(schedule: optax.Schedule, momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTransformation:
-    """Returns Muon with Nesterov momentum for some matrices, and Adam for all other parameters, at one learning rate.
+    """Returns Muon for some matrices and Adam for all other parameters, at one learning rate.
+
+    Both have Nesterov momentum.
 
     Args:
       schedule: learning rate of every step.
