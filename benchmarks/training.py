@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.compilation.programs import spec_of
+from attn_cnn_jax.compilation.programs import known_spec
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import SPECS
@@ -65,7 +65,7 @@ def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainStat
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
     optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 300, 500), shaped=matrices(network))
     skeleton, state = initial_state(network, optimizer)
-    return create_train_steps(config, mesh, skeleton, optimizer, spec_of(config)), place(state, mesh)
+    return create_train_steps(config, mesh, skeleton, optimizer, known_spec(config)), place(state, mesh)
 
 
 def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], np.ndarray]:

@@ -20,7 +20,7 @@ from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import create_train_steps
 
 
-def spec_of(config: ConfigDict) -> Spec:
+def known_spec(config: ConfigDict) -> Spec:
     """Returns what is known of the data set of a configuration without the data.
 
     Raises:
@@ -42,7 +42,7 @@ class Lengths(NamedTuple):
     def of(cls, config: ConfigDict) -> "Lengths":
         """Those of a complete configuration; the validation split is evaluated with the test set."""
         epochs, every = config.train.num_epochs, config.train.eval_every_epochs
-        steps_per_epoch = (spec_of(config).train_examples - config.dataset.num_validation) // (config.train.batch_size)
+        steps_per_epoch = (known_spec(config).train_examples - config.dataset.num_validation) // config.train.batch_size
         return cls(epochs * steps_per_epoch, -(-epochs // every))
 
 
@@ -62,7 +62,7 @@ def lower(config: ConfigDict, mesh: Mesh) -> Lowered:
       config: complete.
       mesh: devices, also those of a topology that this machine does not have.
     """
-    spec = spec_of(config)
+    spec = known_spec(config)
     steps_per_epoch = max(1, Lengths.of(config).steps // config.train.num_epochs)
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
     network = abstract_model(config.model)

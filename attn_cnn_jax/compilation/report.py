@@ -6,7 +6,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.compilation.estimate import Estimate, estimate_program
-from attn_cnn_jax.compilation.programs import Lengths, lower, spec_of
+from attn_cnn_jax.compilation.programs import Lengths, known_spec, lower
 from attn_cnn_jax.compilation.targets import Target, mesh_of
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.errors import UserError
@@ -33,7 +33,7 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
       UserError: if the compiler is missing, or the memory is too small.
     """
     mesh = mesh_of(target)
-    check_counts(config, spec_of(config).train_examples)
+    check_counts(config, known_spec(config).train_examples)
     lowered = lower(config, mesh)
     try:
         training = lowered.training.compile()

@@ -225,7 +225,7 @@ class AttentionClassifier(nnx.Module):
           images: normalised; sides divisible by `downsample`.
           key: random key in training; None in evaluation (no dropout).
           counts: which pictures count in training, the first ones: batch norm, of a stem, takes its statistics from
-        them; None for all.
+            them; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside

@@ -32,6 +32,7 @@ class ConvolutionalAttention(nnx.Module):
       kernel_size, stride, dilation: rows and columns; of a 1-D layer the rows are 1.
       padding: "SAME", "VALID", or zeros before and after each axis.
       exact: whether alpha is infinite: a head then copies one pixel, the one nearest to its centre.
+      num_axes: 2, or 1 of a layer whose pictures are `(b, L, d)`.
     """
 
     def __init__(
