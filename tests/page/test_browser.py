@@ -46,6 +46,11 @@ class Page:
 
     def ready(self):
         self.driver.execute_async_script("viewer.ready().then(arguments[0])")
+        self.shown()
+
+    def shown(self):
+        """Waits until what was asked for is shown: the page draws with the browser's next frame."""
+        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
     def run(self, script, *arguments):
         return self.driver.execute_script(f"return {script}", *arguments)
@@ -58,9 +63,11 @@ class Page:
         return values.reshape(ROWS, COLUMNS)
 
     def find(self, selector):
+        self.shown()
         return self.driver.find_element("css selector", selector)
 
     def all(self, selector):
+        self.shown()
         return self.driver.find_elements("css selector", selector)
 
     def point(self, row, column):
@@ -82,7 +89,7 @@ class Page:
 
     def drawn(self, layer, head):
         """The colours of a tile, once what was asked for is drawn: `(rows, columns, 3)`."""
-        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        self.shown()
         picture = self.run(f"tiles[{layer}][{head}].canvas.toDataURL()")
         return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2]))).convert("RGB")).astype(
             int
@@ -199,7 +206,6 @@ def test_statistics_on_hover(page, attention):
     opened = page("quadratic")
     tile = opened.all(".head")[1]
     ActionChains(opened.driver, duration=0).move_to_element(tile).perform()
-    opened.drawn(0, 1)
     assert opened.find("#reading-title").text == "Layer 1, head 2"
     p = attention("quadratic")[0][1][2, 3].astype(float)
     rows, columns = np.mgrid[:ROWS, :COLUMNS]
@@ -232,7 +238,7 @@ def test_a_head_lies_over_the_picture(page):
     stage = "document.getElementById('picture').toDataURL()"
     before = opened.run(stage)
     opened.all(".head")[0].click()
-    opened.drawn(0, 0)
+    opened.shown()
     assert opened.view()["head"] == [0, 0]
     assert opened.run(stage) != before
 
@@ -304,7 +310,6 @@ def test_no_slider_where_nothing_was_recorded(page):
 def test_names_are_shown_as_text(page, pages):
     data, _ = pages["quadratic"]
     opened = page("quadratic", "#picture=1")
-    opened.drawn(0, 0)
     name = data["pictures"][1]["name"]
     assert "<script>" in name
     assert name in opened.find("#caption").text
@@ -318,7 +323,6 @@ def test_a_picture_of_ones_own(page, tmp_path):
     Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
     opened.find("#file").send_keys(str(path))
     opened.wait(lambda: opened.view()["picture"] == 2)
-    opened.drawn(0, 0)
     assert opened.find("#caption").text == "<b>mine.png"
     path.write_text("no picture")
     opened.find("#file").send_keys(str(path))
@@ -342,7 +346,6 @@ def test_a_dropped_picture(page):
     opened = page("learned")
     opened.driver.execute_async_script(DROP, "dropped.png")
     opened.wait(lambda: opened.view()["picture"] == 2)
-    opened.drawn(0, 0)
     assert opened.find("#caption").text == "dropped.png"
 
 
