@@ -14,8 +14,8 @@ from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.models.layers import ACTIVATIONS
 from attn_cnn_jax.page.collect import page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
+from tests.page.browser import Page, only_in_chromium
 from tests.page.conftest import GRID
-from tests.page.test_browser import Page, only_in_chromium
 from tests.page.test_network import KINDS, probed, quadratic, random_run  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), only_in_chromium]

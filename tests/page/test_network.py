@@ -19,8 +19,8 @@ from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, render_pair, write
 from attn_cnn_jax.runs.run import Run
+from tests.page.browser import ActionChains, Page, emulated, only_in_chromium
 from tests.page.conftest import GRID, small_config
-from tests.page.test_browser import ActionChains, Page, emulated, only_in_chromium
 
 pytestmark = pytest.mark.slow
 KINDS = [

@@ -9,7 +9,7 @@ from attn_cnn_jax import load_pretrained
 from attn_cnn_jax.page.build import build
 from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import write
-from tests.page.test_browser import Page
+from tests.page.browser import Page
 
 pytestmark = pytest.mark.slow
 CLASSIFICATIONS = 20  # whose median time is printed

@@ -1,0 +1,94 @@
+"""A page of the package that is open in a browser."""
+
+import base64
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("selenium", reason="selenium is not installed")
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+only_in_chromium = pytest.mark.parametrize("driver", ["chromium"], indirect=True)
+ROWS, COLUMNS = 5, 7  # the grid of the small networks
+
+
+class Page:
+    """A page that is open in the browser."""
+
+    def __init__(self, driver, path):
+        self.driver, self.path = driver, path
+
+    def open(self, address=""):
+        self.driver.get("about:blank")  # else a new hash alone loads nothing
+        self.driver.get(f"file://{self.path}{address}")
+        self.ready()
+        return self
+
+    def ready(self):
+        self.driver.execute_async_script("viewer.ready().then(arguments[0])")
+        self.shown()
+
+    def shown(self):
+        """Waits until what was asked for is shown: the page draws with the browser's next frame."""
+        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def view(self):
+        return self.run("viewer.view()")
+
+    def probabilities(self, layer, head):
+        values = np.array(self.run("viewer.probabilities(arguments[0], arguments[1])", layer, head))
+        return values.reshape(ROWS, COLUMNS)
+
+    def find(self, selector):
+        self.shown()
+        return self.driver.find_element("css selector", selector)
+
+    def all(self, selector):
+        self.shown()
+        return self.driver.find_elements("css selector", selector)
+
+    def point(self, row, column):
+        """The mouse moves to a pixel of the picture."""
+        canvas = self.find("#picture")
+        x, y = ((n + 0.5) / size - 0.5 for n, size in ((column, COLUMNS), (row, ROWS)))
+        width, height = canvas.rect["width"], canvas.rect["height"]
+        return ActionChains(self.driver, duration=0).move_to_element_with_offset(
+            canvas, int(x * width), int(y * height)
+        )
+
+    def keys(self, *keys, shift=False):
+        actions = ActionChains(self.driver)
+        held = actions.key_down(Keys.SHIFT).send_keys(*keys).key_up(Keys.SHIFT) if shift else actions.send_keys(*keys)
+        held.perform()
+
+    def wait(self, condition):
+        WebDriverWait(self.driver, 5, poll_frequency=0.05).until(lambda _: condition())
+
+    def drawn(self, layer, head):
+        """The colours of a tile, once what was asked for is drawn: `(rows, columns, 3)`."""
+        self.shown()
+        picture = self.run(f"tiles[{layer}][{head}].canvas.toDataURL()")
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2]))).convert("RGB")).astype(
+            int
+        )
+
+
+@contextlib.contextmanager
+def emulated(driver, width, scheme):
+    """Chromium with a screen of this width, and a colour scheme."""
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
