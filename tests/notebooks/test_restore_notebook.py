@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "restore_a_run.ipynb"
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
+def workdir(tmp_path_factory, one_device_in_module):
     config = attention_config(
         hidden_size=16, intermediate_size=16, num_layers=2, num_heads=4, downsample=2, attention_dropout=0.0
     )
