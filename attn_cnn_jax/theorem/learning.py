@@ -73,7 +73,8 @@ def learn_convolution(
     student = SelfAttention(Quadratic(num_heads, rngs=rngs), num_heads=num_heads, hidden_size=size, rngs=rngs)
     skeleton, parameters, _ = split(student)
     steps = -(-num_steps // RECORDS)
-    teacher, key = jnp.asarray(kernel), jax.random.key(seed)
+    teacher = jnp.asarray(kernel)
+    key = jax.random.fold_in(jax.random.key(seed), 2**31)  # from the seed's own key the student's start is drawn
     optimizer = optax.adam(lambda count: LEARNING_RATE * half_cosine(count, steps * RECORDS))
     state, records = optimizer.init(parameters), []
     for n in range(RECORDS):

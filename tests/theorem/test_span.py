@@ -132,6 +132,25 @@ def test_attention_learns_a_convolution_the_same_every_time():
     assert np.abs(first.centre[-1] - first.centre[0]).max() > 0.01
 
 
+def test_pictures_are_drawn_apart_from_the_students_start(monkeypatch):
+    """Numbers of one key and of one number folded in are in the same order, whatever is made of them."""
+    seen = {}
+
+    def train(skeleton, optimizer, kernel, key, parameters, state, numbers):
+        seen.update(key=key, parameters=parameters)
+        return parameters, state, jnp.zeros(len(numbers))
+
+    monkeypatch.setattr(learning, "_train", train)
+    monkeypatch.setattr(learning, "relative_error", lambda *_: 0.0)
+    learning.learn_convolution(learning.random_kernel(0), 4, seed=1)
+    drawn = [array.ravel() for array in seen["parameters"].values() if len(np.unique(array)) > 4]
+    assert len(drawn) > 2
+    for number in range(10):
+        picture = learning.pictures(jax.random.fold_in(seen["key"], number), 2, 8).ravel()
+        for values in drawn:
+            assert np.any(np.argsort(values) != np.argsort(picture[: len(values)]))
+
+
 def test_the_teacher_can_be_learned_exactly():
     """The error is zero for the layer that Lemma 1 builds."""
     from attn_cnn_jax.models.variables import split
