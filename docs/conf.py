@@ -72,6 +72,12 @@ def notebook_links(app, docname, source):
     source[0] = source[0].replace("](../notebooks/", "](notebooks/")
 
 
+def collapse_navigation(app, page, template, context, doctree):
+    """Shows of the navigation only the branch of the page itself: to copy all modules for each of them takes long."""
+    if whole := context.get("toctree"):
+        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
+
+
 def write_live_pages(app, exception):
     """Writes the interactive pages, which the front page shows in frames."""
     if exception is None and app.builder.format == "html":
@@ -120,6 +126,7 @@ def setup(app):
     app.connect("config-inited", copy_notebooks)
     app.connect("config-inited", remove_stale_api)
     app.connect("source-read", notebook_links)
+    app.connect("html-page-context", collapse_navigation, priority=400)  # before the theme
     app.connect("build-finished", write_live_pages)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", signature)
