@@ -74,7 +74,7 @@ def read(name: str, overrides: list[str]) -> ConfigDict:
         return load_config(name, overrides)
     if overrides:
         raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
-    return saved_config(place) or with_defaults(saved)
+    return with_defaults(saved_config(place) or saved)
 
 
 def pruned_in_words(config: ConfigDict) -> str:

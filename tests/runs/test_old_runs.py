@@ -176,6 +176,14 @@ def test_commands_look_at_one_seed(two_seeds, capsys):
     assert "has seeds 3 to 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", [*OF_EACH, "two_seeds"])
+def test_summary_has_a_row_of_an_old_run(old, name, capsys):
+    workdir = old(name)
+    assert main(["summary", str(workdir)]) == 0
+    accuracy = last_records(workdir)["test"]["accuracy"]
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == [str(workdir), f"{accuracy:.2%}"]
+
+
 def test_one_of_several_seeds_is_exported_if_it_is_named(two_seeds, tmp_path, capsys):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     command = ["export", str(two_seeds), "--format=pytorch", f"--out={tmp_path / 'file'}"]
