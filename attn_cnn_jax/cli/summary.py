@@ -7,6 +7,7 @@ adds attention itself.
 """
 
 import argparse
+import json
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from attn_cnn_jax.runs.pretrained import located
 
 EXAMPLE = "quadratic --config.model.num_heads=4"
 HEADER = ("config", "test accuracy", "paper", "parameters", "paper", "FLOPs: linear maps", "paper", "FLOPs: full count")
+HOW_IT_COMPUTES = ("dtype", "implementation")  # keys of config.model
 
 
 class Published(NamedTuple):
@@ -96,8 +98,7 @@ def row(name: str, config: ConfigDict) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
     own = config.dataset.name not in SPECS and not config.dataset.mean  # in a run directory all is known
     model = complete(config, sources.prepared_spec(config.dataset) if own else None).model
-    # As dictionaries: a ConfigDict that is locked equals none that is not.
-    published = next((known for known in TABLE_1.values() if known.config.model.to_dict() == model.to_dict()), None)
+    published = next((known for known in TABLE_1.values() if same_network(known.config.model, model)), None)
     flops = count_flops(model)
     return (
         name,
@@ -109,6 +110,16 @@ def row(name: str, config: ConfigDict) -> tuple[str, ...]:
         published.flops if published else "",
         short(flops.full),
     )
+
+
+def same_network(a: ConfigDict, b: ConfigDict) -> bool:
+    """Returns whether two `config.model` describe one network, whatever the type and implementation it computes in."""
+    # As JSON: a configuration from a file has lists for tuples.
+    a_text, b_text = (
+        json.dumps({key: value for key, value in model.items() if key not in HOW_IT_COMPUTES}, sort_keys=True)
+        for model in (a, b)
+    )
+    return a_text == b_text
 
 
 def accuracy_of(workdir: Path) -> str:

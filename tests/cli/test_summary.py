@@ -2,9 +2,11 @@
 
 import pytest
 
-from attn_cnn_jax.cli.configs import known_configs
+from attn_cnn_jax.cli.configs import known_configs, load_config
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.cli.summary import TABLE_1
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.runs.directory import to_json
 
 
 def config_file(path, arguments="", statement="pass"):
@@ -45,6 +47,13 @@ def test_a_run_has_its_test_accuracy_beside_the_papers(capsys, quadratic_run):
     rows = table(capsys)
     assert rows[str(quadratic_run)][0] == "60.00%"  # the last test record; not a network of Table 1
     assert rows["quadratic"][0] == "93.8%"
+
+
+@pytest.mark.parametrize("overrides", [[], ["--config.model.dtype=bfloat16", "--config.model.implementation=dense"]])
+def test_a_run_of_the_papers_network_is_known_however_it_computes(capsys, tmp_path, overrides):
+    (tmp_path / "config.json").write_text(to_json(complete(load_config("quadratic", overrides))))
+    assert main(["summary", str(tmp_path)]) == 0
+    assert table(capsys)[str(tmp_path)] == ["93.8%", "12,086,844", "12.1M", "6.18B", "6.2B", "9.01B"]
 
 
 def test_an_included_network_is_a_row_with_its_accuracy(capsys):
