@@ -18,6 +18,9 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.training.optimizer import create_optimizer
 
+# Of `config.model`: what names and shapes of arrays do not tell, as the release has it.
+NOT_IN_A_FILE = {"activation": "gelu", "layer_norm_epsilon": 1e-12}
+
 
 def to_run(checkpoint: Checkpoint) -> tuple[ConfigDict, TrainState]:
     """Returns the run's configuration, and a state whose optimizer has not moved yet.
@@ -102,15 +105,25 @@ def check_release_has(run: Run) -> None:
         which = "encoding"
     elif model.gate:
         which = "gate"
+    elif model.stem != "none":
+        which = "stem"
     elif model.content and not encoding_of(model).release_content:
         which = "content"
     elif head_size(model) != model.hidden_size and (model.content or head_size(model) < model.hidden_size):
         which = "head_size"
+    elif encoding_of(model).has_tables and model.image_shape[0] != model.image_shape[1]:
+        which = "image_shape"  # its row and column tables have one size
     if which:
         raise UserError(
-            f"config.model.{which}={model[which]!r}: the authors' release has no such network; it has quadratic and "
-            "learned relative encodings, heads of the hidden size, and ResNets"
+            f"config.model.{which}={model[which]!r}: the authors' release has no such network; it has quadratic "
+            "encodings, learned relative ones of square pictures, heads of the hidden size, and ResNets"
         )
+    for key, value in NOT_IN_A_FILE.items() if model.name == "attention" else ():
+        if model[key] != value:
+            raise UserError(
+                f"config.model.{key}={model[key]!r}: a file of the authors' release does not hold it; allowed is "
+                f"{value!r}, with which such a file is read"
+            )
 
 
 def state_dict(run: Run) -> dict[str, np.ndarray]:

@@ -84,9 +84,10 @@ def write_release(run: Run, path: Path) -> None:
     """
     torch = import_torch()
     check_release_has(run)
+    epoch = round(run.test["epoch"]) - 1 if run.test else -1  # the release counts from 0
     content = {
         "step": run.step,  # what the release's epochs are depends on its batch size; it ignores this
-        "epoch": run.test and round(run.test["epoch"]) - 1,
+        "epoch": epoch if epoch >= 0 else None,
         "test_accuracy": run.test and run.test["accuracy"],
         "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in state_dict(run).items()),
     }

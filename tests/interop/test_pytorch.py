@@ -283,11 +283,32 @@ def test_the_command_says_what_was_read_and_refuses_to_overwrite(imported, tmp_p
     assert "there is no file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("changes", [{"gate": True, "content": True}, {"encoding": "relative"}, {"head_size": 4}])
-def test_what_the_release_does_not_have_is_not_written(changes, imported, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gate": True, "content": True}, "gate=True: .* no such network"),
+        ({"encoding": "relative"}, "encoding='relative': .* no such network"),
+        ({"head_size": 4}, "head_size=4: .* no such network"),
+        ({"stem": "resnet"}, "stem='resnet': .* no such network"),
+        ({"encoding": "learned", "image_shape": (8, 16, 1)}, "image_shape=.8, 16, 1.: .* no such network"),
+        ({"activation": "relu"}, "activation='relu': .* allowed is 'gelu'"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon=1e-06: .* allowed is 1e-12"),
+    ],
+)
+def test_what_the_release_does_not_have_is_not_written(changes, message, imported):
     run = imported("quadratic")[1]
     with run.config.unlocked():
         config = run.config.copy_and_resolve_references()
     config.model.update(changes)
-    with pytest.raises(UserError, match="the authors' release has no such network"):
+    with pytest.raises(UserError, match=f"^config.model.{message}") as caught:
         interop.check_release_has(run._replace(config=config))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_network_before_its_first_epoch_is_read_back(imported, tmp_path):
+    _, run, _ = imported("quadratic")
+    untrained = run._replace(step=0, test={"step": 0, "epoch": 0.0, "split": "test", "accuracy": 0.5})
+    interop.write_release(untrained, tmp_path / "file")
+    assert torch.load(tmp_path / "file", weights_only=True)["epoch"] is None  # the release counts from 0
+    interop.import_checkpoint(tmp_path / "file", tmp_path / "run")
+    assert load_run(tmp_path / "run").step == 0
