@@ -63,9 +63,12 @@ def random_pictures(config: ConfigDict, count: int, mesh: Mesh) -> Pictures:
 def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainState]:
     """The jitted `train_steps(state, pictures, count)` of a run, and a state that it may begin with."""
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
-    optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 300, 500), shaped=matrices(network))
+    epochs, steps_per_epoch = 300, 500
+    schedule = learning_rate(config.optimizer, epochs, steps_per_epoch)
+    optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
     skeleton, state = initial_state(network, optimizer)
-    return create_train_steps(config, mesh, skeleton, optimizer, known_spec(config)), place(state, mesh)
+    train_steps = create_train_steps(config, mesh, skeleton, optimizer, known_spec(config), steps_per_epoch)
+    return train_steps, place(state, mesh)
 
 
 def training(config: ConfigDict, mesh: Mesh, pictures: Pictures) -> Callable[[int], np.ndarray]:

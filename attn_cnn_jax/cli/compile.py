@@ -3,7 +3,7 @@
 XLA compiles the real training steps and evaluation of a configuration for the devices that --for names: on any
 machine, without them, in one to five minutes for GPUs and up to thirty for TPUs. Times are estimated from the compiled
 program and not measured: each operation takes the longer of its memory traffic and its arithmetic, one after another.
---config.start is left out.
+--config.start is left out, and --config.augment.half_size_until: every step counts as one on whole pictures.
 """
 
 import argparse
@@ -63,6 +63,7 @@ def to_text(result: dict[str, Any]) -> str:
         f"{step['bytes'] / 1e9:,.1f} GB read and written, per device)",
         f"estimate of a run: {duration(result['run_seconds'])} for {result['steps']:,} steps and "
         f"{result['evaluations']:,} evaluations of {1e3 * evaluation['seconds']:,.0f} ms",
+        *(f"left out: config.{key}={value}" for key, value in result["left_out"].items()),
     ]
     kinds = [
         (kind, part["count"], f"{1e3 * part['seconds']:.2f}", f"{part['seconds'] / step['seconds']:.0%}")

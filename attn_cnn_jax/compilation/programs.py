@@ -56,13 +56,16 @@ class Lowered(NamedTuple):
 def lower(config: ConfigDict, mesh: Mesh) -> Lowered:
     """Traces the programs of a run for a mesh; nothing is computed and no data is read.
 
-    A network that starts from another run (`config.start`) is taken as `config.model` describes it.
+    A network that starts from another run (`config.start`) is taken as `config.model` describes it, and every step as
+    one on whole pictures: one program has both kinds of steps of `config.augment.half_size_until`.
 
     Args:
       config: complete.
       mesh: devices, also those of a topology that this machine does not have.
     """
     spec = known_spec(config)
+    config = config.copy_and_resolve_references()
+    config.augment.half_size_until = 0.0
     steps_per_epoch = max(1, Lengths.of(config).steps // config.train.num_epochs)
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
     network = abstract_model(config.model)
@@ -77,7 +80,7 @@ def lower(config: ConfigDict, mesh: Mesh) -> Lowered:
     )
     count = on_mesh(shape((), jnp.int32), mesh)
     return Lowered(
-        create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, count),
+        create_train_steps(config, mesh, skeleton, optimizer, spec, steps_per_epoch).lower(state, train_set, count),
         create_evaluate(config, mesh, skeleton, spec).lower(state, test_set),  # pyright: ignore
     )
 

@@ -23,7 +23,8 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
 
     Keys: `target`, `devices`, `device_kind`, `batch_size`, `dtype`; `attention`, the implementations in training and
     in evaluation, None without attention; `memory`, bytes per device by what they are for; `step` and `evaluation`,
-    see `plain`; `steps`, `evaluations`, and `run_seconds` of all of them.
+    see `plain`; `steps`, `evaluations`, and `run_seconds` of all of them; `left_out`, values by key of the
+    configuration that the programs do without.
 
     Args:
       config: complete.
@@ -61,7 +62,17 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
         "steps": steps,
         "evaluations": evaluations,
         "run_seconds": steps * step.total + evaluations * whole.total,
+        "left_out": left_out(config),
     }
+
+
+def left_out(config: ConfigDict) -> dict[str, Any]:
+    """Values by key of a configuration that `programs.lower` leaves out."""
+    found = {
+        "start.run": config.start.run,
+        "augment.half_size_until": config.augment.half_size_until,
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def memory_of(program: jax.stages.Compiled) -> dict[str, int]:

@@ -1,0 +1,39 @@
+"""What a report says, of a small network that is compiled for this processor in the place of a GPU."""
+
+import jax
+import pytest
+
+from attn_cnn_jax.cli.compile import to_text
+from attn_cnn_jax.compilation import report, targets
+from attn_cnn_jax.compilation.programs import lower
+from attn_cnn_jax.config import attention_config, complete
+from attn_cnn_jax.training.mesh import data_mesh
+
+HALF = {"half_size_until": 0.5}
+
+
+def small(**augment):
+    """A network of one layer for `digits`, complete."""
+    model = {"hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "num_heads": 2, "downsample": 1}
+    config = attention_config(**model)
+    config.dataset.name = "digits"
+    config.train.update({"batch_size": 16, "num_epochs": 3, "eval_batch_size": 40})
+    config.augment.update(augment)
+    return complete(config)
+
+
+@pytest.fixture
+def create(monkeypatch):
+    """`create(config)`: its report."""
+    monkeypatch.setattr(report, "mesh_of", lambda target: data_mesh(jax.devices()[:1]))
+    return lambda config: report.create(config, targets.parse("h100"))
+
+
+def test_every_step_counts_as_one_of_whole_pictures_and_the_report_says_so(create):
+    lowered = [lower(small(**augment), data_mesh(jax.devices()[:1])).training.as_text() for augment in ({}, HALF)]
+    assert lowered[0] == lowered[1]
+    said = "left out: config.augment.half_size_until=0.5"
+    result = create(small(**HALF))
+    assert result["left_out"] == {"augment.half_size_until": 0.5}
+    assert said in to_text({"config": "digits"} | result)
+    assert "left out" not in to_text({"config": "digits"} | create(small()))
