@@ -22,30 +22,22 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
     """Returns the report as plain values, ready for JSON.
 
     Keys: `target`, `devices`, `device_kind`, `batch_size`, `dtype`; `attention`, the implementations in training and
-    in evaluation, None without attention; `memory`, bytes per device by what they are for; `step` and `evaluation`,
-    see `plain`; `steps`, `evaluations`, and `run_seconds` of all of them; `left_out`, values by key of the
-    configuration that the programs do without.
+    in evaluation, None without attention; `memory`, bytes per device in training by what they are for; `step` and
+    `evaluation`, see `plain`; `steps`, `evaluations`, and `run_seconds` of all of them; `left_out`, values by key of
+    the configuration that the programs do without.
 
     Args:
       config: complete.
       target: from `targets.parse`.
 
     Raises:
-      UserError: if the compiler is missing, or the memory is too small.
+      UserError: if the compiler is missing, or the memory is too small for training or for evaluation.
     """
     mesh = mesh_of(target)
     check_counts(config, known_spec(config).train_examples)
     lowered = lower(config, mesh)
-    try:
-        training = lowered.training.compile()
-        memory = memory_of(training)
-        if memory["needed"] > target.chip.memory:
-            raise too_large(config, target, memory["needed"])
-        evaluation = lowered.evaluation.compile()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):  # compilers for TPUs refuse, those for GPUs do not
-            raise too_large(config, target) from error
-        raise
+    training, memory = compiled(lowered.training, "a step", "batch_size", config, target)
+    evaluation, _ = compiled(lowered.evaluation, "evaluation", "eval_batch_size", config, target)
     step = estimate_program(training, target.chip, mesh.size, one_step=True)
     whole = estimate_program(evaluation, target.chip, mesh.size)
     steps, evaluations = Lengths.of(config)
@@ -68,10 +60,7 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
 
 def left_out(config: ConfigDict) -> dict[str, Any]:
     """Values by key of a configuration that `programs.lower` leaves out."""
-    found = {
-        "start.run": config.start.run,
-        "augment.half_size_until": config.augment.half_size_until,
-    }
+    found = {"start.run": config.start.run, "augment.half_size_until": config.augment.half_size_until}
     return {key: value for key, value in found.items() if value}
 
 
@@ -83,13 +72,40 @@ def memory_of(program: jax.stages.Compiled) -> dict[str, int]:
     return {"arguments": arguments, "temporaries": temporaries, "needed": arguments + temporaries + outputs}
 
 
-def too_large(config: ConfigDict, target: Target, needed: int | None = None) -> UserError:
-    """The error that says that a step does not fit."""
+def compiled(
+    lowered: jax.stages.Lowered, what: str, key: str, config: ConfigDict, target: Target
+) -> tuple[jax.stages.Compiled, dict[str, int]]:
+    """Compiles a program; returns it, and the bytes that it needs.
+
+    Args:
+      lowered: the program.
+      what: it is, in words.
+      key: of `config.train`, the size of its batches.
+      config: of the run.
+      target: what it is compiled for.
+
+    Raises:
+      UserError: if the memory of a device is too small.
+    """
+    try:
+        program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):  # compilers for TPUs refuse, those for GPUs do not
+            raise too_large(what, key, config, target) from error
+        raise
+    memory = memory_of(program)
+    if memory["needed"] > target.chip.memory:
+        raise too_large(what, key, config, target, memory["needed"])
+    return program, memory
+
+
+def too_large(what: str, key: str, config: ConfigDict, target: Target, needed: int | None = None) -> UserError:
+    """The error that says that a program does not fit."""
     size = f"needs {needed / GIB:,.1f} GiB per device" if needed else "needs more memory"
     return UserError(
-        f"a step of config.train.batch_size={config.train.batch_size} {size}: {target.name} has "
+        f"{what} of config.train.{key}={config.train[key]} {size}: {target.name} has "
         f"{target.chip.memory / GIB:,.1f} GiB\n"
-        "lower config.train.batch_size, take more devices, or config.model.dtype=bfloat16"
+        f"lower config.train.{key}, take more devices, or config.model.dtype=bfloat16"
     )
 
 

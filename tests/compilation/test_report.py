@@ -7,6 +7,7 @@ from attn_cnn_jax.cli.compile import to_text
 from attn_cnn_jax.compilation import report, targets
 from attn_cnn_jax.compilation.programs import lower
 from attn_cnn_jax.config import attention_config, complete
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.mesh import data_mesh
 
 HALF = {"half_size_until": 0.5}
@@ -37,3 +38,37 @@ def test_every_step_counts_as_one_of_whole_pictures_and_the_report_says_so(creat
     assert result["left_out"] == {"augment.half_size_until": 0.5}
     assert said in to_text({"config": "digits"} | result)
     assert "left out" not in to_text({"config": "digits"} | create(small()))
+
+
+BATCHES = {"training": "config.train.batch_size=16", "evaluation": "config.train.eval_batch_size=40"}
+
+
+def check_refusal(create, program):
+    """A report is refused with the batch of that program, and not of the other."""
+    with pytest.raises(UserError) as error:
+        create(small())
+    said = str(error.value)
+    assert [name for name in BATCHES if BATCHES[name] in said] == [program]
+    assert f"lower {BATCHES[program].partition('=')[0]}," in said
+    assert "h100 has 79.1 GiB" in said
+    assert len(said.splitlines()) == 2
+
+
+@pytest.mark.parametrize("program", BATCHES)
+def test_what_each_program_needs_is_compared_with_the_memory(create, monkeypatch, program):
+    needed = iter(2**40 if name == program else 2**20 for name in BATCHES)
+    monkeypatch.setattr(report, "memory_of", lambda compiled: {"needed": next(needed)})
+    check_refusal(create, program)
+
+
+class Refused:
+    """A program that the compiler finds too large, as compilers for TPUs do."""
+
+    def compile(self):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm")
+
+
+@pytest.mark.parametrize("program", BATCHES)
+def test_a_program_that_the_compiler_refuses_is_named(create, monkeypatch, program):
+    monkeypatch.setattr(report, "lower", lambda *arguments: lower(*arguments)._replace(**{program: Refused()}))
+    check_refusal(create, program)
