@@ -51,7 +51,7 @@ def config_of(options: argparse.Namespace, encoding: str, side: int, **model: An
 def run(
     benchmark: str, task: str, options: argparse.Namespace, variants: Sequence[tuple[dict, dict]] = (({}, {}),)
 ) -> None:
-    """Measures every encoding and size in all variants; prints the table and writes the JSON file.
+    """Measures every encoding and size in all variants; prints the table and writes the JSON file, after every row.
 
     Args:
       task: "training" or "inference".
@@ -69,9 +69,9 @@ def run(
     for name, config in settings:
         rows.append(name | row(task, names, config, options, max(rates.values())))
         print(f"measured {len(rows)} of {len(settings)}", flush=True)
+        write_json(options.json, {"benchmark": benchmark, "matrix_products": rates, "contenders": names, "rows": rows})
     print(table(rows, [*settings[0][0], *columns(names)]))
     print(explanation(names, rates, options))
-    write_json(options.json, {"benchmark": benchmark, "matrix_products": rates, "contenders": names, "rows": rows})
 
 
 def machine(dtype: str) -> tuple[dict[str, float], bool]:
@@ -90,6 +90,8 @@ def row(task: str, names: Sequence[str], config: ConfigDict, options: argparse.N
     found = {name: alone(by_itself, task, name, config, 2, memory_limit=limit) for name in names}
     memory = {name: each[1] for name, each in found.items() if each != OUT_OF_MEMORY}
     times = alone(alternating, task, list(memory), config, options.repeats, options.steps)
+    if not (together := times != OUT_OF_MEMORY):
+        times = {name: found[name][0] for name in memory}
     flops = flops_a_picture(config.model, training=task == "training")
     height, width = (side // config.model.downsample for side in config.model.image_shape[:2])
     result = {"pixels": f"{height}x{width}", "batch": batch_size}
@@ -98,7 +100,8 @@ def row(task: str, names: Sequence[str], config: ConfigDict, options: argparse.N
         fits = name in memory
         result[f"{name}/s"] = batch_size / statistics.median(times[name]) if fits else OUT_OF_MEMORY
         result[f"MiB {name}"] = (memory[name]["peak"] - memory[name]["imports"]) / MIB if fits else OUT_OF_MEMORY
-        result[f"x {name}"] = median_ratio(times[name], times["ours"]) if {name, "ours"} <= memory.keys() else None
+        both = together and {name, "ours"} <= memory.keys()
+        result[f"x {name}"] = median_ratio(times[name], times["ours"]) if both else None
     result["share"] = flops * result["ours/s"] / rate if "ours" in memory else None
     return result | {"seconds": times, "memory": memory, "flops_a_picture": flops, "memory_limit_gib": limit}
 
@@ -129,7 +132,7 @@ def explanation(names: Sequence[str], rates: dict[str, float], options: argparse
     best = max(rates, key=rates.get)
     lines = [
         f"N/s: pictures a second, the median of {options.repeats} turns",
-        "x N: how many times as fast ours is, the median of the turns' ratios",
+        "x N: how many times as fast ours is, the median of the turns' ratios; empty where all do not fit together",
         "MiB N: peak memory of a process with N alone, compiling included, without its imports; of the device on a GPU",
         f"share: of our operations, counted as the dense form's, in {rates[best] / 1e9:,.0f} GFLOP/s, the best matrix "
         f"product here ({best}, {options.dtype}); a implementation that computes fewer can pass 1",

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 from tabulate import tabulate
 
+from attn_cnn_jax.files import write_atomically
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
 
 
@@ -78,7 +80,7 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in PACKAGES if importlib.util.find_spec(package)},
     }
-    Path(path).write_text(json.dumps(where | dict(payload), indent=1) + "\n")
+    write_atomically(path, json.dumps(where | dict(payload), indent=1) + "\n")
 
 
 def processor() -> str:

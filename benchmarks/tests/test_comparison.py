@@ -1,7 +1,9 @@
 """Ours beside PyTorch: table and JSON have every contender; the arithmetic that times are held against is XLA's."""
 
+import contextlib
 import importlib.util
 import json
+import statistics
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from flax import nnx
 from attn_cnn_jax.analysis.flops import count_parameters
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.variables import join, split
-from benchmarks import children, comparison, inference, rates, train_step
+from benchmarks import children, comparison, contenders, inference, rates, train_step
 from benchmarks.rates import flops_a_picture
 
 TINY = [
@@ -85,6 +87,36 @@ def test_a_contender_without_enough_memory_is_said(in_this_process, monkeypatch,
     assert inference.main(["--encodings", "quadratic", *TINY]) == 0
     row = capsys.readouterr().out.splitlines()[2]
     assert row.count(children.OUT_OF_MEMORY) == 2
+
+
+def test_contenders_that_fit_one_by_one_alone_keep_their_own_times(in_this_process, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    def call(function, *arguments, memory_limit=None):
+        return children.OUT_OF_MEMORY if function is contenders.alternating else function(*arguments)
+
+    monkeypatch.setattr(comparison, "alone", call)
+    assert inference.main(["--encodings", "quadratic", f"--json={tmp_path / 'found.json'}", *TINY]) == 0
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert row["ours/s"] == pytest.approx(2 / statistics.median(row["seconds"]["ours"]))
+    assert row["x ours"] is None
+    assert f"{row['ours/s']:.4g}" in capsys.readouterr().out
+
+
+def test_rows_are_kept_where_a_later_one_fails(in_this_process, monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    measure_row = comparison.row
+
+    def row(task, names, config, *arguments):
+        if config.model.content:
+            raise KeyboardInterrupt
+        return measure_row(task, names, config, *arguments)
+
+    monkeypatch.setattr(comparison, "row", row)
+    command = ["--encodings", "quadratic", "learned_content", f"--json={tmp_path / 'found.json'}", *TINY]
+    with contextlib.suppress(KeyboardInterrupt):
+        inference.main(command)
+    assert [row["encoding"] for row in json.loads((tmp_path / "found.json").read_text())["rows"]] == ["quadratic"]
 
 
 @pytest.mark.parametrize("encoding", comparison.ENCODINGS)
