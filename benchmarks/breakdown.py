@@ -75,9 +75,8 @@ def measure(config: ConfigDict, steps: int) -> tuple[list[Operation], Mapping[st
     with tempfile.TemporaryDirectory() as folder:
         wall = profiled(lambda: train(steps), folder)
         times = seconds_by_operation(folder)
-    count = steps // at_once * at_once
     found = list(operations(program, training_step(program)))
-    return found, {name: time / count for name, time in times.items()}, wall / count
+    return found, {name: time / steps for name, time in times.items()}, wall / steps
 
 
 def profiled(function: Callable[[], Any], folder: str) -> float:

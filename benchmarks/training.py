@@ -84,8 +84,9 @@ def repeated(
 
     def train(count: int) -> np.ndarray:
         held["state"] = held["state"]._replace(step=place(np.int32(0), mesh))
-        losses, at_once = [], min(count, most)
-        for _ in range(count // at_once):
+        losses = []
+        for first in range(0, count, most):
+            at_once = min(most, count - first)
             held["state"], results = train_steps(held["state"], pictures, jnp.int32(at_once))
             losses.append(np.asarray(jax.device_get(results["loss"]))[:at_once])
         return np.concatenate(losses)

@@ -3,12 +3,16 @@
 import contextlib
 import io
 import json
+from collections import namedtuple
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
+from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks import devices, input, startup
+from benchmarks.training import repeated
 
 TINY = (
     "--batch_size=4",
@@ -30,6 +34,22 @@ def run(tmp_path, capsys):
         return capsys.readouterr().out.splitlines(), json.loads((tmp_path / "found.json").read_text())
 
     return call
+
+
+@pytest.mark.parametrize("most", [1, 4, 256])
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_all_steps_asked_for_are_done(count, most):
+    """A dispatch does at most some steps: those that are left over have one of their own."""
+    State = namedtuple("State", ["step"])
+
+    def train_steps(state, pictures, count):
+        assert count <= most
+        losses = np.zeros(256)
+        losses[:count] = state.step + np.arange(count)
+        return State(state.step + count), {"loss": losses}
+
+    train = repeated(train_steps, State(np.int32(0)), data_mesh(jax.devices()[:1]), None, most)
+    np.testing.assert_array_equal(train(count), np.arange(count))
 
 
 def test_input_beside_the_step(run):
