@@ -10,12 +10,12 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import create_model, validate
+from attn_cnn_jax.config import create_model
 from benchmarks.children import MIB, OUT_OF_MEMORY, add_memory_limit, alone, memory_for_one
 from benchmarks.contenders import alternating, by_itself
 from benchmarks.measure import median_ratio, table, write_json
 from benchmarks.rates import flops_a_picture, matrix_product_rates
-from benchmarks.training import add_common, configuration
+from benchmarks.training import add_common, configuration, with_chosen
 
 ENCODINGS = {
     "quadratic": {"encoding": "quadratic"},
@@ -41,11 +41,9 @@ def documented_parser(doc: str, batch_size: int) -> argparse.ArgumentParser:
 
 def config_of(options: argparse.Namespace, encoding: str, side: int, **model: Any) -> ConfigDict:
     """The network of one row."""
-    config = configuration(options)
     common = {"dtype": options.dtype, "image_shape": (side, side, 3), "num_layers": options.num_layers}
-    config.model.update(common | ENCODINGS[encoding] | model)
-    validate(config)
-    return config
+    values = common | ENCODINGS[encoding] | model
+    return with_chosen(configuration(options), options, {f"model.{key}": value for key, value in values.items()})
 
 
 def run(

@@ -14,11 +14,13 @@ import sys
 import jax
 import numpy as np
 
+from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks.measure import median_ratio, table, turns, write_json
 from benchmarks.training import add_common, configuration, random_pictures, training
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common(parser, batch_size=16)

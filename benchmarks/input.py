@@ -16,12 +16,14 @@ import jax.numpy as jnp
 
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.training.mesh import Pictures, data_mesh
 from attn_cnn_jax.training.step import augmented, epoch_order, step_keys
 from benchmarks.measure import median_ratio, table, turns, write_json
 from benchmarks.training import add_common, configuration, random_pictures, training
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common(parser, batch_size=20)

@@ -18,17 +18,18 @@ from collections.abc import Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import validate
+from attn_cnn_jax.errors import says_errors
 from benchmarks.children import MIB, OUT_OF_MEMORY, add_memory_limit, alone, memory_for_one
 from benchmarks.contenders import by_itself
 from benchmarks.measure import table, write_json
-from benchmarks.training import add_common, configuration
+from benchmarks.training import add_common, configuration, with_chosen
 
 IMPLEMENTATIONS = ("factorised", "dense", "blocked")
 QUANTITIES = {"time": "seconds", "memory": "MiB", "memory of later steps": "MiB later"}
 COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "MiB", "MiB later", "MiB imports")
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     rows = []
@@ -74,16 +75,13 @@ def config_of(options: argparse.Namespace, implementation: str, side: int, num_l
     """A network whose attention sees `side x side` pixels."""
     config = configuration(options)
     sides = (side * config.model.downsample,) * 2
-    config.model.update(
-        {
-            "image_shape": (*sides, 3),
-            "implementation": implementation,
-            "attention_dropout": 0.0,
-            "num_layers": num_layers,
-        }
-    )
-    validate(config)
-    return config
+    values = {
+        "model.image_shape": (*sides, 3),
+        "model.implementation": implementation,
+        "model.attention_dropout": 0.0,
+        "model.num_layers": num_layers,
+    }
+    return with_chosen(config, options, values)
 
 
 def row(task: str, config: ConfigDict, options: argparse.Namespace) -> dict:

@@ -26,8 +26,18 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None and sys.argv[1:2] == ["--child"]:
         child(sys.argv[2:])
         return 0
-    options = parse(argv)
-    arguments = sys.argv[1:] if argv is None else argv
+    from attn_cnn_jax.errors import says_errors  # a child measures its own imports
+
+    return says_errors(measure)(sys.argv[1:] if argv is None else argv)
+
+
+def measure(arguments: list[str]) -> int:
+    """Prints the table, and writes the JSON file."""
+    from benchmarks.measure import table, write_json
+    from benchmarks.training import configuration
+
+    options = parse(arguments)
+    configuration(options)  # says what is wrong with it before processes begin
     with tempfile.TemporaryDirectory() as folder:
         filled = Path(folder, "filled")
         measure_process(filled, arguments)  # fills it, and brings the imports' files into memory
@@ -35,8 +45,6 @@ def main(argv: list[str] | None = None) -> int:
         for turn in range(options.repeats):
             found["empty cache"].append(measure_process(Path(folder, str(turn)), arguments))
             found["filled cache"].append(measure_process(filled, arguments))
-
-    from benchmarks.measure import table, write_json
 
     rows = [
         {"seconds": name, **{stage: statistics.median(each[stage] for each in each_process) for stage in STAGES}}

@@ -10,6 +10,7 @@ own. Ours augments and normalises its pictures in the step, PyTorch has them rea
 
 import sys
 
+from attn_cnn_jax.errors import says_errors
 from benchmarks.comparison import documented_parser, run
 
 DROPOUT = {
@@ -20,6 +21,7 @@ DROPOUT = {
 }
 
 
+@says_errors
 def main(argv: list[str] | None = None) -> int:
     parser = documented_parser(__doc__, batch_size=20)
     parser.add_argument(

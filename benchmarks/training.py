@@ -2,7 +2,7 @@
 
 import argparse
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from attn_cnn_jax.compilation.programs import known_spec
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
@@ -31,7 +32,7 @@ def add_common(parser: argparse.ArgumentParser, batch_size: int) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
     parser.add_argument(
-        "--set", type=setting, nargs="*", default=[], metavar="KEY=VALUE", help="such as model.num_layers=1"
+        "--set", type=setting, nargs="*", default=[], metavar="KEY=VALUE", help="such as model.num_heads=4"
     )
 
 
@@ -47,8 +48,16 @@ def setting(text: str) -> tuple[str, Any]:
 def configuration(options: argparse.Namespace) -> ConfigDict:
     """The paper's `quadratic` with the options of `add_common`."""
     config = attention_config()
-    config.train.batch_size = options.batch_size
     config.update_from_flattened_dict(dict(options.set))
+    return with_chosen(config, options, {"train.batch_size": options.batch_size})
+
+
+def with_chosen(config: ConfigDict, options: argparse.Namespace, values: Mapping[str, Any]) -> ConfigDict:
+    """The configuration with the values that a benchmark chooses, by key; UserError where `--set` has one of them."""
+    for key, _ in options.set:
+        if key in values:
+            raise UserError(f"--set {key}: chosen by the benchmark; see its --help")
+    config.update_from_flattened_dict(values)
     validate(config)
     return config
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.training.mesh import data_mesh
-from benchmarks import devices, input, startup
+from benchmarks import devices, inference, input, scaling, startup, train_step
 from benchmarks.training import repeated
 
 TINY = (
@@ -50,6 +50,13 @@ def test_all_steps_asked_for_are_done(count, most):
 
     train = repeated(train_steps, State(np.int32(0)), data_mesh(jax.devices()[:1]), None, most)
     np.testing.assert_array_equal(train(count), np.arange(count))
+
+
+@pytest.mark.parametrize("benchmark", [train_step, inference, scaling, input, devices, startup])
+def test_what_the_user_can_mend_is_said_without_a_traceback(benchmark, monkeypatch, capsys):
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # conftest.py has made the devices
+    assert benchmark.main(["--set", "model.num_heds=3"]) == 1
+    assert "did you mean config.model.num_heads?" in capsys.readouterr().err
 
 
 def test_input_beside_the_step(run):

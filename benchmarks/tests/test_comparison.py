@@ -119,6 +119,20 @@ def test_rows_are_kept_where_a_later_one_fails(in_this_process, monkeypatch, tmp
     assert [row["encoding"] for row in json.loads((tmp_path / "found.json").read_text())["rows"]] == ["quadratic"]
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "setting"),
+    [
+        (inference, "model.num_layers=1"),
+        (inference, "model.dtype='bfloat16'"),
+        (train_step, "model.attention_dropout=0.0"),
+    ],
+)
+def test_a_value_that_the_benchmark_chooses_is_refused(benchmark, setting, capsys):
+    dropout = ["--dropout", "paper", "none"] if benchmark is train_step else []
+    assert benchmark.main([*dropout, "--set", setting]) == 1
+    assert capsys.readouterr().err.startswith(f"--set {setting.partition('=')[0]}: chosen by the benchmark")
+
+
 @pytest.mark.parametrize("encoding", comparison.ENCODINGS)
 def test_pytorchs_network_has_the_same_parameters(encoding):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")

@@ -64,6 +64,12 @@ def test_kernels_run_up_to_the_sides_asked_for():
     ]
 
 
+@pytest.mark.parametrize("key", ["num_layers=1", "implementation='dense'", "image_shape=(8,8,3)"])
+def test_a_value_that_the_benchmark_chooses_is_refused(capsys, key):
+    assert scaling.main(["--set", f"model.{key}"]) == 1
+    assert capsys.readouterr().err == f"--set model.{key.partition('=')[0]}: chosen by the benchmark; see its --help\n"
+
+
 def test_table_and_json(in_this_process, tmp_path, capsys):
     sides = ["--implementations", "dense", "--sides", "2", "4", "--forward", "6", "--repeats=1"]
     assert scaling.main([*sides, f"--json={tmp_path / 'found.json'}", *TINY]) == 0
