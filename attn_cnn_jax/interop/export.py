@@ -85,6 +85,7 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
     if format == "pytorch":
         pytorch.write_release(run, out)
         return str(out)
+    run = of_one_seed(run)
     try:
         with new_folder(out) as folder:
             largest = FOLDERS[format](folder, run)
@@ -94,6 +95,16 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
     files = ", ".join(sorted(path.name for path in out.iterdir()))
     return f"{out}: {files}; largest difference of the logits {largest:.2g}"
+
+
+def of_one_seed(run: Run) -> Run:
+    """Returns a run of several seeds as the run of its seed alone, as exports hold one network; others as is."""
+    if run.seed is None:
+        return run
+    config = run.config.copy_and_resolve_references()
+    config.seed = run.seed
+    test = run.test and {key: value for key, value in run.test.items() if key != "seed"}
+    return run._replace(config=config, seed=None, test=test)
 
 
 def elsewhere(config: ConfigDict) -> ConfigDict:

@@ -199,6 +199,20 @@ def test_one_of_several_seeds_is_exported_if_it_is_named(two_seeds, tmp_path, ca
     assert content["step"] == STEPS
 
 
+@pytest.mark.parametrize("format", ["safetensors", "jax"])
+def test_an_exported_seed_is_a_run_of_that_seed_alone(two_seeds, tmp_path, format):
+    out = tmp_path / "exported"
+    assert main(["export", str(two_seeds), f"--seed={SECOND}", f"--format={format}", f"--out={out}"]) == 0
+    assert f"seed {SECOND}" in (out / "README.md").read_text()
+    assert directory.read_config(out).seed == SECOND
+    if format == "safetensors":
+        for asked in (None, SECOND):
+            run = load_run(out, seed=asked)
+            assert run.seed is None
+            assert run.config.seed == SECOND
+            assert run.test | {"seed": SECOND} == load_run(two_seeds, seed=SECOND).test
+
+
 def test_curves_of_several_seeds_are_their_mean_and_a_band(two_seeds):
     figure = curves.draw([two_seeds])
     accuracy = figure.axes[0]
