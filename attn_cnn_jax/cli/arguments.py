@@ -61,7 +61,7 @@ def separate(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def import_file(name: str) -> None:
-    """Imports a Python file under its stem, as a file beside it would; UserError if that fails."""
+    """Imports a Python file under its stem, as a file beside it would; UserError unless that is the module."""
     path = Path(name)
     if not path.is_file():
         raise UserError(f"--load={name}: there is no such file")
@@ -69,11 +69,13 @@ def import_file(name: str) -> None:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        importlib.import_module(path.stem)
+        module = importlib.import_module(path.stem)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's own file raises
         raise UserError(f"--load={name} cannot be imported: {type(error).__name__}: {shortened(error)}") from error
+    if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        raise UserError(f"--load={name}: Python has another module {path.stem!r}: rename the file")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

@@ -142,6 +142,13 @@ def test_a_file_that_cannot_be_loaded_is_said(run, tmp_path, capsys, text, says)
     assert says in capsys.readouterr().err
 
 
+def test_a_file_with_the_name_of_another_module_is_refused(run, tmp_path, capsys):
+    path = tmp_path / "encodings.py"
+    path.write_text("1 / 0")
+    assert main(["heads", str(run), f"--load={path}"]) == 1
+    assert capsys.readouterr().err == f"--load={path}: Python has another module 'encodings': rename the file\n"
+
+
 def test_the_layer_in_another_network_learns(folder):
     network = importlib.import_module("small_network").SmallNetwork(rngs=nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
