@@ -58,12 +58,13 @@ def main(argv: list[str] | None = None) -> int:
         for seed in options.seeds:
             if any((each["heads"], each["seed"], each["steps"]) == (heads, seed, options.steps) for each in done):
                 continue
-            done.append(train(heads, seed, options.steps))
-            done.sort(key=lambda each: (each["heads"], each["seed"]))
+            trained = train(heads, seed, options.steps)
+            done.append(trained)
+            done.sort(key=lambda each: (each["heads"], each["steps"], each["seed"]))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(file, to_json(done))
-            print(f"{heads} heads, seed {seed}: relative error {done_error(done, heads, seed):.3g}", flush=True)
+            print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
     print(table(rows(done), COLUMNS))
     return 0
 
@@ -90,10 +91,10 @@ def train(heads: int, seed: int, steps: int) -> dict:
 
 
 def rows(trainings: list[dict]) -> list[dict]:
-    """Returns a line of the table per number of heads: lowest to highest value of its seeds."""
+    """Returns a line of the table per number of heads and of steps: lowest to highest value of its seeds."""
     lines = []
-    for heads in sorted({each["heads"] for each in trainings}):
-        of_count = [each for each in trainings if each["heads"] == heads]
+    for heads, steps in sorted({(each["heads"], each["steps"]) for each in trainings}):
+        of_count = [each for each in trainings if (each["heads"], each["steps"]) == (heads, steps)]
         far = np.abs([each["centre"][-1] for each in of_count]).ravel()
         lines.append(
             {
@@ -102,7 +103,7 @@ def rows(trainings: list[dict]) -> list[dict]:
                 "relative error": between([each["final_error"] for each in of_count]),
                 "residual of Lemma 3": between([each["residual"] for each in of_count]),
                 "|centre| along an axis": f"median {np.median(far):.2f}",
-                "steps": of_count[0]["steps"],
+                "steps": steps,
                 "seconds": statistics.median(each["seconds"] for each in of_count),
             }
         )
@@ -112,11 +113,6 @@ def rows(trainings: list[dict]) -> list[dict]:
 def between(values: list[float]) -> str:
     """Returns the lowest and the highest value as percentages."""
     return f"{100 * min(values):.3g} to {100 * max(values):.3g}%"
-
-
-def done_error(trainings: list[dict], heads: int, seed: int) -> float:
-    """Returns the final error of one training."""
-    return next(each["final_error"] for each in trainings if (each["heads"], each["seed"]) == (heads, seed))
 
 
 def rounded(value: float) -> float:
