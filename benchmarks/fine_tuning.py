@@ -21,6 +21,7 @@ from PIL import Image
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.files import replacing
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
@@ -118,14 +119,9 @@ def make_sets(out: Path, data_dir: str | None) -> None:
         train = chosen(dataset.train, made, made.num_train)
         test = chosen(dataset.test, made, made.num_test)
         names = [dataset.class_names[label] for label in made.classes]
-        np.savez(
-            out / f"{name}.npz",
-            images=train.images,
-            labels=train.labels,
-            test_images=test.images,
-            test_labels=test.labels,
-            class_names=names,
-        )
+        arrays = {"images": train.images, "labels": train.labels, "class_names": names}
+        with replacing(out / f"{name}.npz") as file:
+            np.savez(file, test_images=test.images, test_labels=test.labels, **arrays)
 
 
 def chosen(split: sources.Split, made: Set, count: int) -> sources.Split:

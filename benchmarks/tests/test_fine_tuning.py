@@ -1,6 +1,7 @@
 """The sets that fine-tuning is shown on, and the numbers that the documentation takes from its runs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,26 @@ def test_a_set_has_the_first_pictures_of_its_classes_with_labels_from_0():
     np.testing.assert_array_equal(found.labels, [0, 1, 0])
     larger = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0, size=64), 3)
     np.testing.assert_array_equal(larger.images, np.repeat(np.repeat(found.images, 2, axis=1), 2, axis=2))
+
+
+def test_a_set_whose_writing_is_interrupted_is_not_there(monkeypatch, tmp_path):
+    images, labels = np.zeros((10, 32, 32, 3), np.uint8), np.arange(10, dtype=np.int32)
+    dataset = SimpleNamespace(train=Split(images, labels), test=Split(images, labels), class_names=list("abcdefghij"))
+    monkeypatch.setattr(fine_tuning.sources, "load", lambda *_: dataset)
+    write = np.savez
+
+    def interrupted(file, **arrays):
+        write(file, images=arrays["images"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fine_tuning.make_sets(tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(np, "savez", write)
+    fine_tuning.make_sets(tmp_path, None)
+    with np.load(tmp_path / "other_five.npz") as found:
+        np.testing.assert_array_equal(found["class_names"], list("bdfhj"))
 
 
 @pytest.mark.parametrize("row", fine_tuning.rows(KEPT), ids=lambda row: row["run"])
