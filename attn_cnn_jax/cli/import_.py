@@ -12,6 +12,7 @@ The run can be looked at, and training can start from it with --config.start.run
 import argparse
 
 from attn_cnn_jax.cli.arguments import as_path
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.pytorch import import_checkpoint
 from attn_cnn_jax.interop.safetensors import import_weights
 from attn_cnn_jax.runs.weights import FILE
@@ -27,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.source.exists():
+        raise UserError(f"there is no file or folder {args.source}")
     folder = args.source.parent if args.source.name == FILE else args.source
     import_ = import_weights if folder.is_dir() else import_checkpoint
     print(f"{args.out}: {import_(folder if folder.is_dir() else args.source, args.out)}")
