@@ -72,14 +72,16 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
       run: as `load_run` returns it.
       out: a folder, for "pytorch" a file, that does not exist yet; it appears whole or not at all.
       format: one of FORMATS.
-      note: a sentence on data or training for the model card.
+      note: a sentence on data or training for the model card, which "pytorch" does not have.
 
     Raises:
-      UserError: for an unknown format; if `out` exists or cannot be written, a package is missing, the format has no
-        such network, or what was written computes something else.
+      UserError: for an unknown format, or a note where there is no card; if `out` exists or cannot be written, a
+        package is missing, the format has no such network, or what was written computes something else.
     """
     if format not in FORMATS:
         raise UserError(f"format={format!r}: allowed are {', '.join(FORMATS)}")
+    if note and format == "pytorch":
+        raise UserError(f"note={note!r}: a file of the authors' release has no model card; leave the note out")
     out = Path(out)
     pytorch.refuse_existing(out)
     if format == "pytorch":

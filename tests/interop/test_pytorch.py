@@ -305,6 +305,12 @@ def test_what_the_release_does_not_have_is_not_written(changes, message, importe
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_note_that_the_file_cannot_hold_is_refused(imported, tmp_path):
+    with pytest.raises(UserError, match=r"^note='on digits': .* no model card"):
+        imported("quadratic")[1].export(tmp_path / "file", "pytorch", note="on digits")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_network_before_its_first_epoch_is_read_back(imported, tmp_path):
     _, run, _ = imported("quadratic")
     untrained = run._replace(step=0, test={"step": 0, "epoch": 0.0, "split": "test", "accuracy": 0.5})
