@@ -113,18 +113,21 @@ def fuzz(case: Callable[[Path, random.Random], None], seconds: float, seed: int)
     ends = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < ends:
-            started = time.process_time()
+            started, outcome, why = time.process_time(), "accepted", ""
             try:
                 case(Path(folder), random.Random(f"{seed} {row['cases']}"))
-                outcome = "accepted"
             except UserError as error:
-                outcome = "refused" if len(str(error).splitlines()) <= 2 else "failed"
+                outcome, lines = "refused", len(str(error).splitlines())
+                why = f"{lines} lines: {str(error)!r}" if lines > 2 else ""
             except Exception as error:
-                print(f"{case.__name__} {row['cases']}: {type(error).__name__}: {error}"[:400], file=sys.stderr)
-                outcome = "failed"
+                why = f"{type(error).__name__}: {error}"
             took = time.process_time() - started
+            if took >= SECONDS:
+                why = why or f"took {took:.0f} s"
+            if why:
+                print(f"{case.__name__} {row['cases']}: {why}"[:400], file=sys.stderr)
             row["slowest s"] = max(row["slowest s"], took)
-            row[outcome if took < SECONDS else "failed"] += 1
+            row["failed" if why else outcome] += 1
             row["cases"] += 1
     return row
 
