@@ -16,7 +16,7 @@ from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import export as export_module
-from attn_cnn_jax.interop import stablehlo
+from attn_cnn_jax.interop import inference, stablehlo
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, weights
@@ -107,6 +107,41 @@ def test_stablehlo_computes_the_logits_of_any_batch(name, run_of, tmp_path):
     expected = logits_of(run, pictures())
     for count in (1, 5):
         np.testing.assert_allclose(exported.call(pictures(count)), expected[:count], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+@pytest.mark.parametrize("name", ["content", "resnet"])
+def test_stablehlo_multiplies_in_the_precision_of_the_run(name, precision, run_of, tmp_path):
+    run = run_of(name)
+    run.config.train.matmul_precision = precision
+    stablehlo.write(tmp_path, run)
+    text = jax.export.deserialize(bytearray((tmp_path / stablehlo.FILE).read_bytes())).mlir_module()
+    products = [
+        line for line in text.splitlines() if "stablehlo.dot_general" in line or "stablehlo.convolution" in line
+    ]
+    assert products
+    assert all(("HIGHEST" in line) == (precision == "highest") for line in products)
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "allowed"),
+    [("cpu", "default", False), ("gpu", "default", True), ("gpu", "highest", False)],
+)
+def test_rounding_counts_as_such_where_products_are_rounded(backend, precision, allowed, run_of, monkeypatch):
+    """TensorFloat-32 rounds numbers by up to 1 in 2048, in products of an exported function too."""
+    run = run_of("quadratic")
+    run.config.train.matmul_precision = precision
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+
+    def rounded(images):
+        assert jax.config.jax_default_matmul_precision == "highest"  # of what is traced now
+        return (1 + 2**-11) * logits_of(run, images)
+
+    if allowed:
+        assert inference.difference(run, rounded) > 0
+        return
+    with pytest.raises(UserError, match="more than rounding"):
+        inference.difference(run, rounded)
 
 
 def test_stablehlo_loads_without_this_package(run_of, tmp_path):
