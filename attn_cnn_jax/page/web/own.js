@@ -39,6 +39,7 @@ async function addPicture(file) {
     return complain(`${file.name} cannot be read as a picture.`);
   }
   await data.pictures[index].image.decode();
+  if (index === view.picture) ready = loadPicture(); // the first one of a page that came without pictures
   choose({ picture: index });
 }
 
