@@ -17,7 +17,7 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.collect import page_data, picture_entries
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.pictures import Picture
-from attn_cnn_jax.page.render import render, render_pair, write
+from attn_cnn_jax.page.render import render, write
 from attn_cnn_jax.runs.run import Run
 from tests.page.browser import ActionChains, Page, emulated, only_in_chromium
 from tests.page.conftest import GRID, small_config
@@ -262,32 +262,6 @@ def test_the_page_computes_without_a_worker(quiet, quadratic, probed, worker):
         np.testing.assert_allclose(page.run("viewer.logits()"), expected, atol=1e-4)
     finally:
         quiet.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
-
-
-def test_two_runs_share_query_and_picture(quiet, probed, tmp_path):
-    page = probed[0].read_text()
-    pair = tmp_path / "pair.html"
-    pair.write_text(render_pair([page, page]))
-    quiet.get(f"file://{pair}")
-    shown = Page(quiet, pair)
-    left, right = shown.all("iframe")
-
-    def inside(frame, script):
-        quiet.switch_to.default_content()
-        quiet.switch_to.frame(frame)
-        return quiet.execute_script(f"return {script}")
-
-    try:
-        for frame in (left, right):
-            shown.wait(lambda frame=frame: inside(frame, "typeof viewer === 'object' && classified !== null"))
-        inside(left, "choose({ query: [4, 1], picture: 3, head: [0, 1] })")
-        shown.wait(lambda: inside(right, "viewer.view().query.join()") == "4,1")
-        view = inside(right, "viewer.view()")
-        assert (view["picture"], view["head"]) == (3, None)
-        inside(right, "pointAt({ query: [0, 0] })")
-        shown.wait(lambda: inside(left, "viewer.view().query.join()") == "0,0")
-    finally:
-        quiet.switch_to.default_content()
 
 
 @only_in_chromium

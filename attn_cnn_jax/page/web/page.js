@@ -131,6 +131,7 @@ function listenToPointer() {
 // --- keyboard ---
 
 function listenToKeyboard() {
+  document.querySelector(".skip").addEventListener("click", skipToHeads);
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || ["range", "number", "select-one"].includes(event.target.type)) return;
     if (event.key === "Escape") {
@@ -151,6 +152,13 @@ function listenToKeyboard() {
       choose({ query: view.query.map((n, axis) => clamp(n + arrow[axis], grid[axis])) });
     }
   });
+}
+
+/** Focuses the head that Tab would reach. The link itself is not followed: the address holds the view. */
+function skipToHeads(event) {
+  event.preventDefault();
+  const [layer, head] = view.head ?? [0, 0];
+  tiles[layer][head].button.focus();
 }
 
 function moveHead([down, right]) {
