@@ -215,38 +215,6 @@ def test_the_most_probable_of_many_classes_are_shown(quiet, pictures, tmp_path, 
     assert names[0][2] == f"{100 * probabilities[int(names[0][1])]:.0f}%" or names[0][2] == "<1%"
 
 
-def test_a_drawing_is_classified(quiet, tmp_path):
-    """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
-    shape = (GRID[0] * 2, GRID[1] * 2, 1)
-    run = random_run(2, encoding="learned", content=True, image_shape=shape)
-    run.config.dataset.name = "digits"
-    pixels = np.zeros((1, *shape), np.uint8)
-    pixels[0, 1:9, 4:10] = 255
-    names = tuple("0123456789")
-    path = written(run, [Picture(pixels[0], "test 0", "3")], tmp_path / "page.html", names)
-    page = Page(quiet, path).open()
-    page.find("#draw").click()
-    assert page.view()["picture"] == 1
-    canvas = page.find("#picture")
-    for start, end in (((0, 0), (2, 0)), ((2, 0), (2, 2))):
-        ActionChains(quiet, duration=0).move_to_element_with_offset(
-            canvas, *place(page, *start)
-        ).click_and_hold().move_to_element_with_offset(canvas, *place(page, *end)).release().perform()
-    page.ready()
-    drawn = np.array(page.run("Array.from(bytesOf(data.pictures[1].image))"), np.uint8).reshape(shape)
-    rows, columns = np.nonzero(drawn[..., 0] > 25)
-    assert (rows.min(), rows.max()) == (1, 8) or (columns.min(), columns.max()) == (4, 9)
-    assert abs(columns.mean() - 6.5) < 1.5
-    logits, found = run.model(run.normalised(drawn[None]))
-    np.testing.assert_allclose(page.run("viewer.logits()"), logits[0], atol=1e-4)
-    query = page.view()["query"]
-    expected = found["layers"][1]["attention"][0, 1][tuple(query)]
-    np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)
-    page.find("#clear").click()
-    page.ready()
-    assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
-
-
 @only_in_chromium
 @pytest.mark.parametrize(
     "worker",

@@ -1,11 +1,13 @@
-"""Pictures that a visitor brings to the page: files, classified as the command line classifies them."""
+"""Pictures that a visitor brings to the page or draws there."""
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from tests.page.browser import Page
+from attn_cnn_jax.page.pictures import Picture
+from tests.page.browser import ActionChains, Page
 from tests.page.conftest import GRID
-from tests.page.test_network import random_run, written
+from tests.page.test_network import place, random_run, written
 
 pytestmark = pytest.mark.slow
 SIZE = (GRID[0] * 2, GRID[1] * 2)
@@ -16,3 +18,53 @@ def test_the_first_picture_of_a_page_without_pictures_is_classified(quiet, tmp_p
     Image.new("RGB", SIZE[::-1], (200, 30, 30)).save(tmp_path / "mine.png")
     page.find("#file").send_keys(str(tmp_path / "mine.png"))
     page.wait(lambda: "predicted" in page.find("#caption").text)
+
+
+def open_to_draw(driver, folder):
+    """A page of one picture with its brush on: the page, its run, and the picture's pixels."""
+    run = random_run(2, encoding="learned", content=True, image_shape=(*SIZE, 1))
+    run.config.dataset.name = "digits"
+    pixels = np.zeros((*SIZE, 1), np.uint8)
+    pixels[1:9, 4:10] = 255
+    path = written(run, [Picture(pixels, "test 0", "3")], folder / "page.html", tuple("0123456789"))
+    page = Page(driver, path).open()
+    page.find("#draw").click()
+    assert page.view()["picture"] == 1
+    return page, run, pixels
+
+
+def test_a_drawing_is_classified(quiet, tmp_path):
+    """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
+    page, run, pixels = open_to_draw(quiet, tmp_path)
+    canvas = page.find("#picture")
+    for start, end in (((0, 0), (2, 0)), ((2, 0), (2, 2))):
+        ActionChains(quiet, duration=0).move_to_element_with_offset(
+            canvas, *place(page, *start)
+        ).click_and_hold().move_to_element_with_offset(canvas, *place(page, *end)).release().perform()
+    page.ready()
+    drawn = np.array(page.run("Array.from(bytesOf(data.pictures[1].image))"), np.uint8).reshape(pixels.shape)
+    rows, columns = np.nonzero(drawn[..., 0] > 25)
+    assert (rows.min(), rows.max()) == (1, 8) or (columns.min(), columns.max()) == (4, 9)
+    assert abs(columns.mean() - 6.5) < 1.5
+    logits, found = run.model(run.normalised(drawn[None]))
+    np.testing.assert_allclose(page.run("viewer.logits()"), logits[0], atol=1e-4)
+    query = page.view()["query"]
+    expected = found["layers"][1]["attention"][0, 1][tuple(query)]
+    np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)
+    page.find("#clear").click()
+    page.ready()
+    assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
+
+
+def test_another_picture_ends_drawing(quiet, tmp_path):
+    page, _, _ = open_to_draw(quiet, tmp_path)
+    stage = "document.getElementById('picture').toDataURL()"
+    page.shown()
+    before = page.run(stage)
+    page.all("#pictures button")[0].click()
+    page.ready()
+    assert page.run(stage) != before  # shows the picture, no longer the strokes
+    assert page.find("#draw").get_attribute("aria-pressed") == "false"
+    assert not page.find("#clear").is_displayed()
+    page.point(0, 0).click().perform()
+    assert page.view()["query"] == [0, 0]  # the pointer chooses again

@@ -9,6 +9,7 @@ let ready = Promise.resolve(); // resolves when the chosen picture's content can
 function choose(changes, isShared = false) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
   view = { ...view, ...changes };
+  if (other && view.picture !== drawing.index) setDrawing(false); // strokes would go to a picture that is not shown
   if (other) ready = loadPicture();
   else if (network && changesNetwork(changes)) ready = classify();
   if (network && changesNetwork(changes)) later("count", 250, countRight);
