@@ -1,10 +1,12 @@
 """Pages in frames: two runs side by side, which share what is chosen, and keys inside of a frame."""
 
+import numpy as np
 import pytest
 
+from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render_pair
 from tests.page.browser import Keys, Page
-from tests.page.test_network import probed, quadratic  # noqa: F401
+from tests.page.test_network import probed, quadratic, random_run, written  # noqa: F401
 
 pytestmark = pytest.mark.slow
 IS_READY = "typeof viewer === 'object' && classified !== null"
@@ -41,6 +43,29 @@ def test_two_runs_share_query_and_picture(quiet, frames, probed):  # noqa: F811
     assert (view["picture"], view["head"]) == (3, None)
     right("pointAt({ query: [0, 0] })")
     wait(lambda: left("viewer.view().query.join()") == "0,0")
+
+
+def test_runs_of_other_grids_share_places(quiet, frames, tmp_path):
+    """A pixel of the coarse grid is four of the fine one."""
+    pages = []
+    for downsample, names in ((2, "abc"), (1, "a")):
+        run = random_run(encoding="quadratic", downsample=downsample)
+        pictures = [Picture(np.zeros(run.config.model.image_shape, np.uint8), name) for name in names]
+        pages.append(written(run, pictures, tmp_path / "page.html").read_text())
+    left, right = frames(*pages)
+    wait = Page(quiet, None).wait
+    right("choose({ query: [7, 2] })")
+    wait(lambda: left("viewer.view().query.join()") == "3,1")
+    left("pointAt({ query: [4, 6] })")
+    wait(lambda: right("viewer.view().query.join()") == "9,13")
+    right("addOwn('mine', null, data.pictures[0].source)")
+    left("choose({ picture: 1, query: [0, 0] })")  # that is another one there
+    wait(lambda: right("viewer.view().query.join()") == "1,1")
+    assert right("viewer.view().picture") == 0
+    left("choose({ picture: 2 })")
+    right("choose({ picture: 1, query: [0, 9] })")
+    wait(lambda: left("viewer.view().query.join()") == "0,4")
+    assert left("viewer.view().picture") == 2
 
 
 SKIP = "(document.querySelector('.skip').focus(), document.activeElement.className)"

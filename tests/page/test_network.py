@@ -47,8 +47,9 @@ def random_run(seed=0, **model):
 def written(run, pictures, path, class_names=()):
     """Writes the page of a run, which computes, and returns its path; with class names the pictures count as a test."""
     data = page_data(run, tuple(run.config.model.image_shape[:2]), title="a network")
-    assert reason_not_to_compute(run, GRID) is None
-    data["network"] = network_data(run, GRID, class_names, pictures if class_names else ())
+    grid = tuple(data["grid"])
+    assert reason_not_to_compute(run, grid) is None
+    data["network"] = network_data(run, grid, class_names, pictures if class_names else ())
     data["pictures"] = list(picture_entries(run, pictures, class_names, with_content=False))
     write(path, render(data))
     return path
