@@ -8,5 +8,6 @@ as quantised query and key factors (`content.py`).
 
 In `web/`: `numbers.js`, `maps.js` and `network.js` are pure functions, the mathematics; `worker.js` runs them beside
 the page, `compute.js` asks it. `view.js` holds what is chosen, `changes.js` what is changed of the network, `show.js`,
-`panels.js`, `overlays.js` and `drawing.js` draw, `page.js`, `own.js` and `play.js` listen to the visitor.
+`panels.js`, `overlays.js` and `drawing.js` draw, `page.js`, `own.js` and `play.js` listen to the visitor; `resize.js`
+fits a visitor's picture.
 """

@@ -20,6 +20,7 @@ SCRIPTS = (
     "compute.js",
     "panels.js",
     "overlays.js",
+    "resize.js",
     "own.js",
     "play.js",
     "figure.js",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attn_cnn_jax.page.pictures import Picture
+from attn_cnn_jax.page.pictures import Picture, from_file
 from tests.page.browser import ActionChains, Page
 from tests.page.conftest import GRID
 from tests.page.test_network import place, random_run, written
@@ -68,3 +68,29 @@ def test_another_picture_ends_drawing(quiet, tmp_path):
     assert not page.find("#clear").is_displayed()
     page.point(0, 0).click().perform()
     assert page.view()["query"] == [0, 0]  # the pointer chooses again
+
+
+def brought(page, path):
+    """The bytes that the network gets of a file that is brought to the page."""
+    number = page.run("data.pictures.length")
+    page.find("#file").send_keys(str(path))
+    page.wait(lambda: page.find("#caption").text.startswith(f"{path.name} · predicted"))
+    return np.array(page.run(f"Array.from(bytesOf(data.pictures[{number}].image))"), int)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_is_what_the_command_line_makes_of_it(quiet, tmp_path, channels):
+    """Transparent parts are white, colours grey by Pillow's weights; other sizes by its Lanczos filter."""
+    shape = (*SIZE, channels)
+    page = Page(quiet, written(random_run(encoding="quadratic", image_shape=shape), [], tmp_path / "page.html")).open()
+    random = np.random.default_rng(3)
+    for height, width in (SIZE, (5, 30), (67, 31), (4, 6)):
+        rgba = random.integers(64, 192, (height, width, 4), np.uint8)  # the filter's overshoots stay below 256
+        rgba[..., 3] = 255
+        if (height, width) == SIZE:  # canvases round what they put on white, which the filter would add up
+            rgba[: height // 2, :, 3] = 128
+            rgba[0, :2] = (255, 0, 0, 255), (0, 0, 0, 0)
+        path = tmp_path / f"{height}x{width}.png"
+        Image.fromarray(rgba).save(path)
+        expected = from_file(path, shape).pixels.ravel().astype(int)
+        np.testing.assert_allclose(brought(page, path), expected, atol=1, err_msg=path.name)

@@ -27,13 +27,8 @@ async function addPicture(file) {
   try {
     const bitmap = await createImageBitmap(file);
     const [height, width] = data.size;
-    const scale = Math.max(width / bitmap.width, height / bitmap.height);
     const canvas = make("canvas", { width, height });
-    const context = canvas.getContext("2d");
-    context.imageSmoothingQuality = "high";
-    if (data.channels === 1) context.filter = "grayscale(1)";
-    const [w, h] = [bitmap.width * scale, bitmap.height * scale];
-    context.drawImage(bitmap, (width - w) / 2, (height - h) / 2, w, h);
+    canvas.getContext("2d").putImageData(fitted(bitmap, data.size, data.channels), 0, 0);
     index = addOwn(file.name, null, canvas.toDataURL());
   } catch {
     return complain(`${file.name} cannot be read as a picture.`);
