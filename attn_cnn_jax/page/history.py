@@ -23,23 +23,22 @@ def recorded_epochs(
       seed: of a run of several seeds, which.
 
     Returns:
-      `epoch` and `layers` of each record, with `layers[n].position` in the form of
-      `positions.position_parameters`; the last one is the checkpoint itself and has its `epoch` alone.
+      `epoch` and `layers` of each record, with `layers[n].position` as `Encoding.page_parameters` has it; the last one
+      is the checkpoint itself, and has `layers` only if it was recorded.
     """
     records = [record for record in read_positions(workdir, seed) if record["step"] <= step]
     records = [record for record in records if [len(x.get("centre", ())) for x in record["layers"]] == head_counts]
     if term is None or not records or records[-1]["step"] == 0:
         return []
-    last = {"epoch": round(records[-1]["epoch"] * step / records[-1]["step"], 2)}
-    earlier = [record for record in records if record["step"] < step]
-    chosen = np.unique(np.linspace(0, len(earlier) - 1, min(len(earlier), MOST_EPOCHS)).round().astype(int))
-    return [
-        {
-            "epoch": earlier[n]["epoch"],
-            "layers": [{"position": {"term": term, **parameters(layer)}} for layer in earlier[n]["layers"]],
-        }
-        for n in chosen
-    ] + [last]
+
+    def entry(record: dict) -> dict:
+        layers = [{"position": {"term": term, **parameters(layer)}} for layer in record["layers"]]
+        return {"epoch": record["epoch"], "layers": layers}
+
+    epoch = round(records[-1]["epoch"] * step / records[-1]["step"], 2)
+    last = entry(records.pop()) if records[-1]["step"] == step else {"epoch": epoch}
+    chosen = np.unique(np.linspace(0, len(records) - 1, min(len(records), MOST_EPOCHS)).round().astype(int))
+    return [*(entry(records[n]) for n in chosen), last]
 
 
 def parameters(layer: dict) -> dict:

@@ -132,20 +132,21 @@ def pages(runs, pictures, tmp_path_factory):
 
 
 def course(run):
-    """Two made-up epochs before the last one of a quadratic network; nothing for others."""
-    if run.config.model.encoding != "quadratic":
+    """Three made-up epochs of a quadratic or learned network, the last one the network itself; nothing for others."""
+    if run.config.model.encoding not in ("quadratic", "learned"):
         return []
+    kind, spread = ("quadratic", 3) if run.config.model.encoding == "quadratic" else ("gaussian", [[3, 0], [0, 3]])
     layers = [block.attention.num_heads for block in run.model.blocks]
     return [
         {
             "epoch": epoch,
             "layers": [
-                {"position": {"term": "position", "kind": "quadratic", "centre": [[0, epoch]] * h, "spread": [3] * h}}
+                {"position": {"term": "position", "kind": kind, "centre": [[0, epoch]] * h, "spread": [spread] * h}}
                 for h in layers
             ],
         }
-        for epoch in (1, 2)
-    ] + [{"epoch": 3}]
+        for epoch in (1, 2, 3)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -217,6 +217,19 @@ def test_the_course_of_training_plays(page):
     ]
 
 
+def test_centres_of_attention_at_the_last_epoch(page):
+    """Where no parameter is a centre, those that were recorded are shown."""
+    opened = page("learned", "#overlay=centres")
+    assert opened.run("centresOf(0).map((head) => head.centre.join())") == ["0,3", "0,3"]
+    opened.find("#play").click()
+    opened.wait(lambda: opened.view()["epoch"] < 2)
+    assert "Gaussians as recorded" in opened.find("#history-note").text
+    opened.wait(lambda: opened.find("#play").text == "Play")
+    assert len(opened.run("centresOf(0)")) == 2
+    assert "Centres of layer 1" in opened.find("#overlay-text").text
+    assert opened.run("overlayText('rollout', null)") == ""  # no sentence about what is not computed here
+
+
 def test_colours_and_numbers_of_maps(page):
     opened = page("quadratic")
     uniform = "rangeOf(new Float64Array(35).fill(1 / 35))"
@@ -231,7 +244,7 @@ def test_colours_and_numbers_of_maps(page):
 
 
 def test_no_slider_where_nothing_was_recorded(page):
-    assert not page("learned").find("#history").is_displayed()
+    assert not page("euclidean").find("#history").is_displayed()
 
 
 def test_names_are_shown_as_text(page, pages):

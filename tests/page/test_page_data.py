@@ -170,8 +170,10 @@ def test_course_of_training_ends_with_the_checkpoint(tmp_path):
         "centre": [[10, 0.0]] * 2,
         "spread": [1.0] * 2,
     }
-    assert "layers" not in course[-1]
-    assert [entry["epoch"] for entry in recorded_epochs(tmp_path, 25, [2], "position")] == [0, 1, 2, 2.5]
+    assert course[-1]["layers"][0]["position"]["centre"] == [[20, 0.0]] * 2
+    between = recorded_epochs(tmp_path, 25, [2], "position")
+    assert [entry["epoch"] for entry in between] == [0, 1, 2, 2.5]
+    assert "layers" not in between[-1]
     assert recorded_epochs(tmp_path, 20, [3], "position") == []  # of a network with other heads
 
 

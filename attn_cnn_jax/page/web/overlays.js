@@ -39,9 +39,11 @@ function rolloutOverlay(query) {
 
 const mapOverlay = (map) => ({ map, range: [0, Math.max(...map.map(Math.abs))] });
 
-/** Centres of a layer's heads, as shifts from the query: [row, column, number, size of one standard deviation]. */
+/** Centres of a layer's heads, as shifts from the query: {centre, name, radius}, of one standard deviation. They are
+    parameters, or else as recorded. */
 function centresOf(layer) {
-  const { position, heads } = shownLayer(layer);
+  const { heads, ...shown } = shownLayer(layer);
+  const position = shown.position?.centre ? shown.position : data.epochs[view.epoch]?.layers?.[layer].position;
   if (!position?.centre) return [];
   return Array.from({ length: heads }, (_, h) => {
     const spread = position.spread[h];
@@ -81,10 +83,13 @@ function contributions(chosen) {
 
 /** One line below the picture that says what lies over it. */
 function overlayText(name, head) {
-  if (name === "rollout") return "Attention rollout: which pixels of the picture reach this pixel of the last layer.";
+  if (name === "rollout" && isComputed()) {
+    return "Attention rollout: which pixels of the picture reach this pixel of the last layer.";
+  }
   if (name === "contribution" && isComputed()) {
     return `What each pixel adds to ${network.classes[explainedClass()]}: orange for it, blue against it.`;
   }
-  if (name === "centres") return `Centres of layer ${(head?.[0] ?? 0) + 1}; rings are one standard deviation.`;
+  const layer = head?.[0] ?? 0;
+  if (name === "centres" && centresOf(layer).length) return `Centres of layer ${layer + 1}; rings are one standard deviation.`;
   return "";
 }

@@ -175,8 +175,8 @@ function showChoices() {
 
 /** What an earlier epoch shows less exactly than the last one. */
 function historyNote() {
-  const moments = data.layers[0].position?.kind === "axes";
-  const position = moments ? "Gaussians as recorded" : "";
+  const recorded = data.epochs[view.epoch].layers[0].position.kind;
+  const position = recorded === data.layers[0].position.kind ? "" : "Gaussians as recorded";
   const others = data.contentTerms.length ? "without content" : "";
   return [position, others, network ? "probabilities with the last epoch only" : ""].filter(Boolean).join(", ");
 }
