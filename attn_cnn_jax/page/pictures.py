@@ -40,7 +40,7 @@ def from_dataset(dataset: stored.AnyDataset, count: int, size: tuple[int, int]) 
         earlier[labels == label] = np.arange(np.sum(labels == label))
     chosen = np.argsort(earlier, kind="stable")[:count]
     return [
-        Picture(fit(Image.fromarray(image.squeeze()), size), f"test {n}", dataset.class_names[label])
+        Picture(fit(as_image(image), size), f"test {n}", dataset.class_names[label])
         for n, image, label in zip(chosen, *dataset.test.at(chosen), strict=True)
     ]
 
@@ -56,10 +56,15 @@ def from_file(path: str | Path, shape: tuple[int, int, int]) -> Picture:
     return Picture(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
 
 
+def as_image(pixels: np.ndarray) -> Image.Image:
+    """Returns `(H, W, C)` uint8 as a picture of mode "L" (C = 1) or "RGB" (3)."""
+    return Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels)
+
+
 def data_uri(pixels: np.ndarray) -> str:
     """A PNG of `(H, W, C)` uint8 that an <img> shows without a request."""
     file = io.BytesIO()
-    Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    as_image(pixels).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 

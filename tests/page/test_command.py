@@ -50,6 +50,15 @@ def test_test_pictures_one_of_each_class_in_turn(viewer, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]  # nothing left beside it
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 1), (1, 8, 3), (8, 1, 3), (1, 1, 1)])
+def test_test_pictures_one_pixel_high_or_wide_stay_as_they_are(shape):
+    images = np.random.default_rng(2).integers(0, 256, (5, *shape), np.uint8)
+    test = data.Split(images, np.zeros(5, int))
+    dataset = data.Dataset(test, test, tuple("abcdefghij"), SPECS["cifar10"])
+    found = [picture.pixels for picture in sources.from_dataset(dataset, 5, shape[:2])]
+    np.testing.assert_array_equal(found, images)
+
+
 def test_files_are_cut_and_resized(viewer, tmp_path):
     wide = Image.new("RGB", (60, 20), "red")
     wide.paste("blue", (20, 0, 40, 20))
