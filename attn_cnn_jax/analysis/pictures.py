@@ -93,6 +93,11 @@ def load_dataset(run: Run, data_dir: str | Path | None = None) -> stored.AnyData
     return dataset
 
 
+def reads_pictures(run: Run) -> bool:
+    """Returns whether the run's attention depends on the picture; False also for networks without attention."""
+    return run.config.model.name == "attention" and run.model.depends_on_content
+
+
 def attention_batches(
     run: Run, num_images: int, data_dir: str | Path | None = None
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
@@ -102,7 +107,7 @@ def attention_batches(
       How many pictures, and one array per layer, `(b, h, i, j, k, l)`. A position-only network counts as one
       picture and needs no data.
     """
-    if run.config.model.name != "attention" or not run.model.depends_on_content:
+    if not reads_pictures(run):
         yield 1, [layer[None] for layer in run.attention()]
         return
     images = first_pictures(run, num_images, data_dir).images
@@ -113,13 +118,18 @@ def attention_batches(
 
 
 def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None) -> list[np.ndarray]:
-    """Returns attention averaged over the first test pictures: one `(h, i, j, k, l)` per layer."""
-    sums, total = None, 0
-    for count, layers in attention_batches(run, num_images, data_dir):
-        means = [layer.sum(axis=0, dtype=np.float64) for layer in layers]
-        sums = means if sums is None else [a + b for a, b in zip(sums, means, strict=True)]
-        total += count
-    return [layer / total for layer in sums or ()]
+    """Returns attention averaged over the first test pictures, one `(h, i, j, k, l)` per layer.
+
+    In float64 where it depends on the picture, else `Run.attention()` itself: a copy in float64 would take twice its
+    memory, gigabytes for large grids.
+    """
+    if not reads_pictures(run):
+        return run.attention()
+    sums = None
+    for _, layers in attention_batches(run, num_images, data_dir):
+        batch = [layer.sum(axis=0, dtype=np.float64) for layer in layers]
+        sums = batch if sums is None else [np.add(a, b, out=a) for a, b in zip(sums, batch, strict=True)]
+    return [np.divide(layer, num_images, out=layer) for layer in sums or ()]
 
 
 def grid(run: Run) -> tuple[int, int]:

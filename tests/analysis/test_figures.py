@@ -193,6 +193,21 @@ def test_centres_of_other_encodings_are_the_centre_of_mass(content_run):
     assert (*mark.get_xdata(), *mark.get_ydata()) == pytest.approx((column, row))
 
 
+def test_attention_of_positions_is_not_copied_to_float64(quadratic_run):
+    run = load_run(quadratic_run)
+    for layer, expected in zip(pictures.mean_attention(run, 3), run.attention(), strict=True):
+        assert layer.dtype == np.float32
+        np.testing.assert_array_equal(layer, expected)
+
+
+def test_attention_by_content_is_the_mean_over_pictures(content_run, monkeypatch):
+    run = load_run(content_run)
+    monkeypatch.setattr(pictures, "BYTES_PER_BATCH", 2 * pictures.attention_bytes(run))  # two batches and one picture
+    expected = run.attention(pictures.first_pictures(run, 5).images)
+    for layer, of_pictures in zip(pictures.mean_attention(run, 5), expected, strict=True):
+        np.testing.assert_allclose(layer, of_pictures.mean(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-9)
+
+
 def test_training_panels_show_the_recorded_centres_and_deviations(quadratic_run):
     records = read_positions(quadratic_run)
     figure = training.draw(records, 1)
