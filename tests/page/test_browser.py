@@ -243,6 +243,18 @@ def test_colours_and_numbers_of_maps(page):
     assert "predicted" in opened.find("#caption").text
 
 
+def test_scores_of_masked_keys_take_no_colours(page):
+    """landmark masks keys four columns away, three of seven columns here; keys of the first row stand out."""
+    opened = page("landmark", "#query=2,0&softmax=0")
+    drawn = opened.drawn(0, 0)
+    assert np.any(drawn[0, 0] != drawn[1, 0])
+    np.testing.assert_array_equal(drawn[0, 5], drawn[1, 0])  # masked: as the lowest score
+    masked = "Float64Array.from({ length: 35 }, (_, n) => (n < 9 ? -1e30 : 2))"
+    assert opened.run(f"rangeOf({masked})") == [2, 2]
+    assert opened.run(f"[...{masked}.map((score) => level(score, [2, 2]))]") == [0] * 9 + [255] * 26
+    assert opened.run("rangeOf(new Float64Array(35).fill(-1e30))") == [0, 0]
+
+
 def test_no_slider_where_nothing_was_recorded(page):
     assert not page("euclidean").find("#history").is_displayed()
 

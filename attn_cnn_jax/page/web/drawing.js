@@ -31,9 +31,9 @@ function drawMap(canvas, map, grid, range, colours) {
   context.putImageData(image, 0, 0);
 }
 
-/** 0 .. 255, the place of a value in a range. A range of a single value is all the same colour: its top. */
+/** 0 .. 255, the place of a value in a range. In a range of a single value that one has the top. */
 function level(value, [low, high]) {
-  if (high - low < 1e-12) return 255;
+  if (high - low < 1e-12) return value < low - 1e-12 ? 0 : 255;
   return Math.max(0, Math.min(255, Math.round((255 * (value - low)) / (high - low))));
 }
 

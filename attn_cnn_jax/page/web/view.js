@@ -5,6 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const grid = data.grid;
 const pixels = grid[0] * grid[1];
 const lastEpoch = data.epochs.length - 1;
+const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of models/attention/tables.py
 
 /** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
     `epoch`: index into data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `skipped` (a Set of
@@ -58,11 +59,12 @@ const probabilitiesOf = (layer, head, query = currentQuery()) =>
 const mapOf = (layer, head) => (view.softmax ? probabilitiesOf(layer, head) : scoresOf(layer, head));
 
 /** The values that get the ends of the colour ramp. Attention: from zero to the largest, at least to four times what
-    uniform attention has. Scores: from the lowest but 5%, since far pixels have scores far below all others. */
+    uniform attention has. Scores: from the lowest but 5%, since far pixels have scores far below all others; masked keys
+    do not count. */
 function rangeOf(map) {
-  const [, high] = extent(map);
-  if (view.softmax) return [0, Math.max(high, Math.min(1, 4 / pixels))];
-  return [Float64Array.from(map).sort()[Math.floor(0.05 * map.length)], high];
+  if (view.softmax) return [0, Math.max(extent(map)[1], Math.min(1, 4 / pixels))];
+  const scores = map.filter((score) => score > MASKED).sort();
+  return [scores[Math.floor(0.05 * scores.length)] ?? 0, scores.at(-1) ?? 0];
 }
 
 const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
