@@ -125,6 +125,27 @@ def test_layers_rollout_and_contributions(quiet, quadratic, probed):
     np.testing.assert_allclose(page.run("viewer.rollout()"), rollout[1 * GRID[1] + 4], atol=1e-6)
 
 
+def test_rollout_is_of_the_heads_that_are_on(quiet, quadratic, probed):
+    """A layer whose heads are all off passes on its input, as a layer that is off."""
+    path, pixels, _ = probed
+    _, found = quadratic.model(quadratic.normalised(pixels[:1]))
+    size = GRID[0] * GRID[1]
+    first, second = (np.asarray(layer["attention"]).reshape(3, size, size) for layer in found["layers"])
+    for off, layers in {
+        "1.2": [first[[0, 2]], second],
+        "1.1,1.2,1.3": [second],
+        "1.1,2.2,2.3": [first[1:], second[:1]],
+    }.items():
+        page = Page(quiet, path).open(f"#picture=0&query=1,4&off={off}")
+        rollout = np.eye(size)
+        for attention in layers:
+            rollout = (0.5 * attention.mean(axis=0) + 0.5 * np.eye(size)) @ rollout
+        np.testing.assert_allclose(page.run("viewer.rollout()"), rollout[1 * GRID[1] + 4], atol=1e-6, err_msg=off)
+    page = Page(quiet, path).open("#picture=0&query=1,4&skip=1&off=2.1,2.2,2.3")
+    assert page.run("rolloutOverlay([1, 4]).map") == [float(n == 1 * GRID[1] + 4) for n in range(size)]
+    assert page.run("rolloutOverlay([1, 4]).range") == [0, 1]
+
+
 def test_a_head_is_switched_off_and_dragged(quiet, probed):
     page = Page(quiet, probed[0]).open("#query=2,3&head=1,1&move=1.1:1:1:1")
     before = page.run("viewer.logits()")

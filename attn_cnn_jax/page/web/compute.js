@@ -7,8 +7,8 @@ let asked = 0; // number of the newest question
 const answers = new Map(); // {resolve, message} of questions without an answer yet, by their number
 
 /** What the network says of a picture; null until the first answer, and where the page cannot compute. `picture` (its
-    index), `logits` after each layer, `pixelLogits`, `content`, `attention` (mean over the heads of each layer),
-    `milliseconds`. */
+    index), `logits` after each layer, `pixelLogits`, `content`, `attention` (of each layer, the mean over its heads that
+    are on; null without any), `milliseconds`. */
 let classified = null;
 
 /** Test pictures that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */

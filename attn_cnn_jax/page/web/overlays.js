@@ -34,7 +34,7 @@ function overlayOf(name, head, map, range, statistics) {
 function rolloutOverlay(query) {
   const map = rolloutFrom(query);
   const others = map.filter((_, n) => n !== query[0] * grid[1] + query[1]);
-  return { map, range: [0, Math.max(...others)] };
+  return { map, range: [0, Math.max(...others) || 1] }; // nothing is beside it where all layers are off
 }
 
 const mapOverlay = (map) => ({ map, range: [0, Math.max(...map.map(Math.abs))] });
@@ -53,13 +53,13 @@ function centresOf(layer) {
 }
 
 /** Attention rollout: how much of each pixel of the picture reaches the query pixel of the last layer, if a layer passes
-    on half of its input and half of what its heads attend to on average. */
+    on half of its input and half of what its heads attend to on average; without heads that are on, its input. */
 function rolloutFrom(query) {
   let share = new Float64Array(pixels);
   share[query[0] * grid[1] + query[1]] = 1;
   for (let l = data.layers.length - 1; l >= 0; l--) {
-    if (view.skipped.has(l)) continue;
     const attention = classified.attention[l];
+    if (view.skipped.has(l) || attention === null) continue;
     const before = share.map((value) => value / 2);
     share.forEach((value, q) => {
       if (value < NEGLIGIBLE) return;

@@ -14,7 +14,8 @@ function answerer(reply) {
   function classify(question) {
     const started = performance.now();
     const found = run(question.bytes, question);
-    const attention = found.attention.map(meanOverHeads);
+    const { off } = question.changes;
+    const attention = found.attention.map((heads, l) => meanOverHeads(heads.filter((_, h) => !off.has(`${l},${h}`))));
     const milliseconds = performance.now() - started;
     reply({ ...found, attention, milliseconds, id: question.id, kind: "classified" });
   }
@@ -41,8 +42,9 @@ function answerer(reply) {
   };
 }
 
-/** Attention of a layer, queries by keys, averaged over its heads. */
+/** Attention of a layer, queries by keys, averaged over heads; null of none. */
 function meanOverHeads(attention) {
+  if (attention.length === 0) return null;
   const mean = new Float32Array(attention[0].length);
   for (const head of attention) {
     for (let n = 0; n < mean.length; n++) mean[n] += head[n] / attention.length;
