@@ -106,6 +106,27 @@ def test_changes_are_the_models(quiet, quadratic, probed):
     np.testing.assert_allclose(page.run("viewer.logits()"), model(parameters)[0][4], atol=1e-4)
 
 
+CHANGE = """
+const [head, isCounting, done] = arguments;
+if (isCounting) countRight();
+choose({ off: new Set([head]) });
+const awaited = [...answers.values()].filter(({ message }) => message.count).length;
+requestAnimationFrame(() => requestAnimationFrame(() => done([$("accuracy").textContent, awaited])));
+"""
+
+
+def test_accuracy_is_never_that_of_an_earlier_change(quiet, probed):
+    page = Page(quiet, probed[0]).open("#off=1.2")
+    page.wait(lambda: page.run("accuracy.now"))
+    assert page.find("#accuracy").text.endswith("%")
+    for head, is_counting in (("1,0", False), ("0,2", True)):
+        text, awaited = page.driver.execute_async_script(CHANGE, head, is_counting)
+        assert text.endswith("…")
+        assert awaited == 0  # no count of the earlier change
+        page.wait(lambda: page.run("accuracy.now"))
+    assert page.run("answers.size") == 0
+
+
 def test_layers_rollout_and_contributions(quiet, quadratic, probed):
     path, pixels, _ = probed
     page = Page(quiet, path).open("#picture=2&query=1,4")

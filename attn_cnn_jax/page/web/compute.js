@@ -79,14 +79,29 @@ async function classifyOnce() {
   show();
 }
 
-/** Counts the test pictures that the network gets right, as the view has it. */
+let counting = null; // number of the newest question about accuracy
+
+/** Counts the test pictures that the network gets right, as a view has it. */
+function count(state) {
+  const answer = question("count", state);
+  counting = asked;
+  return answer;
+}
+
+/** Forgets the accuracy of a network that was changed meanwhile, and an answer that is still to come. */
+function forgetCount() {
+  accuracy.now = null;
+  answers.delete(counting);
+}
+
+/** Counts for the network as it was trained, once, and as the view has it. */
 async function countRight() {
   if (!network?.test) return;
-  accuracy.original ??= await question("count", { ...view, ...unchanged() });
-  if (!isChanged(view)) return show();
-  accuracy.now = null;
+  forgetCount();
+  accuracy.original ??= await count({ ...view, ...unchanged() });
   show();
-  accuracy.now = await question("count", view);
+  if (!isChanged(view)) return;
+  accuracy.now = await count(view);
   show();
 }
 

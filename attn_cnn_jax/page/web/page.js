@@ -12,7 +12,10 @@ function choose(changes, isShared = false) {
   if (other && view.picture !== drawing.index) setDrawing(false); // strokes would go to a picture that is not shown
   if (other) ready = loadPicture();
   else if (network && changesNetwork(changes)) ready = classify();
-  if (network && changesNetwork(changes)) later("count", 250, countRight);
+  if (network && changesNetwork(changes)) {
+    forgetCount();
+    later("count", 250, countRight);
+  }
   show();
   if (!isShared && (changes.query || changes.picture !== undefined)) share({ ...changes, pointed: null });
   later("address", 250, writeAddress); // browsers refuse many changes of the address in a short time
