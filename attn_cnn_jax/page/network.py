@@ -20,7 +20,7 @@ from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.runs.run import Run
 
 MOST_PARAMETERS = 3_000_000  # 16 MB of text
-MOST_ATTENTION = 2**25  # probabilities of one layer that a browser holds at once
+MOST_ATTENTION = 2**26  # probabilities of all layers, which a browser holds at once: 256 MiB
 
 
 def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARAMETERS) -> str | None:
@@ -29,9 +29,9 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
     if parameters > most_parameters:
         return f"it has {parameters:,} parameters, and the page holds {most_parameters:,} (--parameters allows more)"
     pixels = grid[0] * grid[1]
-    most_heads = max(block.attention.num_heads for block in run.model.blocks)
-    if most_heads * pixels**2 > MOST_ATTENTION:
-        return f"{most_heads} heads over {pixels} pixels are too much for a browser"
+    heads = sum(block.attention.num_heads for block in run.model.blocks)
+    if heads * pixels**2 > MOST_ATTENTION:
+        return f"{heads} heads over {pixels} pixels are too much for a browser"
     for block in run.model.blocks:
         for encoding in block.attention.readers():
             name = type(encoding).__name__

@@ -20,6 +20,7 @@ from attn_cnn_jax.page.history import parameters, recorded_epochs
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.render import SCRIPTS, as_script_text, render
 from attn_cnn_jax.runs.run import Run
+from tests.page.conftest import create_run
 
 HEIGHT, WIDTH = 5, 7
 PIXELS = HEIGHT * WIDTH
@@ -235,6 +236,14 @@ def test_networks_that_the_page_cannot_run_are_explained(runs):
     assert "100 (--parameters" in reason_not_to_compute(run, (HEIGHT, WIDTH), 100)
     assert "too much for a browser" in reason_not_to_compute(run, (100, 100))
     assert reason_not_to_compute(runs["euclidean"], (HEIGHT, WIDTH)) is None  # position scores are enough
+
+
+def test_the_page_holds_the_attention_of_all_layers():
+    paper = create_run(encoding="quadratic", num_layers=6, num_heads=9)
+    assert reason_not_to_compute(paper, (16, 16)) is None
+    assert reason_not_to_compute(paper, (32, 32)) is None
+    deep = create_run(encoding="quadratic", num_layers=8, num_heads=3)
+    assert "24 heads over 2304 pixels are too much" in reason_not_to_compute(deep, (48, 48))
 
 
 def without(self, grid):
