@@ -218,7 +218,9 @@ class Encoding(nnx.Module):
         Returns:
           None where there are no position scores, else `term` (its name), `kind`, and arrays by kind: "axes": `row`
           `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`. Both by
-          shift, from the most negative one. "pixels": `table` `(h, H W, H W)`, query by key.
+          shift, from the most negative one. "pixels": `table` `(h, H W, H W)`, query by key. "quadratic" and
+          "gaussian": `centre` `(h, 2)` and `spread`, `(h,)` and `(h, 2, 2)`, as `recorded`: `S` of the score
+          `-1/2 |S^T (shift - centre)|^2`.
 
         Raises:
           UserError: if the scores depend on more than the shift, and are too many to list.

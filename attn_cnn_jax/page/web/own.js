@@ -9,7 +9,7 @@ const SEEN = 25; // a value above which a pixel counts as drawn
 const drawing = { isOn: false, ink: null, index: null, last: null };
 const canDraw = () => network !== null && data.channels === 1;
 
-/** Adds a picture, of which `image` can be drawn, and chooses it. */
+/** Adds a picture and returns its index. `image`: what can be drawn of it; null for an <img> of `source`. */
 function addOwn(name, image, source) {
   data.pictures.push({ name, label: "", source, content: null });
   const index = data.pictures.length - 1;
