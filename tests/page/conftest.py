@@ -255,3 +255,11 @@ def quiet(driver):
     assert urls
     allowed = ("file:", "data:", "blob:", "about:", "chrome:")  # the last is Chromium's own first page
     assert [url for url in urls if not url.startswith(allowed)] == []
+
+
+@pytest.fixture
+def page(quiet, pages):
+    """`page(name)` opens a network's page."""
+    from tests.page.browser import Page
+
+    return lambda name, address="": Page(quiet, pages[name][1]).open(address)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from attn_cnn_jax.analysis import heads
-from tests.page.browser import COLUMNS, ROWS, ActionChains, Keys, Page, emulated, only_in_chromium
+from tests.page.browser import COLUMNS, ROWS, ActionChains, Keys, emulated, only_in_chromium
 
 pytestmark = pytest.mark.slow
 QUERIES = [(0, 0), (2, 3), (4, 6), (1, 5)]
@@ -21,12 +20,6 @@ NETWORKS = [
     "euclidean",
     "landmark",
 ]
-
-
-@pytest.fixture
-def page(quiet, pages):
-    """`page(name)` opens a network's page."""
-    return lambda name, address="": Page(quiet, pages[name][1]).open(address)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -267,47 +260,6 @@ def test_names_are_shown_as_text(page, pages):
     assert name in opened.find("#caption").text
     assert opened.find("#title").text == data["title"] == opened.driver.title
     assert opened.run("document.querySelectorAll('img[src=x]').length") == 0
-
-
-def test_a_picture_of_ones_own(page, tmp_path):
-    opened = page("quadratic")
-    path = tmp_path / "<b>mine.png"
-    Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
-    opened.find("#file").send_keys(str(path))
-    opened.wait(lambda: opened.view()["picture"] == 2)
-    assert opened.find("#caption").text == "<b>mine.png"
-    path.write_text("no picture")
-    opened.find("#file").send_keys(str(path))
-    opened.wait(lambda: opened.find("#error").is_displayed())
-    assert opened.view()["picture"] == 2
-
-
-DROP = """
-const [name, done] = arguments;
-const canvas = document.createElement("canvas");
-canvas.toBlob((blob) => {
-  const files = new DataTransfer();
-  files.items.add(new File([blob], name));
-  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
-  done();
-});
-"""
-
-
-def test_a_dropped_picture(page):
-    opened = page("learned")
-    opened.driver.execute_async_script(DROP, "dropped.png")
-    opened.wait(lambda: opened.view()["picture"] == 2)
-    assert opened.find("#caption").text == "dropped.png"
-
-
-def test_content_networks_take_no_picture_of_ones_own(page):
-    opened = page("learned_content")
-    assert not opened.find("#own").is_displayed()
-    assert "--image" in opened.find("#own-not").text
-    opened.driver.execute_async_script(DROP, "dropped.png")
-    opened.wait(lambda: "--image" in opened.find("#error").text)
-    assert len(opened.all("#pictures button")) == 2
 
 
 @only_in_chromium

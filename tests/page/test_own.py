@@ -94,3 +94,44 @@ def test_a_file_is_what_the_command_line_makes_of_it(quiet, tmp_path, channels):
         Image.fromarray(rgba).save(path)
         expected = from_file(path, shape).pixels.ravel().astype(int)
         np.testing.assert_allclose(brought(page, path), expected, atol=1, err_msg=path.name)
+
+
+def test_a_picture_of_ones_own(page, tmp_path):
+    opened = page("quadratic")
+    path = tmp_path / "<b>mine.png"
+    Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
+    opened.find("#file").send_keys(str(path))
+    opened.wait(lambda: opened.view()["picture"] == 2)
+    assert opened.find("#caption").text == "<b>mine.png"
+    path.write_text("no picture")
+    opened.find("#file").send_keys(str(path))
+    opened.wait(lambda: opened.find("#error").is_displayed())
+    assert opened.view()["picture"] == 2
+
+
+DROP = """
+const [name, done] = arguments;
+const canvas = document.createElement("canvas");
+canvas.toBlob((blob) => {
+  const files = new DataTransfer();
+  files.items.add(new File([blob], name));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_a_dropped_picture(page):
+    opened = page("learned")
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: opened.view()["picture"] == 2)
+    assert opened.find("#caption").text == "dropped.png"
+
+
+def test_content_networks_take_no_picture_of_ones_own(page):
+    opened = page("learned_content")
+    assert not opened.find("#own").is_displayed()
+    assert "--image" in opened.find("#own-not").text
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: "--image" in opened.find("#error").text)
+    assert len(opened.all("#pictures button")) == 2
