@@ -86,7 +86,7 @@ def load_saved(workdir: Path, saved: ConfigDict, step: int | str, seed: int | No
         config = known_config(workdir, inside)
         check_depth(checkpoints, number, config.model.get("num_layers", 0))
         skeleton, parameters, statistics = split(abstract_model(config.model))
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         several = (len(seeds),) if len(seeds) > 1 else ()
         like = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(several + x.shape, x.dtype, sharding=here),

@@ -9,6 +9,7 @@ import os
 import zlib
 from pathlib import Path
 
+import jax
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -27,6 +28,8 @@ def open_checkpoints(
     Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, that of step 0 of a run that
     started from another, and, where there is a validation split, the one with the best validation accuracy; never
     chooses on test data.
+
+    In a run of several processes all of them open to write; `read_only`, each reads for itself.
     """
     policies: list[preservation_policy.PreservationPolicy] = []
     if config is not None:
@@ -41,7 +44,11 @@ def open_checkpoints(
                 get_metric_fn=validation_accuracy, n=1, keep_checkpoints_without_metrics=False
             )
             policies.append(best)
+    here = jax.process_index()
+    # Otherwise Orbax waits for all other processes, which may be at something else.
+    alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
     options = ocp.CheckpointManagerOptions(
+        multiprocessing_options=alone if read_only else ocp.options.MultiprocessingOptions(),
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies) if policies else None,
         best_fn=validation_accuracy if config is not None and validates(config) else None,
         read_only=read_only,

@@ -13,22 +13,37 @@ from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.training.distributed import comparison, connection
 
-# One of two processes: what it says of each check, as JSON. Arguments: port, number, directory.
+# One of two processes: what it says of each check, as JSON. Arguments: port, number, directory, a run.
 PROCESS = """
 import json, pathlib, socket, sys
 import jax
+from attn_cnn_jax import load_run
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs.checkpoints import checksum, saved_config
 from attn_cnn_jax.training.distributed import comparison
 from attn_cnn_jax.training.distributed.connection import connect
+from attn_cnn_jax.training.start import begin
 
-port, number, folder = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+port, number, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:])
 connect(f"127.0.0.1:{port}", 2, number)
+
+
+def start():
+    config = load_run(run).config
+    config.start.run = str(run)
+    return checksum(split(begin(config, folder).model)[1])
+
+
 checks = {
     "everyone": lambda: comparison.everyone("x" * 3000 * number),
     "the same": lambda: comparison.check_same({"seed": 3, "rates": (1, 2)}),
     "differ": lambda: comparison.check_same({"seed": number, "rates": (1, 2)}),
     "shared": lambda: comparison.check_shared(folder),
     "not shared": lambda: comparison.check_shared(folder / str(number)),
+    "load": lambda: load_run(run).step,
+    "start": start,
+    "read alone": lambda: comparison.everyone(number or saved_config(run).seed),
     "elsewhere": lambda: socket.create_server((f"127.0.0.{2 + number}", port)).close(),  # fails if it listens there too
 }
 said = {}
@@ -47,13 +62,13 @@ def free_port():
         return free.getsockname()[1]
 
 
-def test_two_processes_compare_what_they_have(tmp_path):
+def test_two_processes_compare_what_they_have(tmp_path, quadratic_run):
     for number in range(2):
         (tmp_path / str(number)).mkdir()
     port = free_port()
     pair = [
         subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(port), str(number), tmp_path],
+            [sys.executable, "-c", PROCESS, str(port), str(number), tmp_path, quadratic_run],
             env={"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -74,6 +89,9 @@ def test_two_processes_compare_what_they_have(tmp_path):
     assert first["differ"].startswith("the processes of this run differ in seed (0 on process 0, 1 on process 1)\n")
     assert f"process 1 does not see the run directory of process 0: {tmp_path / '1'}" in first["not shared"]
     assert f"is not {tmp_path / '0'} on" in first["not shared"]
+    assert first["load"] == 20
+    assert isinstance(first["start"], int)  # a checksum, no error
+    assert first["read alone"] == [0, 1]  # while the other process waits elsewhere
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["0", "1"]
 
 
