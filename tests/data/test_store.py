@@ -130,6 +130,14 @@ def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offlin
     assert not list(tmp_path.iterdir())
 
 
+def test_damaged_data_is_replaced_from_the_network(tmp_path, offline):
+    """The check of the network read the damaged description, and said to add --replace."""
+    prepare(tmp_path)
+    (tmp_path / "cifar10" / VERSION / "dataset_info.json").write_text("{")
+    with pytest.raises(UserError, match=r"cannot be downloaded .*ProxyError"):
+        store.prepare(recipe("cifar10"), tmp_path, replace=True)
+
+
 def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_path, offline, monkeypatch):
     monkeypatch.setattr(network, "PROBE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:

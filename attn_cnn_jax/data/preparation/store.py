@@ -225,7 +225,9 @@ def check_network(recipe: Recipe, data_dir: DataDir, download: bool) -> None:
     """Raises a UserError if the archive's host does not answer within seconds; tfds would try for minutes."""
     if not download:
         raise missing(recipe, data_dir, "downloading is switched off")
-    url = open_builder(recipe, data_dir).url
+    assert isinstance(recipe, BuiltIn)  # no other has an archive
+    # Of a data set to be: one that is there may be damaged.
+    url = recipe.builder(data_dir=folder(recipe, data_dir).with_name("incomplete.new")).url
     if failure := failure_of(url):
         raise missing(recipe, data_dir, f"{url}: {failure}")
 
