@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attn_cnn_jax.cli.arguments import image_size
-from attn_cnn_jax.data import sources, stored
+from attn_cnn_jax.data import stored
 from attn_cnn_jax.data.builders import OWN, SPECS, Recipe, is_own, recipe, recipe_of
 from attn_cnn_jax.data.preparation import archives, store
-from attn_cnn_jax.errors import UserError
 
 EXAMPLE = "folder --path=pictures --image-size=64"
 
@@ -92,12 +91,7 @@ def prepare(
         verdict = "the official archive" if content.official else "not the official archive"
         say(f"SHA-256 {content.sha256}: {verdict} ({content.kind} layout)")
     if store.is_prepared(known, data_dir) and not replace:
-        if content and sources.read_origin(folder).get("sha256") != content.sha256:
-            raise UserError(
-                f"{folder} is already prepared, from another archive.\n"
-                "Add --replace to put this one in its place, or choose another --data-dir."
-            )
-        say(f"{known.words} is already prepared in {folder}")
+        store.say_prepared(known, data_dir, content, say)
     else:
         store.prepare(known, data_dir, content=content, replace=replace, say=say)
     dataset = stored.load_fitting(known, data_dir, say=say)

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from attn_cnn_jax.cli.prepare import prepare
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import tfds_set
+from attn_cnn_jax.data.builders import recipe, tfds_set
 from attn_cnn_jax.data.builders.own import Own
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.data.preparation import store
+from attn_cnn_jax.errors import UserError, command_line
 
 GRADIENT = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
@@ -141,11 +143,31 @@ def test_names_that_tfds_does_not_know(tmp_path):
     refused("../../etc", tmp_path, "allowed is tfds:NAME")
 
 
-def test_files_that_only_tensorflow_reads(data_dir, tmp_path):
-    shutil.copytree(data_dir / "digits", tmp_path / "digits")
-    for path in (tmp_path / "digits" / "1.0.0").iterdir():
+@pytest.fixture
+def tfrecord(data_dir, tmp_path):
+    """A folder of data sets with digits as TensorFlow's own tfds would prepare it."""
+    folder = shutil.copytree(data_dir / "digits", tmp_path / "digits") / "1.0.0"
+    for path in folder.iterdir():
         if "array_record" in path.name:
             path.rename(path.with_name(path.name.replace("array_record", "tfrecord")))
-    info = tmp_path / "digits" / "1.0.0" / "dataset_info.json"
+    (folder / "arrays.npz").unlink(missing_ok=True)
+    info = folder / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    refused("digits", tmp_path, "as tfrecord, which only TensorFlow reads", "machine with TensorFlow")
+    return tmp_path
+
+
+def test_files_that_only_tensorflow_reads(tfrecord):
+    refused("digits", tfrecord, "as tfrecord, which only TensorFlow reads", "machine with TensorFlow")
+
+
+def test_a_built_in_set_that_only_tensorflow_reads_is_not_called_damaged(tfrecord):
+    for use in (sources.load, store.prepare, prepare):
+        with pytest.raises(UserError) as caught:
+            use(recipe("digits"), data_dir=tfrecord)
+        first, second = str(caught.value).splitlines()
+        assert first == f"The data set digits lies in {tfrecord}/digits/1.0.0 as tfrecord, which only TensorFlow reads"
+        command = command_line("prepare", "digits", "--data-dir", "DIR")
+        assert second.startswith(f"Prepare another copy: `{command}`, and set config.dataset.data_dir=DIR")
+        assert "--replace" not in second
+    store.prepare(recipe("digits"), tfrecord, replace=True)  # where the user does want that
+    assert len(sources.load("digits", tfrecord).test.labels) == 355

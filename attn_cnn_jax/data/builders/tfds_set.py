@@ -25,6 +25,7 @@ from attn_cnn_jax.data.builders.collection import (
 from attn_cnn_jax.data.pictures import Unreadable, to_channels
 from attn_cnn_jax.data.preparation.network import failure_of
 from attn_cnn_jax.data.preparation.quiet import quiet
+from attn_cnn_jax.data.preparation.store import check_format
 from attn_cnn_jax.errors import UserError, command_line, shortened
 
 PREFIX = "tfds:"
@@ -181,13 +182,12 @@ def data_source(name: str, builder: Any, split: str, image: str, data_dir: Path)
     """Returns the records of a split by position, pictures still encoded; UserError unless they are ArrayRecord."""
     import tensorflow_datasets as tfds
 
-    found = getattr(builder.info.file_format, "value", builder.info.file_format)
-    if found != "array_record":
-        raise UserError(
-            f"{PREFIX}{name} lies in {data_dir} as {found}, which only TensorFlow reads\n"
-            f"on a machine with TensorFlow prepare it as ArrayRecord in another folder, "
-            f"`{command_line('prepare', PREFIX + name, '--data-dir', 'DIR')}`, and copy DIR"
-        )
+    check_format(
+        builder,
+        f"{PREFIX}{name} lies in {data_dir}",
+        f"on a machine with TensorFlow prepare it as ArrayRecord in another folder, "
+        f"`{command_line('prepare', PREFIX + name, '--data-dir', 'DIR')}`, and copy DIR",
+    )
     try:
         with silent():
             return builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})

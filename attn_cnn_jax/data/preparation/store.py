@@ -63,14 +63,25 @@ def open_builder(recipe: Recipe, data_dir: DataDir = None) -> Any:
     """Returns the tfds builder of a data set; writes nothing.
 
     Raises:
-      UserError: the data set is there, but its description is damaged.
+      UserError: the data set is there, but its description is damaged, or only TensorFlow reads its files.
     """
+    place = folder(recipe, data_dir)
     try:
-        return recipe.open(folder(recipe, data_dir))
+        builder = recipe.open(place)
     except UserError:
         raise
     except Exception as error:  # tfds and protobuf raise many types on damaged JSON
         raise damaged(recipe, data_dir, error) from error
+    another = f"Prepare another copy: {command(recipe, 'DIR')}, and set config.dataset.data_dir=DIR (or --data-dir DIR)"
+    check_format(builder, f"The data set {recipe.words} lies in {place}", another)
+    return builder
+
+
+def check_format(builder: Any, where: str, remedy: str) -> None:
+    """Raises UserError, which begins with `where` a data set lies, unless its files are read without TensorFlow."""
+    found = getattr(builder.info.file_format, "value", builder.info.file_format)
+    if found not in ("array_record", None):
+        raise UserError(f"{where} as {found}, which only TensorFlow reads\n{remedy}")
 
 
 def read_origin(path: Path) -> dict[str, Any]:
@@ -117,13 +128,8 @@ def prepare(
         with locked(final, say):
             if replace or not is_current(recipe, final):
                 generate(recipe, final, content, say, download=download)
-            elif content and read_origin(final).get("sha256") != content.sha256:
-                raise UserError(
-                    f"{final} is already prepared, from another archive.\n"
-                    "Add --replace to put this one in its place, or choose another --data-dir."
-                )
             else:
-                say(f"{recipe.words} is already prepared in {final}")
+                say_prepared(recipe, data_dir, content, say)
     except (OSError, RuntimeError) as error:
         if (reason := unwritable(error)) is None:
             raise
@@ -131,6 +137,18 @@ def prepare(
             f"Cannot write the data set {recipe.words} to {final}: {reason}.\n"
             f"Make room there, or choose another. {CHOOSE_FOLDER}"
         ) from error
+
+
+def say_prepared(recipe: Recipe, data_dir: DataDir, content: Archive | None, say: Say) -> None:
+    """Says that a data set is there; UserError if it cannot be read, or was made from another archive."""
+    final = folder(recipe, data_dir)
+    open_builder(recipe, data_dir)
+    if content and read_origin(final).get("sha256") != content.sha256:
+        raise UserError(
+            f"{final} is already prepared, from another archive.\n"
+            "Add --replace to put this one in its place, or choose another --data-dir."
+        )
+    say(f"{recipe.words} is already prepared in {final}")
 
 
 def unwritable(error: OSError | RuntimeError) -> str | None:
