@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.compilation.estimate import Estimate, estimate_program
@@ -13,6 +14,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.training.limits import check_counts
+from attn_cnn_jax.training.plan import implementations
 
 LARGEST = 12  # operations that are listed
 GIB = 2**30
@@ -47,7 +49,7 @@ def create(config: ConfigDict, target: Target) -> dict[str, Any]:
         "device_kind": mesh.devices.flat[0].device_kind,
         "batch_size": config.train.batch_size,
         "dtype": config.model.dtype,
-        "attention": attention(config, target),
+        "attention": attention(config, mesh, target),
         "memory": memory | {"available": target.chip.memory},
         "step": plain(step),
         "evaluation": plain(whole),
@@ -109,14 +111,12 @@ def too_large(what: str, key: str, config: ConfigDict, target: Target, needed: i
     )
 
 
-def attention(config: ConfigDict, target: Target) -> list[str] | None:
+def attention(config: ConfigDict, mesh: Mesh, target: Target) -> list[str] | None:
     """Names of the attention implementations that run in training and in evaluation; None where there is no choice."""
     network = abstract_model(config.model)
     if not isinstance(network, AttentionClassifier):
         return None
-    network = for_platform(network, target.platform)
-    batch, shape = config.train.batch_size, config.model.image_shape
-    return ["/".join(sorted(set(network.implementations(batch, shape, training=t)))) for t in (True, False)]
+    return implementations(config, mesh, for_platform(network, target.platform))
 
 
 def plain(result: Estimate) -> dict[str, Any]:

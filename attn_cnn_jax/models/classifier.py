@@ -75,11 +75,12 @@ class Block(nnx.Module):
         self.activation = activation
         self.dropout_rate = dropout_rate
 
-    def __call__(
-        self, x: Activations, key: PRNGKeyArray | None = None, drawn: tuple[int, ...] | None = None
-    ) -> Activations:
-        """Returns the output of the block; `key` is given in training, `drawn` is that of `layers.dropout`."""
+    def __call__(self, x: Activations, key: PRNGKeyArray | None = None, counted: int | None = None) -> Activations:
+        """Returns the output of the block; `key` is given in training, `counted` where not all pictures count."""
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        drawn = None  # random numbers do not depend on how a batch is filled up
+        if counted is not None and self.attention.pixels_first:
+            drawn = (*x.shape[:2], counted, x.shape[3])
 
         # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
         # no time on CPUs.
@@ -93,7 +94,8 @@ class Block(nnx.Module):
 
         activation = jax.checkpoint(ACTIVATIONS[self.activation])
 
-        attended = self.attention(x, keys[0])
+        # What stands in for attention, in evaluation, takes no more.
+        attended = self.attention(x, keys[0]) if counted is None else self.attention(x, keys[0], counted)
         if self.dense is not None:
             attended = self.dense(attended)
         x = add_and_norm(self.attention_norm, keys[1], x, attended)
@@ -242,12 +244,10 @@ class AttentionClassifier(nnx.Module):
         x = space_to_depth(pixels, self.downsample)
         x = self.embedding(jnp.moveaxis(x, 0, 2) if self.pixels_first else x)
         intermediates: Intermediates = {"embedding": self.pictures_first(x), "layers": []}
-        drawn = None
-        if self.pixels_first and counts is not None:  # random numbers do not depend on how a batch is filled up
-            drawn = (*x.shape[:2], int(np.sum(counts)), x.shape[3])
+        counted = None if counts is None else int(np.sum(counts))
         for n, block in enumerate(self.blocks):
             layer = {"input": self.pictures_first(x), **attention_of(block.attention, self.pictures_first(x))}
-            x = block(x, None if key is None else jax.random.fold_in(key, n), drawn)
+            x = block(x, None if key is None else jax.random.fold_in(key, n), counted)
             intermediates["layers"].append(layer | {"output": self.pictures_first(x)})
         logits = self.classifier(x.mean(axis=(0, 1) if self.pixels_first else (1, 2)))
         intermediates["pixel_logits"] = self.pictures_first(self.classifier(x))

@@ -22,7 +22,7 @@ from attn_cnn_jax.models.variables import Skeleton, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.evaluate import create_evaluate, create_evaluate_streamed
-from attn_cnn_jax.training.feed import OnDevice, Streamed, to_evaluate
+from attn_cnn_jax.training.feed import OnDevice, Streamed, padded, to_evaluate
 from attn_cnn_jax.training.mesh import place, platform_of
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
@@ -125,7 +125,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
         train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec, steps_per_epoch),
         evaluate=evaluate,
         data=fingerprint(dataset, validation, workers),
-        implementations=implementations_in_words(config, for_platform(model, platform_of(mesh))),
+        implementations=implementations_in_words(config, mesh, for_platform(model, platform_of(mesh))),
     )
     return plan, place(state, mesh)
 
@@ -139,13 +139,17 @@ def compiled(plan: Plan, state: TrainState) -> jax.stages.Compiled:
     return train_steps
 
 
-def implementations_in_words(config: ConfigDict, model: nnx.Module) -> str:
+def implementations_in_words(config: ConfigDict, mesh: Mesh, model: nnx.Module) -> str:
     """Returns which attention implementations run, for the log; "" for a network that has none to choose."""
     if not isinstance(model, AttentionClassifier):
         return ""
-    batch, image_shape = config.train.batch_size, config.model.image_shape
-    training, evaluation = (
-        "/".join(sorted(set(model.implementations(batch, image_shape, training=t)))) for t in (True, False)
-    )
+    training, evaluation = implementations(config, mesh, model)
     differs = f", {evaluation} in evaluation" if evaluation != training else ""
     return f"; attention implementation: {training}{differs}"
+
+
+def implementations(config: ConfigDict, mesh: Mesh, model: AttentionClassifier) -> list[str]:
+    """Returns the names of the attention implementations that run in training and in evaluation, by their batches."""
+    batches = ((True, config.train.batch_size), (False, padded(config.train.eval_batch_size, mesh)))
+    names = (model.implementations(batch, config.model.image_shape, training=t) for t, batch in batches)
+    return ["/".join(sorted(set(each))) for each in names]

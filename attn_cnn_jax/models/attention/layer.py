@@ -223,20 +223,31 @@ class SelfAttention(nnx.Module):
             return add((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
         return softmax(add(content, sum_of(position)) if position else content)
 
-    def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+    def __call__(
+        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None, counted: int | None = None
+    ) -> Float[Array, "b H W o"]:
         """Attends; `key` is given in training and draws the dropout mask.
 
         Where attention does not depend on the picture, one mask serves the whole batch.
+
+        Args:
+          x: pictures.
+          key: None in evaluation.
+          counted: how many pictures, the first ones, count; None for all. The others only fill up the batch, and do
+            not change which implementation runs: dropout masks depend on it.
         """
         if self.pixels_first:
-            return jnp.moveaxis(self.attend(jnp.moveaxis(x, 2, 0), key), 0, 2) + self.bias
-        return self.attend(x, key) + self.bias
+            return jnp.moveaxis(self.attend(jnp.moveaxis(x, 2, 0), key, counted), 0, 2) + self.bias
+        return self.attend(x, key, counted) + self.bias
 
-    def attend(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+    def attend(
+        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None, counted: int | None = None
+    ) -> Float[Array, "b H W o"]:
         """`__call__` without bias, pictures first."""
         x = x.astype(self.output.dtype)
-        batch, height, width, _ = x.shape
-        implementation = self.implementation_for(x.shape, training=key is not None)
+        batch, height, width, channels = x.shape
+        that_count = (batch if counted is None else counted, height, width, channels)
+        implementation = self.implementation_for(that_count, training=key is not None)
         if self.factorises:
             assert isinstance(self.position, FactorisingEncoding)
             rows, columns = (softmax(scores) for scores in self.position.axis_scores(height, width))
