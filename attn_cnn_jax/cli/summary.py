@@ -9,6 +9,7 @@ adds attention itself.
 import argparse
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,10 +74,16 @@ def read(name: str, overrides: list[str]) -> ConfigDict:
     place = located(name)
     saved = read_config(place) if place.is_dir() else None
     if saved is None:
-        return load_config(name, overrides)
+        return load(name, overrides)
     if overrides:
         raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
     return with_defaults(saved_config(place) or saved)
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Returns the configuration of a name or file, of pictures of the user's own with what these determine."""
+    config = load_config(name, overrides)
+    return config if config.dataset.name in SPECS else complete(config, sources.prepared_spec(config.dataset))
 
 
 def pruned_in_words(config: ConfigDict) -> str:
@@ -91,13 +98,12 @@ def pruned_in_words(config: ConfigDict) -> str:
 def default_configs() -> dict[str, ConfigDict]:
     """Returns the networks of Table 1, then the other configuration files, by name."""
     table = {name: published.config for name, published in TABLE_1.items()}
-    return table | {name: load_config(name) for name in known_configs() if name not in table}
+    return table | {name: load(name) for name in known_configs() if name not in table}
 
 
 def row(name: str, config: ConfigDict) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
-    own = config.dataset.name not in SPECS and not config.dataset.mean  # in a run directory all is known
-    model = complete(config, sources.prepared_spec(config.dataset) if own else None).model
+    model = complete(config, data_is_known=True).model
     published = next((known for known in TABLE_1.values() if same_network(known.config.model, model)), None)
     flops = count_flops(model)
     return (

@@ -19,8 +19,13 @@ from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.encodings.absolute import Absolute
 
 
-def validate(config: ConfigDict) -> None:
-    """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense."""
+def validate(config: ConfigDict, *, data_is_known: bool = False) -> None:
+    """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense.
+
+    Args:
+      config: to check.
+      data_is_known: whether it has what the user's own data determines, such as the picture size, as that of a run has.
+    """
     if (name := network_kind(config)) not in ("attention", "resnet"):
         _refuse("model.name", name, "'attention' or 'resnet'")
     _check_fields(config, schema_of(config), "config")
@@ -33,9 +38,8 @@ def validate(config: ConfigDict) -> None:
     enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     if config.model.dtype == "float64" and not enabled:
         _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
-    _check_dataset(config.dataset)
-    # The size of the user's own pictures is known only once they are loaded, and with it their mean.
-    shape_is_known = config.dataset.name in SPECS or len(config.dataset.mean) > 0
+    _check_dataset(config.dataset, data_is_known=data_is_known)
+    shape_is_known = config.dataset.name in SPECS or data_is_known
     if config.augment.half_size_until:
         _check_half_size(config, shape_is_known=shape_is_known)
     if config.model.name == "attention":
@@ -110,8 +114,8 @@ def _check_start(config: ConfigDict) -> None:
         _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
-def _check_dataset(dataset: ConfigDict) -> None:
-    if dataset.name in OWN and not dataset.path and not dataset.mean:
+def _check_dataset(dataset: ConfigDict, *, data_is_known: bool) -> None:
+    if dataset.name in OWN and not dataset.path and not data_is_known:
         kind = "a folder of class folders" if dataset.name == "folder" else "a .npz file"
         _refuse("dataset.path", "", f"{kind} for config.dataset.name={dataset.name!r}")
     if dataset.name not in OWN and dataset.path:
@@ -161,7 +165,7 @@ def _check_attention(model: ConfigDict, *, shape_is_known: bool) -> None:
             )
 
 
-def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
+def complete(config: ConfigDict, spec: Spec | None = None, *, data_is_known: bool = False) -> ConfigDict:
     """Returns a copy with what the data set determines: picture size, classes, mean and deviation; checked.
 
     Of a data set of the package, picture size and number of classes may be left at their defaults; other values that
@@ -171,8 +175,9 @@ def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
       config: of a run.
       spec: of its data set, once that is loaded. None before: then mean, deviation and class names stay as they are,
         and of the user's own data the size and number of classes too.
+      data_is_known: see `validate`.
     """
-    validate(config)
+    validate(config, data_is_known=data_is_known)
     config = config.copy_and_resolve_references()
     own = config.dataset.name not in SPECS
     known = spec or SPECS.get(config.dataset.name)
@@ -194,7 +199,7 @@ def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
         if spec.has_validation and config.dataset.num_validation:
             allowed = f"0 for {config.dataset.path}, which has a validation split of its own"
             _refuse("dataset.num_validation", config.dataset.num_validation, allowed)
-    validate(config)
+    validate(config, data_is_known=True)
     return config
 
 

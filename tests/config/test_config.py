@@ -1,5 +1,6 @@
 """Nothing impossible gets past `validate`, and the message says what to write instead."""
 
+import functools
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from attn_cnn_jax.cli import train
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, complete, resnet_config, validate
 from attn_cnn_jax.config.base import schema_of
+from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.errors import UserError
 
 DIGITS = f"--config={Path(__file__).parents[2] / 'configs/digits.py'}"
@@ -302,6 +304,22 @@ def test_complete_takes_the_classes_and_the_picture_size_of_the_data_set():
     config.model.downsample = 16  # divides 32, not 8
     with pytest.raises(UserError, match="8x8 pictures"):
         complete(config)
+
+
+def test_the_size_of_own_pictures_is_not_known_where_their_mean_is_given():
+    config = attention_config(downsample=3)
+    config.dataset.update({"name": "folder", "path": "own", "image_size": 48, "mean": (0.5,) * 3})
+    config.augment.half_size_until = 0.5
+    complete(config)
+    size = functools.partial(Spec, "folder", num_classes=2, mean=(0.4,) * 3, std=(0.2,) * 3, class_names=("a", "b"))
+    completed = complete(config, size(image_shape=(48, 48, 3)))
+    assert (completed.model.image_shape, completed.dataset.mean) == ((48, 48, 3), (0.5,) * 3)
+    with pytest.raises(UserError, match="0 for 32x48 pictures: both sides must be divisible by 6"):
+        complete(config, size(image_shape=(32, 48, 3)))
+    completed.dataset.path = ""
+    validate(completed, data_is_known=True)  # a run's: its data may be gone
+    with pytest.raises(UserError, match=r"dataset\.path='': allowed is a folder of class folders"):
+        validate(completed)
 
 
 @pytest.mark.parametrize(
