@@ -322,6 +322,14 @@ def test_the_size_of_own_pictures_is_not_known_where_their_mean_is_given():
         validate(completed)
 
 
+def test_a_set_of_tfds_with_a_validation_split_is_named():
+    config = attention_config()
+    config.dataset.update({"name": "tfds:imagenette", "num_validation": 500})
+    spec = Spec("tfds:imagenette", (32, 32, 3), 10, (0.4,) * 3, (0.2,) * 3, has_validation=True)
+    with pytest.raises(UserError, match="allowed is 0 for tfds:imagenette, which has a validation split of its own"):
+        complete(config, spec)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
