@@ -1,19 +1,24 @@
 """Services that metrics go to beside metrics.jsonl and TensorBoard: Weights & Biases, Trackio.
 
 Each is an extra of its own and is configured as it documents: `WANDB_MODE=offline` keeps W&B's records on this machine,
-where Trackio's are in any case (`TRACKIO_DIR`). A resumed run goes on in the same record there.
+where Trackio's are in any case (`TRACKIO_DIR`). A resumed run goes on in the same record there, whose id is a file of
+the run directory.
 """
 
 import hashlib
 import importlib
+import secrets
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.files import read, write_atomically
+from attn_cnn_jax.runs.checkpoints import steps_in
 
 PROJECT = "attn-cnn-jax"
+FILE = "logger_id"  # in the run directory
 
 
 class Logger:
@@ -65,7 +70,7 @@ def create_logger(name: str, config: ConfigDict, workdir: Path) -> Logger:
     Args:
       name: "none", "wandb" or "trackio".
       config: of the run, which is sent along.
-      workdir: the run directory; its name is that of the record.
+      workdir: the run directory, which exists; its name is that of the record.
 
     Raises:
       UserError: if the service's package is not installed, or it cannot begin.
@@ -74,8 +79,7 @@ def create_logger(name: str, config: ConfigDict, workdir: Path) -> Logger:
     if module is None:
         return Logger()
     workdir = workdir.absolute()
-    # The same run directory is the same record, which a resumed run goes on with.
-    identity = hashlib.blake2b(str(workdir).encode(), digest_size=8).hexdigest()
+    identity = identity_of(workdir)
     options: dict[str, Any] = {"config": config.to_dict(), "resume": "allow"}
     if name == "wandb":
         settings = module.Settings(silent=True)
@@ -89,3 +93,19 @@ def create_logger(name: str, config: ConfigDict, workdir: Path) -> Logger:
             f"config.train.logger={name!r} cannot begin: {shortened(error)}\n"
             "see that package's documentation, or set config.train.logger=none"
         ) from error
+
+
+def identity_of(workdir: Path) -> str:
+    """Returns the id of a run's record, which is drawn as the run begins and kept in its directory.
+
+    Not the path alone: another run may lie there, in another container or after this one was removed.
+    """
+    try:
+        return read(workdir / FILE).decode().strip()
+    except FileNotFoundError:
+        pass
+    if (workdir / "checkpoints").is_dir() and steps_in(workdir / "checkpoints"):  # begun by an earlier version
+        return hashlib.blake2b(str(workdir).encode(), digest_size=8).hexdigest()
+    identity = secrets.token_hex(8)
+    write_atomically(workdir / FILE, identity + "\n")
+    return identity

@@ -1,7 +1,9 @@
 """Metrics go to W&B or Trackio as they go to metrics.jsonl; offline; a package that is missing is named."""
 
+import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -63,6 +65,7 @@ def test_a_run_directory_is_one_record_and_may_change_its_logger(data_dir, tmp_p
     for name in ("wandb", "trackio"):
         monkeypatch.setitem(sys.modules, name, recorder)
     for workdir in (tmp_path / "run", tmp_path / "run", tmp_path / "other"):
+        (workdir / "seed_0").mkdir(parents=True, exist_ok=True)
         create_logger("wandb", config_of(data_dir, "wandb"), workdir)
         create_logger("trackio", config_of(data_dir, "trackio"), workdir / "seed_0")
     wandb, trackio = ([options[key] for options in recorder.begun[n::2]] for n, key in ((0, "id"), (1, "name")))
@@ -70,6 +73,23 @@ def test_a_run_directory_is_one_record_and_may_change_its_logger(data_dir, tmp_p
         assert identities[0] == identities[1] != identities[2]
     loop.run(config_of(data_dir, "wandb"), tmp_path / "run")
     loop.run(config_of(data_dir, "none"), tmp_path / "run")  # not refused as another experiment
+
+
+def test_another_run_at_the_same_path_is_another_record(quadratic_run, data_dir, tmp_path, monkeypatch):
+    recorder, config = Recorder(), config_of(data_dir, "wandb")
+    monkeypatch.setitem(sys.modules, "wandb", recorder)
+    workdir = tmp_path / "run"
+    loop.run(config, workdir)
+    config.train.num_epochs = 2
+    loop.run(config, workdir)
+    shutil.rmtree(workdir)
+    loop.run(config, workdir)
+    first, resumed, other = (options["id"] for options in recorder.begun)
+    assert first == resumed != other
+    shutil.rmtree(workdir)
+    shutil.copytree(quadratic_run, workdir)  # begun by an earlier version, which kept no id
+    create_logger("wandb", config, workdir)
+    assert recorder.begun[-1]["id"] == hashlib.blake2b(str(workdir).encode(), digest_size=8).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
