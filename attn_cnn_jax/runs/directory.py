@@ -31,7 +31,7 @@ FROM_DATA = ("dataset.mean", "dataset.std", "dataset.class_names", "dataset.has_
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
 # What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
-RESOLVED = (("model", ("num_heads", "init", "init_values")), ("start", ("heads",)))
+RESOLVED = (("model", ("num_heads", "init", "init_values")), ("start", ("heads", "new_head")))
 
 
 @contextlib.contextmanager
@@ -70,7 +70,6 @@ def locked(workdir: Path) -> Iterator[None]:
 def discard(workdir: Path, new: Sequence[Path]) -> None:
     """Removes what a run that did not begin has left: its lock, and those of the new folders, inner first, it made."""
     with contextlib.suppress(OSError):
-        (workdir / START).unlink(missing_ok=True)
         (workdir / ".lock").unlink(missing_ok=True)
     for folder in new:
         with contextlib.suppress(OSError):
@@ -138,11 +137,28 @@ def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None,
         lengthen(workdir, config.train.num_epochs)
         return
     real, asked = (flatten(from_json(to_json(each))) for each in (config, given))
+    is_new = not (workdir / START).exists()
     if changed := {key: value for key, value in asked.items() if real[key] != value}:
-        content: dict = {"given": changed}
-        content |= {"pruned" if config.start.prune else "reset": list(heads)} if heads else {}
-        write_atomically(workdir / START, json.dumps(content, indent=2))
-    write_atomically(workdir / "config.json", to_json(config))
+        # Where only config.json is lost, the checkpoint does not tell again which heads were removed, and why.
+        found = {"pruned" if config.start.prune else "reset": list(heads)} if heads else known_heads(workdir)
+        write_atomically(workdir / START, json.dumps({"given": changed} | found, indent=2))
+    else:
+        (workdir / START).unlink(missing_ok=True)  # of a run that was killed as it began
+    try:
+        write_atomically(workdir / "config.json", to_json(config))
+    except BaseException:
+        if is_new:
+            (workdir / START).unlink(missing_ok=True)
+        raise
+
+
+def known_heads(workdir: Path) -> dict[str, list]:
+    """Returns what `start.json` has of pruned or reset heads; {} where it has nothing that can be read."""
+    try:
+        content = json.loads(read(workdir / START))
+        return {key: content[key] for key in ("pruned", "reset") if key in content}
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {}
 
 
 def lengthen(workdir: Path, num_epochs: int) -> None:

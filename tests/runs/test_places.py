@@ -159,13 +159,71 @@ def test_a_lost_configuration_is_that_of_the_checkpoints(copy, config):
     assert directory.read_config(copy).to_dict() == config.to_dict()
 
 
+def set_pruned(config, num_heads, named):
+    """Changes a configuration to that of a pruned run, as asked for or, with heads, as the checkpoints have it."""
+    config.model = config.model.to_dict() | {"num_heads": num_heads}
+    config.start = config.start.to_dict() | {"run": "first", "prune": True, "heads": named, "new_head": bool(named)}
+
+
+@pytest.fixture
+def pruned(tmp_path, config):
+    """A pruned run with a checkpoint: its directory, its configurations as asked for and as the checkpoint has it."""
+    workdir, asked, resolved = tmp_path / "run", *(config.copy_and_resolve_references() for _ in range(2))
+    set_pruned(asked, 9, ())
+    set_pruned(resolved, 4, ((1, 3),))
+    with held(workdir, asked) as claim:
+        claim(Beginning(resolved, None, ({"layer": 1, "head": 3, "reason": "narrow"},)))
+    state = ckpt.TrainState(np.int32(0), {"a": np.ones(3, np.float32)}, {}, {"m": np.ones(4, np.float32)})
+    with ckpt.open_checkpoints(workdir, resolved) as checkpoints:
+        ckpt.save(checkpoints, 0, state, resolved, {})
+    return workdir, asked, resolved
+
+
+def test_a_lost_configuration_leaves_what_is_known_of_pruned_heads(pruned, monkeypatch):
+    workdir, asked, resolved = pruned
+    known, given = (workdir / "start.json").read_text(), directory.read_given(workdir)
+    assert "narrow" in known
+    (workdir / "config.json").unlink()
+    wrong = asked.copy_and_resolve_references()
+    wrong.train.batch_size = 80
+    with pytest.raises(UserError, match=r"another configuration: train\.batch_size"), held(workdir, wrong):
+        raise AssertionError("begins with another configuration")
+    assert (workdir / "start.json").read_text() == known
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "write_atomically", no_room_for_config)
+        with pytest.raises(OSError, match="No space"), held(workdir, asked) as claim:
+            claim(Beginning(resolved, None))
+    assert (workdir / "start.json").read_text() == known
+    with held(workdir, asked) as claim:
+        claim(Beginning(resolved, None))
+    assert (workdir / "start.json").read_text() == known
+    assert directory.read_given(workdir).to_dict() == given.to_dict()
+
+
+def no_room_for_config(path, content):
+    if path.name == "config.json":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write_atomically(path, content)
+
+
+def test_a_pruned_run_that_cannot_begin_leaves_nothing_and_removes_nothing_of_others(tmp_path, config, monkeypatch):
+    asked, resolved = (config.copy_and_resolve_references() for _ in range(2))
+    set_pruned(resolved, 4, ((1, 3),))
+    monkeypatch.setattr(directory, "write_atomically", no_room_for_config)
+    with pytest.raises(OSError, match="No space"), held(tmp_path / "run", asked) as claim:
+        claim(Beginning(resolved, None))
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "start.json").write_text("a file of the user")
+    with pytest.raises(UserError, match="refused"), held(tmp_path, asked):
+        raise UserError("refused")
+    assert [path.name for path in tmp_path.iterdir()] == ["start.json"]
+
+
 def test_a_lost_configuration_of_a_pruned_run_is_what_was_asked_for(copy, config):
     """In its checkpoints stand the heads that are left."""
     asked, resolved = config.copy_and_resolve_references(), ckpt.saved_config(copy)
     for each, heads, named in ((asked, 9, ()), (resolved, 4, ((1, 3),))):
-        each.start.run, each.start.prune = "first", True
-        each.model = each.model.to_dict() | {"num_heads": heads}
-        each.start = each.start.to_dict() | {"heads": named}
+        set_pruned(each, heads, named)
     directory.keep_resolved(resolved, asked)
     directory.check_same("run", resolved, asked)
     asked.optimizer.learning_rate = 0.3
