@@ -109,7 +109,7 @@ REST = {
         ),
         "rate_factor": number(
             1.0, 0, 1, open_low=True, open_high=False
-        ),  # of the learning rate, for what is taken over from the run
+        ),  # of the learning rate, for what is taken over from the run: not for heads that are reset
         "new_head": boolean(False),  # whether the classifier starts anew, as it does for another number of classes
     },
     "dataset": {

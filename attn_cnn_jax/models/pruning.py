@@ -69,6 +69,21 @@ def reset(model: AttentionClassifier, fresh: Arrays, heads: Heads) -> Arrays:
     }
 
 
+def entries(model: AttentionClassifier, heads: Heads) -> dict[str, Bool[np.ndarray, "..."]]:
+    """Returns which entries of the parameters are those of some heads, all that `reset` replaces.
+
+    Returns:
+      By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any is.
+    """
+
+    def of_heads(layer, array, axis):
+        return jnp.asarray(head_mask(array, axis, model.blocks[layer].attention.num_heads, heads.get(layer, ())))
+
+    none = {name: jnp.zeros(array.shape, bool) for name, array in parameters_of(model).items()}
+    masks = {name: np.asarray(changed(model, name, array, of_heads)) for name, array in none.items()}
+    return {name: mask for name, mask in masks.items() if mask.any()}
+
+
 def fixed(
     model: AttentionClassifier, free: Heads, *, positions: bool, values: bool
 ) -> dict[str, Bool[np.ndarray, "..."]]:

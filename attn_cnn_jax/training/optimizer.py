@@ -60,7 +60,7 @@ def create_optimizer(
     fixed: Mapping[str, np.ndarray] | None = None,
     *,
     frozen: Collection[str] = (),
-    factors: Mapping[str, float] | None = None,
+    factors: Mapping[str, Any] | None = None,
     shaped: Mapping[str, Matrices] | None = None,
 ) -> optax.GradientTransformation:
     """Returns the optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
@@ -75,7 +75,8 @@ def create_optimizer(
       schedule: the learning rate of every step, see `learning_rate`.
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
       frozen: names of parameters that must not change at all; their gradients are not computed.
-      factors: of the learning rate, by a parameter's name; 1 for those without.
+      factors: of the learning rate, by a parameter's name, a number or an array that broadcasts to it; 1 for those
+        without.
       shaped: for "muon", the network's matrices, see muon.py.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
@@ -110,8 +111,8 @@ def clipped(longest: float, fixed: Mapping[str, np.ndarray]) -> optax.GradientTr
     return optax.stateless(shorten)
 
 
-def scaled(factors: Mapping[str, float]) -> optax.GradientTransformation:
-    """Multiplies updates by a factor per parameter."""
+def scaled(factors: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Multiplies updates by a factor per parameter, or per entry of it."""
 
     def multiply(updates, parameters):
         return {name: update * factors[name] if name in factors else update for name, update in updates.items()}

@@ -105,7 +105,7 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
         schedule,
         fixed_entries(config, model),
         frozen=frozen,
-        factors=rate_factors(config, names),
+        factors=rate_factors(config, model),
         shaped=matrices(model),
     )
     skeleton, state = initial_state(model, optimizer)

@@ -42,7 +42,7 @@ from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.runs.seeds import seeds_of
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.distributed.agreement import say
-from attn_cnn_jax.training.transfer import changes, take_over
+from attn_cnn_jax.training.transfer import changes, reset_heads, take_over
 
 WHITENED_FROM = 5_000  # pictures
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
@@ -269,15 +269,11 @@ def fixed_entries(config: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray
 
     Boolean arrays that broadcast to the parameters, see pruning.fixed.
     """
-    free: dict[int, set[int]] = {}
-    if config.start.reset:
-        for layer, head in config.start.heads:
-            free.setdefault(layer - 1, set()).add(head - 1)
     if not isinstance(model, AttentionClassifier):
         return {}
     return fixed(
         model,
-        free,
+        reset_heads(config),
         positions=config.start.freeze_positions,
         values=config.start.freeze_values,
     )

@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config.network import encoding_of
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.pruning import NAME
+from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.pruning import NAME, entries
 from attn_cnn_jax.models.variables import join, split
 
 HEAD = "classifier."  # the parameters that depend on the classes
@@ -122,14 +123,28 @@ def hold_statistics(model: nnx.Module, frozen: list[str]) -> None:
             module.momentum = 1.0
 
 
-def rate_factors(config: ConfigDict, names: list[str]) -> dict[str, float]:
+def reset_heads(config: ConfigDict) -> dict[int, set[int]]:
+    """Returns the heads that begin anew, by layer, counted from 0; `config` has `start.heads` as the run began."""
+    heads: dict[int, set[int]] = {}
+    for layer, head in config.start.heads if config.start.reset else ():
+        heads.setdefault(layer - 1, set()).add(head - 1)
+    return heads
+
+
+def rate_factors(config: ConfigDict, model: nnx.Module) -> dict[str, Any]:
     """Returns the factor of the learning rate by parameter, of those that are taken over from another run.
 
+    Of a parameter of which some heads begin anew, an array that broadcasts to it: 1 for them.
+
     Args:
-      config: of the run, with `start.new_head` as the run began.
-      names: of all parameters.
+      config: of the run, with `start.new_head` and `start.heads` as the run began.
+      model: its network.
     """
     factor = config.start.rate_factor
     if factor == 1:
         return {}
-    return {name: factor for name in names if not (config.start.new_head and name.startswith(HEAD))}
+    arrays = split(model)[1]
+    anew = entries(model, reset_heads(config)) if isinstance(model, AttentionClassifier) else {}
+    factors = {name: np.where(mask, 1, factor).astype(arrays[name].dtype) for name, mask in anew.items()}
+    names = (name for name in arrays if not (config.start.new_head and name.startswith(HEAD)))
+    return {name: factors.get(name, factor) for name in names}

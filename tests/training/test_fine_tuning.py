@@ -83,6 +83,24 @@ def test_a_tuned_run_goes_on_after_a_kill_without_the_first_run(first, data_dir,
         np.testing.assert_array_equal(again[name], array)
 
 
+def test_a_reset_head_moves_by_the_whole_rate(first, data_dir, tmp_path):
+    """After one step of SGD: the second head by as much as with a factor of 1, the first by a quarter."""
+    origin, moves = str(first(num_classes=10)), []
+    for factor in (1.0, 0.25):
+        config = config_of(data_dir, run=origin, rate_factor=factor, reset=True, heads=((1, 2),))
+        config.train.update({"num_epochs": 1, "batch_size": 1440})
+        before = parameters(begin(complete(config), tmp_path / f"not {factor}"))
+        loop.run(config, tmp_path / str(factor))
+        after = parameters(load_run(tmp_path / str(factor)))
+        moves.append({name: np.asarray(after[name]) - np.asarray(before[name]) for name in after})
+    for name in ("position.centre", "position.spread", "output.kernel"):
+        whole, found = (np.split(each[f"blocks.0.attention.{name}"], 2) for each in moves)
+        assert np.abs(whole[0]).max() > 1e-5
+        for head, factor in enumerate((0.25, 1)):
+            np.testing.assert_allclose(found[head], factor * whole[head], rtol=1e-3, atol=3e-7, err_msg=name)
+    np.testing.assert_allclose(moves[1]["embedding.kernel"], moves[0]["embedding.kernel"] / 4, rtol=1e-3, atol=3e-7)
+
+
 def test_what_is_old_moves_by_a_fraction_of_the_rate(first, data_dir, tmp_path):
     """After one step of SGD: with a factor of 1/4 a quarter of the change, of the new head all of it."""
     origin = str(first())
