@@ -151,7 +151,7 @@ REST = {
     "optimizer": {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices of attention layers; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),
-        "momentum": number(0.9, 0, 1),
+        "momentum": number(0.9, 0, 1),  # of SGD and Muon; Adam has decay rates of its own
         "weight_decay": number(1e-4, 0),  # added to the gradient; with Muon 0 is better, see docs/recipe.md
         "average_decay": number(0.0, 0, 1),  # of a moving average of the parameters; 0: none
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
