@@ -29,7 +29,7 @@ from attn_cnn_jax.training.distributed.comparison import (
     settings,
 )
 from attn_cnn_jax.training.feed import Streamed
-from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning, not_read
+from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning, not_read, periods
 from attn_cnn_jax.training.limits import (
     check_counts,
     check_memory,
@@ -84,7 +84,7 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         plan, state = create_plan(beginning, workdir, mesh, dataset)
         check_same_begin(plan, state)
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
-        for text in (shares_in_words(config.train.batch_size, mesh.size), *not_read(config)):
+        for text in (shares_in_words(config.train.batch_size, mesh.size), *not_read(config), *periods(config)):
             hint(text)
         if beginning.heads:
             say(heads_in_words(beginning))

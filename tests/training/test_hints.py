@@ -3,7 +3,7 @@
 import pytest
 
 from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.training.hints import long_run, not_learning, not_read
+from attn_cnn_jax.training.hints import long_run, not_learning, not_read, periods
 
 
 def test_a_run_of_more_than_a_day_says_so():
@@ -49,6 +49,19 @@ def test_values_without_effect_are_said():
     assert whiten.startswith("config.start.whiten=True has no effect")
     config.optimizer.update({"name": "muon", "schedule": "cosine"})
     assert not_read(config) == [whiten]
+
+
+def test_periods_that_divide_each_other_need_no_hint():
+    config = attention_config()
+    config.dataset.num_validation = 100
+    for every, kept, evaluated in ((1, 0, 1), (1, 3, 1), (4, 0, 2), (4, 8, 4)):
+        config.checkpoint.update({"every_epochs": every, "keep_every_epochs": kept})
+        config.train.eval_every_epochs = evaluated
+        assert periods(config) == []
+    config.train.eval_every_epochs = 3
+    assert len(periods(config)) == 1
+    config.dataset.num_validation = 0
+    assert periods(config) == []
 
 
 def test_two_classes_have_another_chance():
