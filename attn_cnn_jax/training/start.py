@@ -97,7 +97,8 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
     if config.start.kernel:
         return Beginning(config, create_from_kernel(config))
-    first = load_run(config.start.run, seed=seed if has_several_seeds(located(config.start.run)) else None)
+    origin = located_at_home(config.start.run)
+    first = load_run(origin, seed=seed if has_several_seeds(origin) else None)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
         first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
@@ -126,6 +127,14 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     if config.start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
     return Beginning(config, take_over(fresh, parameters, statistics, new_head=config.start.new_head), heads)
+
+
+def located_at_home(run: str) -> Path:
+    """Returns the directory of `config.start.run`, where `~` is the home folder; UserError where that is not known."""
+    try:
+        return located(run).expanduser()
+    except RuntimeError:
+        raise UserError(f"config.start.run={run!r}: the home folder is not known, HOME is not set") from None
 
 
 def has_several_seeds(workdir: Path) -> bool:

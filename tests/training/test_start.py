@@ -133,6 +133,16 @@ def test_heads_that_are_left_of_a_grid_need_not_fill_one(data_dir):
     assert config.start.heads == ((1, 2),)
 
 
+def test_a_tilde_is_the_home_folder(first, data_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(first.parent))
+    config = small_config(data_dir, start__run=f"~/{first.name}")
+    assert start.begin(config, tmp_path).config.start.run == f"~/{first.name}"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    with pytest.raises(UserError, match=f"run='~/{first.name}': the home folder is not known"):
+        start.begin(config, tmp_path)
+
+
 def test_a_run_that_prunes_or_resets_nothing_is_refused(first, data_dir, tmp_path):
     pruned = small_config(data_dir, start__run=str(first), start__prune=True, train__num_epochs=1)
     loop.run(pruned, tmp_path / "pruned")
