@@ -144,9 +144,10 @@ class Streamed:
         """
         if step not in self._steps:
             self._chunk = None  # its memory is free before the next one is there
-            if step != self._steps.stop or self._batches is None:
+            steps = self._chunk_of(step)
+            if steps.start != self._steps.stop or self._batches is None:
                 self.start(step)
-            self._steps = self._chunk_of(step)
+            self._steps = steps
             self._chunk = next_chunk(self._batches, self._steps, self._size, self._mesh)
         assert self._chunk is not None
         return self._chunk

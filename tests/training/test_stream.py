@@ -1,5 +1,6 @@
 """Streamed from the disk, a run computes what it computes with the data set on the device."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -184,6 +185,22 @@ def test_what_a_process_reads_is_its_rows_of_every_batch(config):
         expected = order[2 * BATCH_SIZE :][:BATCH_SIZE][np.minimum(mine, BATCH_SIZE - 1)]
         np.testing.assert_array_equal(images, whole.images[expected])
         np.testing.assert_array_equal(labels, whole.labels[expected])
+
+
+def test_a_run_that_goes_on_within_a_chunk_begins_to_read_once(config, monkeypatch):
+    dataset = stored.load(recipe("digits"), config.dataset.data_dir)
+    read_ahead, begun = feed.read_ahead, []
+
+    def counted(items, **options):
+        begun.append(items.steps.start)
+        return read_ahead(items, **options)
+
+    monkeypatch.setattr(feed, "read_ahead", counted)
+    streamed = feed.Streamed(dataset.train, config, data_mesh(jax.devices()[:1]))
+    with contextlib.closing(streamed):
+        streamed.start(3)  # the last step of the first chunk
+        assert [int(streamed.at(step).first) for step in (3, 4, 7, 8)] == [0, 4, 4, 8]
+        assert begun == [0]
 
 
 def test_the_rows_of_a_process_are_those_of_its_devices():
