@@ -1,13 +1,15 @@
 """Table 1 in miniature: seven small networks trained alike, seed by seed, and where their heads look.
 
     python -m benchmarks.miniature --data-dir=DIR --out=OUT [--seeds=0-2]
+    python -m benchmarks.miniature --data-dir=DIR --out=OUT --pruned
     python -m benchmarks.miniature --data-dir=DIR --out=OUT --convolutions
     python -m benchmarks.miniature --show=results/miniature [--write]
 
 The first trains the networks of configs/miniature.py in OUT/NETWORK/seed_N and keeps configurations, metrics and head
-statistics after every epoch in OUT/kept. The same command again goes on where it was interrupted. The second adds how
+statistics after every epoch in OUT/kept. The same command again goes on where it was interrupted. The second trains the
+generalised networks on without their degenerate heads, where they have any. The third adds how
 convolutional those of the first seed are: accuracy on all test pictures with their attention layers replaced by KxK
-convolutions. The third prints the tables of what was kept; --write puts them and two figures into the documentation.
+convolutions. The last prints the tables of what was kept; --write puts them and two figures into the documentation.
 """
 
 import json
@@ -32,7 +34,7 @@ from attn_cnn_jax.runs.checkpoints import steps_in
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks import locality
+from benchmarks import locality, pruning
 from benchmarks.kept import keep, markdown, minutes, parse, parser, put, with_deviation
 
 NETWORKS = (
@@ -62,10 +64,14 @@ CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
+    described.add_argument("--pruned", action="store_true", help="train on without degenerate heads instead")
     described.add_argument("--convolutions", action="store_true", help="measure convolutions instead of training")
     options = parse(described, argv)
     if options.out and options.convolutions:
         keep_convolutions(options.out, options.seeds[0], options.data_dir)
+    elif options.out and options.pruned:
+        for seed in options.seeds:
+            pruning.train(options.out, configured(pruning.FIRST, seed, options.data_dir))
     elif options.out:
         for seed in options.seeds:
             for network in NETWORKS:
@@ -87,6 +93,7 @@ def tables(kept: Path) -> str:
     both = [
         (accuracy_rows(kept), ACCURACY),
         (locality.rows(kept, NETWORKS), locality.COLUMNS),
+        (pruning.rows(kept), pruning.COLUMNS),
         (convolution_rows(kept), CONVOLUTIONS),
     ]
     return "\n".join(markdown(rows, columns) for rows, columns in both if rows)

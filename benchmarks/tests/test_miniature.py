@@ -11,10 +11,10 @@ from attn_cnn_jax.analysis.heads import layer_statistics
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.runs.directory import read_config
-from benchmarks import kept, locality, miniature
+from benchmarks import kept, locality, miniature, pruning
 
 KEPT = Path(__file__).parents[2] / "results" / "miniature"
-RUNS = sorted(KEPT.glob("*/seed_*"))
+RUNS = sorted(run for network in miniature.NETWORKS for run in KEPT.glob(f"{network}/seed_*"))
 
 
 def test_measures_of_a_head_that_looks_at_itself_and_of_one_that_looks_everywhere():
@@ -38,6 +38,23 @@ def test_locality_is_the_mean_over_heads_and_seeds_of_the_last_epoch(tmp_path):
         (place / "heads.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (row,) = locality.rows(tmp_path, ("quadratic", "resnet"))
     assert list(row.values()) == ["`quadratic`", 1, "1.75", "50", "50", "1.00"]
+
+
+def test_a_pruned_network_is_compared_with_the_one_that_it_starts_from(tmp_path):
+    def write(network, accuracies, heads=()):
+        config = miniature.configured(pruning.FIRST, 2, None)
+        config.start.heads = heads
+        records = [{"split": "test", "accuracy": accuracy} for accuracy in accuracies] + [
+            {"split": "train", "accuracy": 1}
+        ]
+        numbered = [{"step": n, "epoch": n, "loss": 1.0} | record for n, record in enumerate(records)]
+        kept.write_run(tmp_path / network / "seed_2", config, numbered)
+
+    write(pruning.FIRST, [0.4, 0.55])
+    assert pruning.rows(tmp_path) == []
+    write(pruning.PRUNED, [0.545, 0.1, 0.568], ((1, 7), (3, 2)))
+    (row,) = pruning.rows(tmp_path)
+    assert list(row.values()) == [2, "7 of layer 1; 2 of layer 3", "55.0", "54.5", "56.8"]
 
 
 def test_an_unknown_network_is_refused_with_those_that_are_known():
