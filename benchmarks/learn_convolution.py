@@ -1,7 +1,7 @@
 """Attention learns a convolution: error and centres of a quadratic layer trained to be a random 3x3 convolution.
 
     python -m benchmarks.learn_convolution --out=results/learn_convolution
-    python -m benchmarks.learn_convolution --draw=results/learn_convolution --figure=docs
+    python -m benchmarks.learn_convolution --draw=results/learn_convolution --figure=DIR
 
 The first trains students of 4, 9 and 16 heads, three seeds each, and writes `results.json` and a table; students that
 the file has are not trained again. The second draws the figure of the documentation from it. Of every student: its

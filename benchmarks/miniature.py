@@ -23,7 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.convolution import measure_run
-from attn_cnn_jax.analysis.figures import curves, style
+from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
 from attn_cnn_jax.cli.configs import load_config
@@ -35,7 +35,7 @@ from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks import locality, pruning
-from benchmarks.kept import keep, markdown, minutes, parse, parser, put, with_deviation
+from benchmarks.kept import keep, markdown, minutes, parse, parser, put, put_figure, with_deviation
 
 NETWORKS = (
     "quadratic",
@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text, end="")
     if options.write:
         put(PAGE, "results", text)
-        style.save(curves.draw([runs(kept, network) for network in NETWORKS], NETWORKS), PAGE.parent, "miniature")
-        style.save(locality.draw(kept, NETWORKS), PAGE.parent, "locality")
+        put_figure(curves.draw([runs(kept, network) for network in NETWORKS], NETWORKS), PAGE.parent / "miniature.png")
+        put_figure(locality.draw(kept, NETWORKS), PAGE.parent / "locality.png")
     return 0
 
 

@@ -9,14 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
-
 from attn_cnn_jax.cli.main import main as attn_cnn
+from benchmarks.kept import put_picture
 from benchmarks.learn_convolution import main as learn_convolution
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
-COLOURS = 128  # of a palette: a third of the bytes, and no difference to the eye
 OF_THE_RUN = {
     "scheme_layer3": "scheme",
     "training_layer3": "training",
@@ -35,21 +33,15 @@ def main() -> int:
         if status:
             return status
         for name, target in (OF_THE_RUN | {"span_layer3": "span"}).items():
-            keep(drawn / f"{name}.png", DOCS / f"{target}.png")
+            put_picture(drawn / f"{name}.png", DOCS / f"{target}.png")
         attn_cnn(["figures", "pretrained:cifar10_maps16", "--figures=maps", f"--out={folder}"])
-        keep(drawn / "maps_8_8.png", DOCS / "maps.png")
+        put_picture(drawn / "maps_8_8.png", DOCS / "maps.png")
         joint = sorted(str(path) for path in (RESULTS / "digits").iterdir())
         attn_cnn(["figures", *joint, "--figures=curves", f"--out={folder}"])
-        keep(drawn / "curves.png", DOCS / "curves.png")
+        put_picture(drawn / "curves.png", DOCS / "curves.png")
         learn_convolution([f"--draw={RESULTS / 'learn_convolution'}", f"--figure={folder}"])
-        keep(drawn / "learn_convolution.png", DOCS / "learn_convolution.png")
+        put_picture(drawn / "learn_convolution.png", DOCS / "learn_convolution.png")
     return 0
-
-
-def keep(drawn: Path, target: Path) -> None:
-    """Writes a picture with a palette of few colours."""
-    Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
-    print(target)
 
 
 if __name__ == "__main__":
