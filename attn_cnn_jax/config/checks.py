@@ -197,8 +197,8 @@ def complete(config: ConfigDict, spec: Spec | None = None, *, data_is_known: boo
             config.dataset[key] = given or value
         config.dataset.has_validation = spec.has_validation
         if spec.has_validation and config.dataset.num_validation:
-            own = config.dataset.path or config.dataset.name
-            allowed = f"0 for {own}, which has a validation split of its own"
+            place = config.dataset.path or config.dataset.name
+            allowed = f"0 for {place}, which has a validation split of its own"
             _refuse("dataset.num_validation", config.dataset.num_validation, allowed)
     validate(config, data_is_known=True)
     return config
