@@ -149,7 +149,7 @@ REST = {
         "mix_alpha": number(1.0, 0, open_low=True),  # of the Beta distribution of their shares
     },
     "optimizer": {
-        "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices of attention layers; Adam for the rest
+        "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices inside blocks; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),  # of SGD and Muon; Adam has decay rates of its own
         "weight_decay": number(1e-4, 0),  # added to the gradient; with Muon 0 is better, see docs/recipe.md

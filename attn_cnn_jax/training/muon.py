@@ -1,4 +1,4 @@
-"""Muon: the momentum of every matrix is made orthogonal, each head's matrix by itself.
+"""Muon: the momentum of every matrix is made orthogonal, each head's by itself; a convolution's kernel is one, too.
 
 Other parameters are trained by Adam with Nesterov momentum, as optax has it.
 """
@@ -15,6 +15,7 @@ from optax.contrib import MuonDimensionNumbers
 from attn_cnn_jax.arrays import Shape
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.pruning import head_axes
+from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import split
 
 RMS = 0.2  # root mean square of an orthogonal update, near that of Adam's: one learning rate serves both
@@ -24,7 +25,8 @@ class Matrices(NamedTuple):
     """How a parameter is a matrix, or one for every head.
 
     Attributes:
-      shape: `(d, o)`; `(h, c, o)` where axis 0 counts heads and their channels, `(d, h, c)` where axis 1 does.
+      shape: `(d, o)`, of a convolution `(k k d, o)`; `(h, c, o)` where axis 0 counts heads and their channels,
+        `(d, h, c)` where axis 1 does.
       axes: of `shape`, those of a matrix: input, output.
     """
 
@@ -35,8 +37,10 @@ class Matrices(NamedTuple):
 def matrices(model: nnx.Module) -> dict[str, Matrices]:
     """Returns the matrices inside the blocks of a network, by the parameter's name.
 
-    Embedding and classifier are left to Adam, as usual; so is all of a network without attention.
+    Embedding or stem and classifier are left to Adam, as usual; so are attention layers in a ResNet.
     """
+    if isinstance(model, ResNet):
+        return convolutions(model)
     if not isinstance(model, AttentionClassifier):
         return {}
     axes, heads = {}, {}
@@ -57,6 +61,15 @@ def matrices(model: nnx.Module) -> dict[str, Matrices]:
                 case None:
                     found[name] = Matrices((rows, columns), MuonDimensionNumbers(0, 1))
     return found
+
+
+def convolutions(model: ResNet) -> dict[str, Matrices]:
+    """Returns the convolutions inside the blocks as matrices from all pixels and channels of a patch."""
+    kernels = {name: array for name, array in split(model)[1].items() if name.startswith("blocks.") and array.ndim == 4}
+    return {
+        name: Matrices((kernel.size // kernel.shape[-1], kernel.shape[-1]), MuonDimensionNumbers(0, 1))
+        for name, kernel in kernels.items()
+    }
 
 
 def muon(schedule: optax.Schedule, momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTransformation:

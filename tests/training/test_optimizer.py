@@ -164,11 +164,19 @@ def orthogonalised(matrix, steps=5):
     return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 
-@pytest.mark.parametrize("head_size", [0, 3])
-def test_muon_makes_every_heads_update_orthogonal_and_leaves_the_rest_to_adam(head_size):
-    config = attention_config(
-        image_shape=(8, 8, 3), num_layers=2, num_heads=3, hidden_size=6, head_size=head_size, intermediate_size=8
-    )
+THREE_HEADS = {"num_layers": 2, "num_heads": 3, "hidden_size": 6, "intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        attention_config(image_shape=(8, 8, 3), **THREE_HEADS),
+        attention_config(image_shape=(8, 8, 3), head_size=3, **THREE_HEADS),
+        resnet_config(depth=10, width=2, image_shape=(8, 8, 3)),
+    ],
+    ids=["attention", "small heads", "resnet"],
+)
+def test_muon_makes_the_update_of_every_head_and_convolution_orthogonal_and_leaves_the_rest_to_adam(config):
     network = create_model(config.model, rngs=nnx.Rngs(0))
     parameters = {name: np.asarray(array) for name, array in split(network)[1].items()}
     config.optimizer.update({"name": "muon", "momentum": 0.9, "weight_decay": 0.0})
@@ -189,9 +197,11 @@ def test_muon_makes_every_heads_update_orthogonal_and_leaves_the_rest_to_adam(he
             momentum[name] = 0.9 * momentum[name] + 0.1 * gradient[name]
             ahead = 0.9 * momentum[name] / (1 - 0.9 ** (step + 1)) + 0.1 * gradient[name] / (1 - 0.9**step)
             axis = {"attention.value.kernel": 1, "attention.output.kernel": 0}.get(name.split(".", 2)[2])
-            parts = [ahead] if axis is None else np.split(ahead, 3, axis)
+            whole = ahead.reshape(-1, ahead.shape[-1])  # a convolution maps all pixels and channels of a patch
+            parts = [whole] if axis is None else np.split(whole, 3, axis)
             moved = [-0.1 * 0.2 * math.sqrt(max(part.shape)) * orthogonalised(part) for part in parts]
-            np.testing.assert_allclose(update, np.concatenate(moved, axis or 0), atol=2e-5, err_msg=name)
+            found = update.reshape(whole.shape)
+            np.testing.assert_allclose(found, np.concatenate(moved, axis or 0), atol=2e-5, err_msg=name)
     assert set(matrices(network)) == {name for name in parameters if name.startswith("b") and name.endswith("kernel")}
 
 
