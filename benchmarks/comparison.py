@@ -133,7 +133,7 @@ def explanation(names: Sequence[str], rates: dict[str, float], options: argparse
         "x N: how many times as fast ours is, the median of the turns' ratios; empty where all do not fit together",
         "MiB N: peak memory of a process with N alone, compiling included, without its imports; of the device on a GPU",
         f"share: of our operations, counted as the dense form's, in {rates[best] / 1e9:,.0f} GFLOP/s, the best matrix "
-        f"product here ({best}, {options.dtype}); a implementation that computes fewer can pass 1",
+        f"product here ({best}, {options.dtype}); an implementation that computes fewer can pass 1",
     ]
     alone_ = ["PyTorch is not installed, or has no GPU where JAX has one: ours alone"] if names == ["ours"] else []
     return "\n".join(lines + alone_)
