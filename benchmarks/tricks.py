@@ -1,12 +1,12 @@
-"""What each trick is worth: configs/cifar10_cpu.py with one thing changed, a short run per seed.
+"""What each trick is worth: a network of configs/cifar10_cpu.py with one thing changed, a short run per seed.
 
-    python -m benchmarks.tricks --data-dir=DIR --out=OUT [--seeds=0-2]
-    python -m benchmarks.tricks --show=results/tricks [--write]
+    python -m benchmarks.tricks --data-dir=DIR --out=OUT [--seeds=0-2] [--network=resnet]
+    python -m benchmarks.tricks --show=results/tricks [--network=resnet] [--write]
 
-The first trains every row of CHANGES for EPOCHS epochs on 45,000 training pictures of CIFAR-10, seed by seed, in
-OUT/ROW/seed_N, and keeps configurations and metrics in OUT/kept. The same command again goes on where it was
-interrupted. Rows are compared by accuracy on the 5,000 training pictures held out: test pictures decide nothing. The
-second prints the table of what was kept; --write puts it into the documentation.
+The first trains every row of the network's CHANGES for EPOCHS epochs on 45,000 training pictures of CIFAR-10, seed by
+seed, in OUT/NETWORK/ROW/seed_N, and keeps configurations and metrics in OUT/kept. The same command again goes on where
+it was interrupted. Rows are compared by accuracy on the 5,000 training pictures held out: test pictures decide nothing.
+The second prints the table of what was kept; --write puts it into the documentation.
 """
 
 import statistics
@@ -24,8 +24,11 @@ from attn_cnn_jax.training import loop
 from benchmarks.kept import keep, markdown, parse, parser, put, with_deviation
 
 EPOCHS = 2
-CHANGES = {
+ATTENTION = {
     "the recipe": (),
+    "a rate of 0.002": ("optimizer.learning_rate=0.002",),
+    "a rate of 0.008": ("optimizer.learning_rate=0.008",),
+    "a rate of 0.016": ("optimizer.learning_rate=0.016",),
     "Adam at 0.003 for Muon": ("optimizer.name=adam", "optimizer.learning_rate=0.003"),
     "weight decay of 0.0001": ("optimizer.weight_decay=0.0001",),
     "no crop": ("augment.crop_padding=0",),
@@ -41,23 +44,39 @@ CHANGES = {
     "CutMix": ("augment.mix=cutmix",),
     "one operation a picture": ("augment.operations=1",),
 }
+LARGER = "train.batch_size=100"
+SGD = (LARGER, "optimizer.name=sgd", "optimizer.weight_decay=0.0005")
+RESNET = {
+    "the recipe": (),
+    "batches of 100": (LARGER,),
+    "batches of 100, a rate of 0.004": (LARGER, "optimizer.learning_rate=0.004"),
+    "batches of 100, a rate of 0.01": (LARGER, "optimizer.learning_rate=0.01"),
+    "batches of 100, a rate of 0.02": (LARGER, "optimizer.learning_rate=0.02"),
+    "batches of 100, a rate of 0.08": (LARGER, "optimizer.learning_rate=0.08"),
+    "batches of 100, SGD at 0.05": (*SGD, "optimizer.learning_rate=0.05"),
+    "batches of 100, SGD at 0.1": (*SGD, "optimizer.learning_rate=0.1"),
+    "batches of 100, SGD at 0.2": (*SGD, "optimizer.learning_rate=0.2"),
+}
+CHANGES = {"attention": ATTENTION, "resnet": RESNET}
 COLUMNS = ("change", "validation accuracy (%)", "difference", "seeds")
 PAGE = Path(__file__).parents[1] / "docs" / "recipe.md"
 
 
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(parser(__doc__), argv)
+    described = parser(__doc__)
+    described.add_argument("--network", choices=CHANGES, default="attention")
+    options = parse(described, argv)
     if options.out:
         for seed in options.seeds:
-            for change in CHANGES:
-                place = Path(name_of(change), f"seed_{seed}")
-                loop.run(configured(change, seed, options.data_dir), options.out / place)
+            for change in CHANGES[options.network]:
+                place = Path(options.network, name_of(change), f"seed_{seed}")
+                loop.run(configured(options.network, change, seed, options.data_dir), options.out / place)
                 keep(options.out / place, options.out / "kept" / place)
-    text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
+    text = markdown(rows(options.show or options.out / "kept", options.network), COLUMNS)
     print(text, end="")
     if options.write:
-        put(PAGE, "tricks", text)
+        put(PAGE, f"changes of {options.network}", text)
     return 0
 
 
@@ -66,18 +85,18 @@ def name_of(change: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in change.lower())
 
 
-def configured(change: str, seed: int, data_dir: str | None) -> ConfigDict:
+def configured(network: str, change: str, seed: int, data_dir: str | None) -> ConfigDict:
     """Returns the configuration of a run."""
-    config = load_config("cifar10_cpu", [f"--config.{each}" for each in CHANGES[change]])
+    config = load_config(f"cifar10_cpu:{network}", [f"--config.{each}" for each in CHANGES[network][change]])
     config.seed = seed
     config.dataset.update({"data_dir": data_dir or "", "num_validation": 5_000})
     config.train.update({"num_epochs": EPOCHS, "eval_every_epochs": EPOCHS, "tensorboard": False})
     return config
 
 
-def rows(kept: Path) -> list[dict[str, Any]]:
+def rows(kept: Path, network: str) -> list[dict[str, Any]]:
     """Returns the rows of the table: mean and standard deviation over seeds, differences over the seeds of both."""
-    found = {change: accuracies(kept / name_of(change)) for change in CHANGES}
+    found = {change: accuracies(kept / network / name_of(change)) for change in CHANGES[network]}
     rows, recipe = [], found["the recipe"]
     for change, by_seed in found.items():
         if not by_seed:

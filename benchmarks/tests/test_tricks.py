@@ -12,23 +12,24 @@ from attn_cnn_jax.runs.metrics import read_metrics
 from benchmarks import kept, tricks
 
 KEPT = Path(__file__).parents[2] / "results" / "tricks"
-FOLDERS = {tricks.name_of(change): change for change in tricks.CHANGES}
-RUNS = sorted(KEPT.glob("*/seed_*"))
+CHANGES = [(network, change) for network, changes in tricks.CHANGES.items() for change in changes]
+FOLDERS = {(network, tricks.name_of(change)): change for network, change in CHANGES}
+RUNS = sorted(KEPT.glob("*/*/seed_*"))
 
 
-@pytest.mark.parametrize("change", tricks.CHANGES)
-def test_every_change_is_one_that_can_be_trained(change):
-    config = tricks.configured(change, 0, None)
+@pytest.mark.parametrize(("network", "change"), CHANGES)
+def test_every_change_is_one_that_can_be_trained(network, change):
+    config = tricks.configured(network, change, 0, None)
     validate(config)
-    same = tricks.configured("the recipe", 0, None).to_dict()
+    same = tricks.configured(network, "the recipe", 0, None).to_dict()
     assert (config.to_dict() == same) == (change == "the recipe")
 
 
 def test_differences_are_those_of_runs_of_the_same_seed(tmp_path):
-    found = {"the recipe": (0.5, 0.6, 0.7), "no crop": (0.49, 0.62)}
+    found = {"the recipe": (0.5, 0.6, 0.7), "batches of 100": (0.49, 0.62)}
     for change, accuracies in found.items():
         for seed, accuracy in enumerate(accuracies):
-            place = tmp_path / tricks.name_of(change) / f"seed_{seed}"
+            place = tmp_path / "resnet" / tricks.name_of(change) / f"seed_{seed}"
             place.mkdir(parents=True)
             records = [
                 {"split": "validation", "accuracy": 0.1},
@@ -41,21 +42,24 @@ def test_differences_are_those_of_runs_of_the_same_seed(tmp_path):
                     for n, each in enumerate(records)
                 )
             )
-    recipe, other = tricks.rows(tmp_path)
+    recipe, other = tricks.rows(tmp_path, "resnet")
     assert list(recipe.values()) == ["the recipe", "60.0 ± 10.0", "", 3]
     deviation = np.std([-1, 2], ddof=1)
-    assert list(other.values()) == ["no crop", "55.5 ± 9.2", f"+0.5 ± {deviation:.1f}", 2]
+    assert list(other.values()) == ["batches of 100", "55.5 ± 9.2", f"+0.5 ± {deviation:.1f}", 2]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parent.name}-{run.name}")
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join(run.parts[-3:]))
 def test_kept_runs_are_of_these_configurations(run):
-    change, seed = FOLDERS[run.parent.name], int(run.name.removeprefix("seed_"))
-    assert kept.training_of(read_config(run)) == kept.training_of(tricks.configured(change, seed, None))
+    network, seed = run.parents[1].name, int(run.name.removeprefix("seed_"))
+    change = FOLDERS[network, run.parent.name]
+    assert kept.training_of(read_config(run)) == kept.training_of(tricks.configured(network, change, seed, None))
 
 
-def test_the_page_has_the_table_of_the_kept_runs():
-    assert RUNS
-    assert kept.markdown(tricks.rows(KEPT), tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("network", tricks.CHANGES)
+def test_the_page_has_the_table_of_the_kept_runs(network):
+    found = tricks.rows(KEPT, network)
+    assert found
+    assert kept.markdown(found, tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_says_what_whitening_is_worth_over_a_whole_run():
