@@ -1,12 +1,13 @@
 """Table 1 in miniature: seven small networks trained alike, seed by seed, and where their heads look.
 
-    python -m benchmarks.miniature --data-dir=DIR --out=OUT [--seeds=0-2]
+    python -m benchmarks.miniature --data-dir=DIR --out=OUT [--seeds=0-2] [--only quadratic resnet_16x16]
     python -m benchmarks.miniature --data-dir=DIR --out=OUT --pruned
     python -m benchmarks.miniature --data-dir=DIR --out=OUT --convolutions
     python -m benchmarks.miniature --show=results/miniature [--write]
 
-The first trains the networks of configs/miniature.py in OUT/NETWORK/seed_N and keeps configurations, metrics and head
-statistics after every epoch in OUT/kept. The same command again goes on where it was interrupted. The second trains the
+The first trains networks of configs/miniature.py, the seven of 8x8 pixels unless others are named, in
+OUT/NETWORK/seed_N, and keeps configurations, metrics and head statistics after every epoch in OUT/kept. The same
+command again goes on where it was interrupted. The second trains the
 generalised networks on without their degenerate heads, where they have any. The third adds how
 convolutional those of the first seed are: accuracy on all test pictures with their attention layers replaced by KxK
 convolutions. The last prints the tables of what was kept; --write puts them and two figures into the documentation.
@@ -46,6 +47,7 @@ NETWORKS = (
     "learned_rel_content",
     "absolute",
 )
+LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
 PICTURES = 20  # over which attention that depends on content is averaged
@@ -64,17 +66,18 @@ CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
+    described.add_argument("--only", choices=NETWORKS + LARGER, nargs="+", default=NETWORKS, metavar="NETWORK")
     described.add_argument("--pruned", action="store_true", help="train on without degenerate heads instead")
     described.add_argument("--convolutions", action="store_true", help="measure convolutions instead of training")
     options = parse(described, argv)
     if options.out and options.convolutions:
-        keep_convolutions(options.out, options.seeds[0], options.data_dir)
+        keep_convolutions(options.out, options.only, options.seeds[0], options.data_dir)
     elif options.out and options.pruned:
         for seed in options.seeds:
             pruning.train(options.out, configured(pruning.FIRST, seed, options.data_dir))
     elif options.out:
         for seed in options.seeds:
-            for network in NETWORKS:
+            for network in options.only:
                 place = Path(network, f"seed_{seed}")
                 loop.run(configured(network, seed, options.data_dir), options.out / place)
                 keep_heads(options.out / place, options.out / "kept" / place)
@@ -83,8 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text, end="")
     if options.write:
         put(PAGE, "results", text)
-        put_figure(curves.draw([runs(kept, network) for network in NETWORKS], NETWORKS), PAGE.parent / "miniature.png")
-        put_figure(locality.draw(kept, NETWORKS), PAGE.parent / "locality.png")
+        for networks, size in ((NETWORKS, ""), (LARGER, "_16x16")):
+            if not (found := {network: of for network in networks if (of := runs(kept, network))}):
+                continue
+            put_figure(curves.draw(list(found.values()), list(found)), PAGE.parent / f"miniature{size}.png")
+            put_figure(locality.draw(kept, networks), PAGE.parent / f"locality{size}.png")
     return 0
 
 
@@ -92,7 +98,7 @@ def tables(kept: Path) -> str:
     """Returns all tables in Markdown."""
     both = [
         (accuracy_rows(kept), ACCURACY),
-        (locality.rows(kept, NETWORKS), locality.COLUMNS),
+        (locality.rows(kept, NETWORKS + LARGER), locality.COLUMNS),
         (pruning.rows(kept), pruning.COLUMNS),
         (convolution_rows(kept), CONVOLUTIONS),
     ]
@@ -123,9 +129,9 @@ def head_measures(layer: Statistics) -> dict[str, list[float]]:
     return {name: [float(f"{value:.4g}") for value in array] for name, array in arrays.items()}
 
 
-def keep_convolutions(out: Path, seed: int, data_dir: str | None) -> None:
+def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: str | None) -> None:
     """Measures the networks of one seed with their layers replaced, one by one; those that are kept are left out."""
-    for network in NETWORKS:
+    for network in networks:
         place = out / "kept" / network / f"seed_{seed}"
         run = load_run(out / network / f"seed_{seed}")
         if run.config.model.name != "attention" or (place / "convolutions.json").exists():
@@ -146,7 +152,7 @@ def runs(kept: Path, network: str) -> list[Path]:
 def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
     """Returns the miniature of Table 1: mean and standard deviation over seeds."""
     rows = []
-    for network in NETWORKS:
+    for network in NETWORKS + LARGER:
         model = complete(load_config(f"miniature:{network}")).model
         records = [read_metrics(run / "metrics.jsonl") for run in runs(kept, network)]
         if not records:
@@ -169,7 +175,7 @@ def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
 def convolution_rows(kept: Path) -> list[dict[str, Any]]:
     """Returns test accuracies (%) with all attention layers replaced by convolutions with zeros beyond the border."""
     rows = []
-    for network in NETWORKS:
+    for network in NETWORKS + LARGER:
         for path in sorted((kept / network).glob("seed_*/convolutions.json")):
             found = json.loads(path.read_text(encoding="utf-8"))
             cells = {f"K = {size}": f"{100 * kinds['zeros'][-1]:.1f}" for size, kinds in found["replaced"].items()}

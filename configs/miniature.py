@@ -2,10 +2,10 @@
 
 32 channels, three layers and 8x8 pixels of attention in the place of 400, six and 16x16; SGD, its schedule and the
 augmentation are the paper's, without dropout. `resnet` does as much arithmetic as `quadratic`. The network is the name
-after the colon, `quadratic` without one.
+after the colon, `quadratic` without one; with `_16x16` after it, attention is over 16x16 pixels.
 
     python train.py --config=configs/miniature.py:quadratic
-    python train.py --config=configs/miniature.py:resnet
+    python train.py --config=configs/miniature.py:resnet_16x16
 """
 
 from attn_cnn_jax.config import attention_config, resnet_config
@@ -20,22 +20,26 @@ NETWORKS = {
     "absolute": {"encoding": "absolute_learned"},
     "resnet": {"depth": 10, "width": 10},
 }
+WIDTH_16X16 = 17  # of the ResNet: as much arithmetic as quadratic attention does with averages by rows and columns
 
 
 def get_config(network="quadratic"):
-    if network not in NETWORKS:
-        raise UserError(f"configs/miniature.py:{network}: allowed after the colon are {', '.join(NETWORKS)}")
-    if network == "resnet":
-        config = resnet_config(**NETWORKS[network])
+    name = network.removesuffix("_16x16")
+    larger = name != network
+    if name not in NETWORKS:
+        allowed = f"{', '.join(NETWORKS)}, also with _16x16"
+        raise UserError(f"configs/miniature.py:{network}: allowed after the colon are {allowed}")
+    if name == "resnet":
+        config = resnet_config(**NETWORKS[name] | ({"width": WIDTH_16X16} if larger else {}))
     else:
         config = attention_config(
             hidden_size=32,
             intermediate_size=64,
             num_layers=3,
-            downsample=4,
+            downsample=2 if larger else 4,
             dropout=0.0,
             attention_dropout=0.0,
-            **NETWORKS[network],
+            **NETWORKS[name],
         )
     config.train.update({"num_epochs": 4, "log_every_steps": 100, "tensorboard": False})
     config.checkpoint.keep_last = 4  # a checkpoint per epoch: the course of all encodings can be looked at

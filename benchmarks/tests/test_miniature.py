@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.analysis.heads import layer_statistics
+from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.runs.directory import read_config
 from benchmarks import kept, locality, miniature, pruning
 
 KEPT = Path(__file__).parents[2] / "results" / "miniature"
-RUNS = sorted(run for network in miniature.NETWORKS for run in KEPT.glob(f"{network}/seed_*"))
+RUNS = sorted(run for network in miniature.NETWORKS + miniature.LARGER for run in KEPT.glob(f"{network}/seed_*"))
 
 
 def test_measures_of_a_head_that_looks_at_itself_and_of_one_that_looks_everywhere():
@@ -58,8 +60,18 @@ def test_a_pruned_network_is_compared_with_the_one_that_it_starts_from(tmp_path)
 
 
 def test_an_unknown_network_is_refused_with_those_that_are_known():
-    with pytest.raises(UserError, match=r"miniature.py:resnet19: allowed after the colon are quadratic, .*resnet$"):
+    with pytest.raises(
+        UserError, match=r"miniature.py:resnet19: allowed after the colon are quadratic, .*resnet, also with _16x16$"
+    ):
         miniature.configured("resnet19", 0, None)
+
+
+@pytest.mark.parametrize(("size", "share"), [("", 1), ("_16x16", (16 + 16) / (16 * 16))])
+def test_the_resnet_does_as_much_arithmetic_as_quadratic_attention(size, share):
+    """At 16x16 pixels that factorises: an average over rows and one over columns, for one over all pixels."""
+    model, resnet = (complete(miniature.configured(f"{name}{size}", 0, None)).model for name in ("quadratic", "resnet"))
+    linear, attention, _ = count_flops(model)
+    assert sum(count_flops(resnet)) == pytest.approx(linear + share * attention, rel=0.03)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parent.name}-{run.name}")
