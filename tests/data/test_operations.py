@@ -118,9 +118,9 @@ def test_pictures_get_operations_of_their_own_in_order():
 
 def test_pictures_are_the_same_where_numbers_have_64_bits():
     images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), np.uint8)
-    expected = operations.operate(jax.random.key(0), images, count=2, magnitude=0.5)
+    expected = operated(images, magnitude=0.5)
     with jax.enable_x64(True):
-        np.testing.assert_array_equal(operations.operate(jax.random.key(0), images, count=2, magnitude=0.5), expected)
+        np.testing.assert_array_equal(operated(images, magnitude=0.5), expected)
 
 
 def test_operations_are_the_same_on_several_devices_and_for_filled_up_batches():
