@@ -7,10 +7,10 @@
 
 The first trains networks of configs/miniature.py, the seven of 8x8 pixels unless others are named, in
 OUT/NETWORK/seed_N, and keeps configurations, metrics and head statistics after every epoch in OUT/kept. The same
-command again goes on where it was interrupted. The second trains the
-generalised networks on without their degenerate heads, where they have any. The third adds how
-convolutional those of the first seed are: accuracy on all test pictures with their attention layers replaced by KxK
-convolutions. The last prints the tables of what was kept; --write puts them and two figures into the documentation.
+command again goes on where it was interrupted. The second trains the generalised networks on without their degenerate
+heads, where they have any. The third adds how convolutional those of the first seed are: accuracy on all test pictures
+with their attention layers replaced by KxK convolutions. The last prints the tables of what was kept; --write puts them
+and their figures into the documentation.
 """
 
 import json
@@ -96,13 +96,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def tables(kept: Path) -> str:
     """Returns all tables in Markdown."""
-    both = [
+    parts = [
         (accuracy_rows(kept), ACCURACY),
         (locality.rows(kept, NETWORKS + LARGER), locality.COLUMNS),
         (pruning.rows(kept), pruning.COLUMNS),
         (convolution_rows(kept), CONVOLUTIONS),
     ]
-    return "\n".join(markdown(rows, columns) for rows, columns in both if rows)
+    return "\n".join(markdown(rows, columns) for rows, columns in parts if rows)
 
 
 def configured(network: str, seed: int, data_dir: str | None) -> ConfigDict:
