@@ -4,23 +4,18 @@ import argparse
 import json
 import re
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from ml_collections import ConfigDict
-from PIL import Image
 
-from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import seeds
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.directory import from_json, read_config, to_json
 from attn_cnn_jax.runs.metrics import read_metrics
 
-COLOURS = 128  # of a palette: a third of the bytes, and no difference to the eye
 DATA = "CIFAR-10 (JPEG copy)"  # the set of the runs that the documentation shows
 
 
@@ -101,16 +96,3 @@ def marked(name: str) -> re.Pattern:
 def put(page: Path, name: str, text: str) -> None:
     """Puts a text into a page, between its markers."""
     write_atomically(page, marked(name).sub(lambda _: text, page.read_text(encoding="utf-8")))
-
-
-def put_figure(figure: Figure, target: Path) -> None:
-    """Draws a figure as a PNG file of the documentation."""
-    with tempfile.TemporaryDirectory() as folder:
-        (drawn, _) = style.save(figure, Path(folder), target.stem)
-        put_picture(drawn, target)
-
-
-def put_picture(drawn: Path, target: Path) -> None:
-    """Puts a picture into the documentation, with a palette of few colours."""
-    Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
-    print(target)

@@ -36,7 +36,8 @@ from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks import locality, pruning
-from benchmarks.kept import keep, markdown, minutes, parse, parser, put, put_figure, with_deviation
+from benchmarks.figures import put_figure
+from benchmarks.kept import keep, markdown, minutes, parse, parser, put, with_deviation
 
 NETWORKS = (
     "quadratic",
@@ -48,6 +49,7 @@ NETWORKS = (
     "absolute",
 )
 LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
+ALL = NETWORKS + LARGER
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
 PICTURES = 20  # over which attention that depends on content is averaged
@@ -66,7 +68,7 @@ CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
-    described.add_argument("--only", choices=NETWORKS + LARGER, nargs="+", default=NETWORKS, metavar="NETWORK")
+    described.add_argument("--only", choices=ALL, nargs="+", default=NETWORKS, metavar="NETWORK")
     described.add_argument("--pruned", action="store_true", help="train on without degenerate heads instead")
     described.add_argument("--convolutions", action="store_true", help="measure convolutions instead of training")
     options = parse(described, argv)
@@ -87,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.write:
         put(PAGE, "results", text)
         for networks, size in ((NETWORKS, ""), (LARGER, "_16x16")):
-            if not (found := {network: of for network in networks if (of := runs(kept, network))}):
-                continue
-            put_figure(curves.draw(list(found.values()), list(found)), PAGE.parent / f"miniature{size}.png")
-            put_figure(locality.draw(kept, networks), PAGE.parent / f"locality{size}.png")
+            if trained := [network for network in networks if runs(kept, network)]:
+                groups = [runs(kept, network) for network in trained]
+                put_figure(curves.draw(groups, trained), PAGE.parent / f"miniature{size}.png")
+                put_figure(locality.draw(kept, trained), PAGE.parent / f"locality{size}.png")
     return 0
 
 
@@ -98,7 +100,7 @@ def tables(kept: Path) -> str:
     """Returns all tables in Markdown."""
     parts = [
         (accuracy_rows(kept), ACCURACY),
-        (locality.rows(kept, NETWORKS + LARGER), locality.COLUMNS),
+        (locality.rows(kept, ALL), locality.COLUMNS),
         (pruning.rows(kept), pruning.COLUMNS),
         (convolution_rows(kept), CONVOLUTIONS),
     ]
@@ -152,7 +154,7 @@ def runs(kept: Path, network: str) -> list[Path]:
 def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
     """Returns the miniature of Table 1: mean and standard deviation over seeds."""
     rows = []
-    for network in NETWORKS + LARGER:
+    for network in ALL:
         model = complete(load_config(f"miniature:{network}")).model
         records = [read_metrics(run / "metrics.jsonl") for run in runs(kept, network)]
         if not records:
@@ -175,7 +177,7 @@ def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
 def convolution_rows(kept: Path) -> list[dict[str, Any]]:
     """Returns test accuracies (%) with all attention layers replaced by convolutions with zeros beyond the border."""
     rows = []
-    for network in NETWORKS + LARGER:
+    for network in ALL:
         for path in sorted((kept / network).glob("seed_*/convolutions.json")):
             found = json.loads(path.read_text(encoding="utf-8"))
             cells = {f"K = {size}": f"{100 * kinds['zeros'][-1]:.1f}" for size, kinds in found["replaced"].items()}

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from attn_cnn_jax.cli.main import main as attn_cnn
-from benchmarks.kept import put_picture
+from benchmarks.figures import put_picture
 from benchmarks.learn_convolution import main as learn_convolution
 
 DOCS = Path(__file__).parent

@@ -16,7 +16,7 @@ from attn_cnn_jax.runs.directory import read_config
 from benchmarks import kept, locality, miniature, pruning
 
 KEPT = Path(__file__).parents[2] / "results" / "miniature"
-RUNS = sorted(run for network in miniature.NETWORKS + miniature.LARGER for run in KEPT.glob(f"{network}/seed_*"))
+RUNS = sorted(run for network in miniature.ALL for run in KEPT.glob(f"{network}/seed_*"))
 
 
 def test_measures_of_a_head_that_looks_at_itself_and_of_one_that_looks_everywhere():
