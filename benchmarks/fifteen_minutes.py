@@ -26,15 +26,14 @@ from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from benchmarks.kept import DATA, keep, markdown, minutes, parse, parser, put, with_deviation, write_run
-from benchmarks.tricks import PAGE
+from benchmarks.tricks import PAGE, RESNET
 
-SGD = ("optimizer.name=sgd", "optimizer.learning_rate=0.1", "optimizer.weight_decay=0.0005")
-LARGER = ("train.batch_size=100", "train.num_epochs=11")
+SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
 ADAM_DECAY = "optimizer.weight_decay=0.0001"  # of what Adam trains in PyTorch; Muon's matrices have none
 CONTENDERS = {
     "attention": ("cifar10_cpu", (), "attention, this trainer"),
     "resnet": ("cifar10_cpu:resnet", (), "ResNet-10, this trainer"),
-    "resnet_sgd": ("cifar10_cpu:resnet", (*SGD, *LARGER), "the same with SGD"),
+    "resnet_sgd": ("cifar10_cpu:resnet", SGD, "the same with SGD"),
     "pytorch": ("cifar10_cpu", ("train.num_epochs=9", ADAM_DECAY), "attention, plain PyTorch"),
 }
 COLUMNS = ("network", "parameters", "FLOPs per picture, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
