@@ -18,9 +18,10 @@ NETWORKS = {
     "learned_rel": {"encoding": "learned"},
     "learned_rel_content": {"encoding": "learned", "content": True},
     "absolute": {"encoding": "absolute_learned"},
-    "resnet": {"depth": 10, "width": 10},
+    "resnet": {"depth": 10},
 }
-WIDTH_16X16 = 17  # of the ResNet: as much arithmetic as quadratic attention does with averages by rows and columns
+WIDTH = 10  # of the ResNet: it does as much arithmetic as quadratic attention
+WIDTH_16X16 = 17  # the same, where attention averages by rows and columns
 
 
 def get_config(network="quadratic"):
@@ -30,7 +31,7 @@ def get_config(network="quadratic"):
         allowed = f"{', '.join(NETWORKS)}, also with _16x16"
         raise UserError(f"configs/miniature.py:{network}: allowed after the colon are {allowed}")
     if name == "resnet":
-        config = resnet_config(**NETWORKS[name] | ({"width": WIDTH_16X16} if larger else {}))
+        config = resnet_config(width=WIDTH_16X16 if larger else WIDTH, **NETWORKS[name])
     else:
         config = attention_config(
             hidden_size=32,
