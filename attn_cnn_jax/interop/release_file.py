@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 def import_torch():
     """Returns the module `torch`; UserError where it is not installed."""
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
             'PyTorch is not installed, and its files cannot be read without: pip install "attn-cnn-jax[torch]"'

@@ -21,9 +21,9 @@ Every module's attributes are named so that `state_dict()` has the names of the 
 
 import math
 
-import torch
-from torch import nn
-from torch.nn import functional
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from attn_cnn_jax.interop.torch_attention import (
     GeneralizedQuadraticSelfAttention,
