@@ -1,7 +1,10 @@
 """Every test runs on eight fake CPU devices without implicit promotion; some packages with checked annotations."""
 
 import gc
+import importlib.machinery
+import importlib.util
 import os
+import sys
 import tempfile
 from importlib.metadata import version
 
@@ -47,6 +50,25 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def pytest_collection_modifyitems(items):
     """Notebooks first, which take longest: with several workers none begins a minute before the end."""
     items.sort(key=lambda item: "notebooks" not in item.path.parts)
+
+
+@pytest.fixture(autouse=True)
+def torch_as_asked(request, monkeypatch):
+    """Hides PyTorch from tests without the mark `torch`: what they test must work without it.
+
+    CI has PyTorch, a plain `make test` does not.
+    """
+    if request.node.get_closest_marker("torch"):
+        if importlib.util.find_spec("torch") is None:
+            pytest.skip("PyTorch is not installed: make test EXTRAS=test,torch")
+        return
+    find = importlib.machinery.PathFinder.find_spec
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(
+        importlib.machinery.PathFinder,
+        "find_spec",
+        lambda name, *where: None if name == "torch" else find(name, *where),
+    )
 
 
 @pytest.fixture(scope="session")

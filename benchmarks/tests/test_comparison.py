@@ -1,7 +1,6 @@
 """Ours beside PyTorch: table and JSON have every contender; the arithmetic that times are held against is XLA's."""
 
 import contextlib
-import importlib.util
 import json
 import statistics
 
@@ -49,12 +48,8 @@ def check(rows, names, printed):
         assert row["share"] > 0
 
 
-@pytest.mark.parametrize("with_torch", [True, False], ids=["with torch", "without"])
-def test_training(with_torch, in_this_process, monkeypatch, tmp_path, capsys):
-    if with_torch:
-        pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
-    else:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize("with_torch", [pytest.param(True, marks=pytest.mark.torch), False])
+def test_training(with_torch, in_this_process, tmp_path, capsys):
     encodings, dropout = (["learned_content"], ["paper"]) if with_torch else (["quadratic"], ["outside"])
     arguments = ["--encodings", *encodings, "--dropout", *dropout, f"--json={tmp_path / 'found.json'}"]
     assert train_step.main([*arguments, *TINY]) == 0
@@ -67,8 +62,8 @@ def test_training(with_torch, in_this_process, monkeypatch, tmp_path, capsys):
     check(found["rows"], found["contenders"], printed)
 
 
+@pytest.mark.torch
 def test_inference_in_bfloat16(in_this_process, tmp_path, capsys):
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     arguments = ["--encodings", "quadratic", "--dtype=bfloat16", f"--json={tmp_path / 'found.json'}"]
     with jax.numpy_dtype_promotion("standard"):  # flax's layer norm promotes
         assert inference.main([*arguments, *TINY]) == 0
@@ -77,9 +72,8 @@ def test_inference_in_bfloat16(in_this_process, tmp_path, capsys):
     check(found["rows"], found["contenders"], capsys.readouterr().out)
 
 
+@pytest.mark.torch
 def test_a_contender_without_enough_memory_is_said(in_this_process, monkeypatch, capsys):
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
-
     def call(function, *arguments, memory_limit=None):
         return children.OUT_OF_MEMORY if "eager" in arguments else function(*arguments)
 
@@ -90,7 +84,6 @@ def test_a_contender_without_enough_memory_is_said(in_this_process, monkeypatch,
 
 
 def test_contenders_that_fit_one_by_one_alone_keep_their_own_times(in_this_process, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     def call(function, *arguments, memory_limit=None):
         return children.OUT_OF_MEMORY if function is contenders.alternating else function(*arguments)
@@ -104,7 +97,6 @@ def test_contenders_that_fit_one_by_one_alone_keep_their_own_times(in_this_proce
 
 
 def test_rows_are_kept_where_a_later_one_fails(in_this_process, monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     measure_row = comparison.row
 
     def row(task, names, config, *arguments):
@@ -134,8 +126,8 @@ def test_a_value_that_the_benchmark_chooses_is_refused(benchmark, setting, capsy
 
 
 @pytest.mark.parametrize("encoding", comparison.ENCODINGS)
+@pytest.mark.torch
 def test_pytorchs_network_has_the_same_parameters(encoding):
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
     from benchmarks import pytorch
 
     sizes = {"hidden_size": 8, "intermediate_size": 4, "num_heads": 3, "num_layers": 2, "image_shape": (8, 12, 3)}

@@ -18,12 +18,12 @@ RUNS = sorted(KEPT.glob("*/seed_*"))
 
 @pytest.fixture
 def train_pytorch():
-    pytest.importorskip("torch", reason="compares with PyTorch: make test EXTRAS=test,torch")
     from benchmarks import train_pytorch
 
     return train_pytorch
 
 
+@pytest.mark.torch
 def test_the_learning_rate_is_ours(train_pytorch):
     config = fifteen_minutes.configured("attention", 0).optimizer
     ours = learning_rate(config, 4, 25)
@@ -32,6 +32,7 @@ def test_the_learning_rate_is_ours(train_pytorch):
     np.testing.assert_allclose([float(ours(step)) for step in range(100)], theirs, atol=1e-8)
 
 
+@pytest.mark.torch
 def test_pictures_are_windows_of_padded_ones_half_of_them_mirrored(train_pytorch):
     images = np.random.default_rng(0).integers(1, 256, (400, 6, 5, 3), dtype=np.uint8)
     found = train_pytorch.augmented(images, 2, np.random.default_rng(1))
@@ -47,6 +48,7 @@ def test_pictures_are_windows_of_padded_ones_half_of_them_mirrored(train_pytorch
     assert len(places) == 25
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("optimizer", ["muon", "adam"])
 def test_it_learns_what_is_easy(train_pytorch, optimizer):
     config = fifteen_minutes.configured("pytorch", 0)

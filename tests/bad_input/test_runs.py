@@ -21,7 +21,7 @@ COMMANDS = {
     "convolution": lambda run: main(["convolution", str(run)]),
     "compare": lambda run: main(["compare", str(run)]),
     "predict": lambda run: main(["predict", str(run), "picture.png"]),
-    "export": lambda run: main(["export", str(run), "--format=pytorch", f"--out={run.parent / 'file'}"]),
+    "export": lambda run: main(["export", str(run), "--format=safetensors", f"--out={run.parent / 'folder'}"]),
 }
 
 
@@ -218,7 +218,7 @@ FLAGS = [
     ("predict", "TMP/half.png --step=99", "step=99: "),
     ("compare", "TMP", "is not a run directory"),
     ("compare", "--out=TMP/text", "choose another --out=DIR"),
-    ("export", "--format=pytorch --out=TMP/text", "exists already"),
+    ("export", "--format=safetensors --out=TMP/text", "exists already"),
 ]
 
 

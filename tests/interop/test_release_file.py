@@ -13,8 +13,10 @@ from attn_cnn_jax.interop import release_file
 from attn_cnn_jax.interop.convert import to_run
 from attn_cnn_jax.interop.export import export_run
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
 from attn_cnn_jax.interop import torch_networks  # noqa: E402
+
+pytestmark = pytest.mark.torch
 
 WEIGHT = "classifier.weight"
 COUNTER = "bn1.num_batches_tracked"

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from attn_cnn_jax.cli.main import main
     "arguments", [("import", "file.pt", "--out=run"), ("export", "run", "--format=pytorch", "--out=file")]
 )
 def test_torch_is_asked_for_by_the_name_of_its_extra(arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file.pt").write_bytes(b"")
     assert main(list(arguments)) == 1
@@ -24,7 +22,6 @@ def test_torch_is_asked_for_by_the_name_of_its_extra(arguments, tmp_path, monkey
 
 
 def test_a_source_that_is_not_there_is_said_first(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["import", str(tmp_path / "exportd"), f"--out={tmp_path / 'run'}"]) == 1
     assert capsys.readouterr().err == f"there is no file or folder {tmp_path / 'exportd'}\n"
 

@@ -15,8 +15,10 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import losses
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
 from attn_cnn_jax.interop import torch_networks  # noqa: E402
+
+pytestmark = pytest.mark.torch
 
 torch.set_num_threads(1)  # its idle threads would spin beside XLA's
 

@@ -184,8 +184,10 @@ def test_summary_has_a_row_of_an_old_run(old, name, capsys):
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == [str(workdir), f"{accuracy:.2%}"]
 
 
+@pytest.mark.torch
 def test_one_of_several_seeds_is_exported_if_it_is_named(two_seeds, tmp_path, capsys):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[torch]")
+    import torch
+
     command = ["export", str(two_seeds), "--format=pytorch", f"--out={tmp_path / 'file'}"]
     assert main(command) == 1
     assert "has seeds 3 to 4: choose the one to export by --seed=N" in capsys.readouterr().err

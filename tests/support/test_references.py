@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the PyTorch references need torch: install the extra for it")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
 
 from attn_cnn_jax.interop import torch_attention  # noqa: E402
 from attn_cnn_jax.interop import torch_networks as networks  # noqa: E402
 from tests.support import numpy_attention as loops  # noqa: E402
+
+pytestmark = pytest.mark.torch
 
 ENCODINGS = ("quadratic", "quadratic_generalized", "learned", "learned_content")
 HEIGHT, WIDTH, HIDDEN, HEADS = 3, 4, 8, 2
