@@ -175,3 +175,20 @@ def test_auto_takes_dense_attention_for_small_pictures_on_gpus():
         (128, "cpu"): "factorised",
         (128, "gpu"): "factorised",
     }
+
+
+def test_auto_takes_the_same_attention_on_several_gpus_as_on_one():
+    """A device's memory decides, and its share of a batch is unknown: content of 16x16 pixels is dense in any batch."""
+    taken = {}
+    for side in (16, 32):
+        options = SMALL | {"encoding": "content", "num_heads": 9, "downsample": 1}
+        network = create_model(attention_config(**options, image_shape=(side, side, 3)).model, rngs=nnx.Rngs(0))
+        for platform in ("cpu", "gpu", "tpu"):
+            for batch in (100, 800):
+                on = for_platform(network, platform)
+                (taken[side, platform, batch],) = on.implementations(batch, (side, side, 3), training=True)
+    large = {case: name for case, name in taken.items() if case[0] == 32}
+    assert set(large.values()) == {"blocked"}
+    small = {case[1:]: name for case, name in taken.items() if case[0] == 16}
+    assert small.pop(("cpu", 800)) == "blocked"
+    assert set(small.values()) == {"dense"}

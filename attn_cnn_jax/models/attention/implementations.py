@@ -14,6 +14,9 @@ from typing import Any
 
 # Probabilities that a layer may keep for the backward pass before the blocked form is taken.
 DENSE_BYTES = 2**28
+# On GPUs and TPUs a larger batch counts as one of so many pictures: several devices share it, or one has the memory.
+# The number of devices itself must not choose, since dropout masks of the implementations differ.
+PICTURES_OF_A_DEVICE = 100
 # Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
 # 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
 # memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
@@ -49,7 +52,8 @@ def choose(
     if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):
         return implementation
     batch, height, width, _ = shape
-    probabilities = num_heads * (height * width) ** 2 * (1 if pictures_share else batch)
+    pictures = 1 if pictures_share else batch if platform == "cpu" else min(batch, PICTURES_OF_A_DEVICE)
+    probabilities = num_heads * (height * width) ** 2 * pictures
     possible = ["blocked"]
     possible += ["dense"] if 4 * probabilities <= DENSE_BYTES else []
     possible += ["factorised"] if factorises else []
