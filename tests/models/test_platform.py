@@ -61,8 +61,13 @@ NETWORKS = {
     "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
     "factorised value maps": {"implementation": "factorised", "attention_dropout_on": "factors", "head_size": 3},
     "blocked": {"encoding": "learned", "implementation": "blocked"},
-    # Where queries and keys are merged, masks lie in memory in another order.
-    "content": {"encoding": "learned", "content": True, "implementation": "dense", "attention_dropout": 0.0},
+    "content": {"encoding": "learned", "content": True, "implementation": "dense"},
+    "content without dropout": {
+        "encoding": "learned",
+        "content": True,
+        "implementation": "dense",
+        "attention_dropout": 0.0,
+    },
     "content alone": {"encoding": "content", "implementation": "dense", "attention_dropout": 0.0},
     "small heads of content": {"encoding": "content", "head_size": 3, "implementation": "dense"},
     "gated content": {"encoding": "learned", "content": True, "gate": True, "implementation": "dense"},
@@ -88,21 +93,23 @@ def test_gpus_and_tpus_compute_the_same_network_and_gradients(name):
 
         run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), static_argnums=2)
         expected = run(parameters, images, "cpu")
-        for platform in ("gpu", "tpu"):
+        # Where GPUs merge queries and keys, masks lie in memory in another order.
+        for platform in ("tpu",) if name == "content" else ("gpu", "tpu"):
             chex.assert_trees_all_close(run(parameters, images, platform), expected, rtol=1e-9, atol=1e-10)
             assert network.blocks[0].attention.platform is None  # left as it was
             of_platform = for_platform(network, platform)
             assert of_platform.pixels_first == (not network.depends_on_content)
             is_merged = of_platform.blocks[0].attention.merged_content() is not None
-            assert is_merged == (name in ("content", "content alone"))
+            assert is_merged == (name in ("content", "content without dropout", "content alone"))
 
 
-def test_dropout_with_merged_content_keeps_the_mean_and_is_shared_with_gradients():
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_dropout_with_merged_content_keeps_the_mean_and_is_shared_with_gradients(platform):
     """Averages of the layer over masks are its averages without; the gradient is the slope for one mask."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         options = SMALL | {"attention_dropout": 0.4, "dtype": "float64"}
         config = attention_config(**options, encoding="learned", content=True, image_shape=(8, 12, 3)).model
-        layer = for_platform(create_model(config, rngs=nnx.Rngs(0)), "gpu").blocks[0].attention
+        layer = for_platform(create_model(config, rngs=nnx.Rngs(0)), platform).blocks[0].attention
         x, direction = jax.random.normal(jax.random.key(1), (2, 2, 4, 6, 8), jnp.float64)
         draws = np.stack(jax.lax.map(lambda key: layer(x, key), jax.random.split(jax.random.key(0), 300)))
         standard_error = draws.std(axis=0) / np.sqrt(len(draws))

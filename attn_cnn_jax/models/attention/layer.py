@@ -19,6 +19,7 @@ from attn_cnn_jax.models.attention.blocked import blocked
 from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
 from attn_cnn_jax.models.attention.factorised import factorised, outer
+from attn_cnn_jax.models.attention.heads_first import dense_heads_first
 from attn_cnn_jax.models.attention.implementations import choose
 from attn_cnn_jax.models.attention.merged_content import MergedMaps, dense_merged
 from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
@@ -267,7 +268,7 @@ class SelfAttention(nnx.Module):
                 return outer(rows[:, query_rows], columns)
 
         else:
-            merged = self.merged_content() if implementation == "dense" and self.target == "gpu" else None
+            merged = self.merged_content() if implementation == "dense" and self.target != "cpu" else None
             if merged is not None:
                 return self.attend_merged(x, merged, key)
             of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
@@ -298,9 +299,11 @@ class SelfAttention(nnx.Module):
         if terms := list(self.position_terms(height, width).values()):
             positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, height * width, height * width)
         pixels = x.reshape(batch, height * width, channels)
-        of_scores = (batch, height * width, self.num_heads, height * width)
-        keep = dropout_mask(key, of_scores, self.dropout_rate, self.target)
-        return dense_merged(pixels, merged, positions, self.maps().output, *keep).reshape(batch, height, width, -1)
+        on_gpus = self.target == "gpu"
+        heads_and_queries = (height * width, self.num_heads) if on_gpus else (self.num_heads, height * width)
+        keep = dropout_mask(key, (batch, *heads_and_queries, height * width), self.dropout_rate, self.target)
+        attended = dense_merged if on_gpus else dense_heads_first
+        return attended(pixels, merged, positions, self.maps().output, *keep).reshape(batch, height, width, -1)
 
 
 def terms_of(

@@ -107,8 +107,7 @@ def attended_backward(factor, residuals, gradient):
     heads, wide = signed.shape[1] // signed.shape[2], at_least_float32(x.dtype)
     kept = kept_of(signed, factor)
     of_kept = jnp.einsum("bqx,bpx->bqp", gradient, x)
-    along = kept.astype(wide) * of_kept.astype(wide)
-    of_scores = (along - jnp.abs(signed).astype(wide) * along.sum(axis=-1, keepdims=True)).astype(x.dtype)
+    of_scores = gradient_of_scores(signed, factor, of_kept)
     of_queries = jnp.einsum("bqp,bpx->bqx", of_scores, x)
     of_x = jnp.einsum("bqp,bqx->bpx", of_scores, queries) + jnp.einsum("bqp,bqx->bpx", kept, gradient)
     by_head = of_scores.reshape(len(x), -1, heads, x.shape[1]).astype(wide)
@@ -118,6 +117,15 @@ def attended_backward(factor, residuals, gradient):
 attended.defvjp(attended_forward, attended_backward)
 
 
-def kept_of(signed: Float[Array, "b m p"], factor: float) -> Float[Array, "b m p"]:
+def kept_of(signed: Float[Array, "*any p"], factor: float) -> Float[Array, "*any p"]:
     """Probabilities after dropout, from those before, of which the dropped ones are negative."""
     return jnp.maximum(signed, 0) * jnp.asarray(factor, signed.dtype)
+
+
+def gradient_of_scores(
+    signed: Float[Array, "*any p"], factor: float, of_kept: Float[Array, "*any p"]
+) -> Float[Array, "*any p"]:
+    """Gradient with respect to scores from that of the probabilities after dropout; `signed` as for `kept_of`."""
+    wide = at_least_float32(signed.dtype)
+    along = kept_of(signed, factor).astype(wide) * of_kept.astype(wide)
+    return (along - jnp.abs(signed).astype(wide) * along.sum(axis=-1, keepdims=True)).astype(signed.dtype)
