@@ -143,7 +143,11 @@ def dropout(
       drawn: shape of which `x` is a filled-up form: entries within it get the numbers of an array of that shape, the
         others any. None: that of `x`.
     """
-    keep, factor = dropout_mask(key, x.shape, rate, platform, drawn)
+    return masked(x, *dropout_mask(key, x.shape, rate, platform, drawn))
+
+
+def masked(x: Float[Array, "*any"], keep: Bool[Array, "*any"] | None, factor: float) -> Float[Array, "*any"]:
+    """Returns `x` after dropout by a mask of `dropout_mask`."""
     return x if keep is None else jnp.where(keep, x * jnp.asarray(factor, x.dtype), jnp.zeros((), x.dtype))
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models.attention.chunks import in_chunks
 from attn_cnn_jax.models.attention.dense import Maps
 from attn_cnn_jax.models.layers import at_least_float32, flattened
 
@@ -55,7 +56,8 @@ def factorised(
     def attended(x):
         return sum_over_heads(average, axes, x, maps)
 
-    return in_chunks(attended, x) if platform == "cpu" else attended(x)
+    most = PIXELS_PER_CHUNK // math.prod(x.shape[1:3])
+    return in_chunks(attended, x, most) if platform == "cpu" else attended(x)
 
 
 def sum_over_heads(average: Callable, heads: Any, x: Float[Array, "b k l d"], maps: Maps) -> Float[Array, "b i j o"]:
@@ -84,23 +86,3 @@ def sum_over_heads(average: Callable, heads: Any, x: Float[Array, "b k l d"], ma
     shape = jax.eval_shape(of_head, *jax.tree.map(lambda leaf: leaf[0], (heads, maps)))
     total, _ = jax.lax.scan(add_head, jnp.zeros(shape.shape, total_dtype), (heads, maps))
     return jnp.moveaxis(total, 2, 0).astype(x.dtype)
-
-
-def in_chunks(
-    function: Callable[[Float[Array, "_ k l d"]], Float[Array, "_ i j o"]], x: Float[Array, "b k l d"]
-) -> Float[Array, "b i j o"]:
-    """`function(x)`, a few pictures at a time.
-
-    Chunks take every n-th picture, so that devices that share a batch share each chunk. A batch of symbolic size, as
-    in a function that is exported, stays whole.
-    """
-    batch, *pixels, _ = x.shape
-    if not isinstance(batch, int):
-        return function(x)
-    wanted = max(1, PIXELS_PER_CHUNK // math.prod(pixels))
-    size = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= wanted) if batch else 0
-    if size in (0, batch):
-        return function(x)
-    chunks = jnp.moveaxis(x.reshape(size, batch // size, *x.shape[1:]), 1, 0)
-    result = jax.lax.map(function, chunks)
-    return jnp.moveaxis(result, 0, 1).reshape(batch, *result.shape[2:])

@@ -34,7 +34,7 @@ def choose(
     implementation: str,
     *,
     factorises: bool,
-    pictures_share: bool,
+    of_batch: bool,
     shape: tuple[Any, ...],
     num_heads: int,
     platform: str = "cpu",
@@ -44,7 +44,8 @@ def choose(
     Args:
       implementation: one of `IMPLEMENTATIONS`.
       factorises: whether attention is a product, also after dropout.
-      pictures_share: whether all pictures have the same attention.
+      of_batch: whether dense attention keeps something for the probabilities of every picture; else all share them, or
+        a few are held at a time.
       shape: of the activations, `(b, H, W, d)`; `b` may be symbolic unless it has to be compared.
       num_heads: of the layer.
       platform: "cpu", "gpu" or "tpu"; another counts as a GPU.
@@ -52,7 +53,9 @@ def choose(
     if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):
         return implementation
     batch, height, width, _ = shape
-    pictures = 1 if pictures_share else batch if platform == "cpu" else min(batch, PICTURES_OF_A_DEVICE)
+    pictures = 1
+    if of_batch:
+        pictures = batch if platform == "cpu" else min(batch, PICTURES_OF_A_DEVICE)
     probabilities = num_heads * (height * width) ** 2 * pictures
     possible = ["blocked"]
     possible += ["dense"] if 4 * probabilities <= DENSE_BYTES else []
