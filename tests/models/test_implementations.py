@@ -9,9 +9,8 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from attn_cnn_jax.config import attention_config, create_model
-from attn_cnn_jax.models.attention import blocked, factorised
+from attn_cnn_jax.models.attention import blocked, chunks, factorised
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.attention.chunks import in_chunks
 
 GRID = (6, 4)
 HIDDEN, HEADS = 8, 3
@@ -80,7 +79,7 @@ def test_blocks_and_chunks_divide_what_they_split():
     assert [blocked.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
     seen = []
     x = jnp.arange(2 * 6 * 640, dtype=jnp.float32).reshape(6, 20, 32, 2)
-    y = in_chunks(lambda part: seen.append(part.shape) or 2 * part, x, 2)
+    y = chunks.in_chunks(lambda part: seen.append(part.shape) or 2 * part, x, 2)
     chex.assert_trees_all_equal(y, 2 * x)
     assert seen[-1] == (2, 20, 32, 2)
 
@@ -94,7 +93,7 @@ def test_content_of_a_few_pictures_at_a_time_is_that_of_all(name, monkeypatch):
     pixels = GRID[0] * GRID[1]
     found = []
     for pictures in (6, 2):
-        monkeypatch.setattr(attention_module, "PROBABILITIES_PER_CHUNK", pictures * network.num_heads * pixels**2)
+        monkeypatch.setattr(chunks, "PROBABILITIES_PER_CHUNK", pictures * network.num_heads * pixels**2)
         program = str(jax.make_jaxpr(lambda x: jax.vjp(lambda x: network(x, jax.random.key(2)), x)[1](x))(x))
         assert f"f64[{pictures},{network.num_heads},{pixels},{pixels}]" in program
         assert (f"f64[6,{network.num_heads},{pixels},{pixels}]" in program) == (pictures == 6)

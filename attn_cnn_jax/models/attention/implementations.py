@@ -3,7 +3,8 @@
 Each is an einsum for one head and one picture, vmapped over pictures and heads, and computes
 `sum_h softmax(score_h) X W_val^(h) W_out^(h)`; without dropout they agree to rounding.
 
-- `dense` holds all probabilities of a layer. The cheapest for small pictures.
+- `dense` holds all probabilities of a layer; of content on CPUs, those of a few pictures at a time, and computes them
+  again in the backward pass. The cheapest for small pictures.
 - `factorised`, for scores that are a row score plus a column score, replaces the product with `(H W)^2`
   probabilities by one along rows and one along columns. No array has two pixel axes.
 - `blocked` holds the probabilities of a few queries at a time and computes them again in the backward pass.

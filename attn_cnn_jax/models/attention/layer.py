@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attn_cnn_jax.arrays import AnyArray, Grid
 from attn_cnn_jax.models.attention.blocked import blocked
-from attn_cnn_jax.models.attention.chunks import in_chunks
+from attn_cnn_jax.models.attention.chunks import dense_in_chunks
 from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
 from attn_cnn_jax.models.attention.factorised import factorised, outer
@@ -25,10 +25,7 @@ from attn_cnn_jax.models.attention.implementations import choose
 from attn_cnn_jax.models.attention.merged_content import MergedMaps, dense_merged
 from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
 from attn_cnn_jax.models.attention.scores import add_shared, add_shared_on_cpus
-from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear, masked
-
-# Of content, on CPUs: those of two pictures of 16x16 pixels, or of 25 of 8x8, with nine heads.
-PROBABILITIES_PER_CHUNK = 5 * 2**18
+from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear
 
 
 class SelfAttention(nnx.Module):
@@ -272,13 +269,14 @@ class SelfAttention(nnx.Module):
                 return outer(rows[:, query_rows], columns)
 
         else:
+            if implementation == "dense" and self.depends_on_content and self.target == "cpu":
+                keep = dropout_mask(key, (batch, self.num_heads, *[height * width] * 2), self.dropout_rate, self.target)
+                return dense_in_chunks(self.probabilities, x, self.maps(), *keep)
             merged = self.merged_content() if implementation == "dense" and self.target != "cpu" else None
             if merged is not None:
                 return self.attend_merged(x, merged, key)
             of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
 
-        if implementation == "dense" and self.depends_on_content and self.target == "cpu":
-            return self.attend_in_chunks(x, key)
         if implementation == "dense":
             probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate, self.target)
             if self.target != "cpu" and not self.depends_on_content:
@@ -295,22 +293,6 @@ class SelfAttention(nnx.Module):
 
             attended = blocked(block, x, self.maps())
         return attended.reshape(batch, height, width, -1)
-
-    def attend_in_chunks(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None) -> Float[Array, "b H W o"]:
-        """`attend` from all probabilities of a few pictures at a time, computed again in the backward pass."""
-        batch, height, width, channels = x.shape
-        pixels = height * width
-        keep = dropout_mask(key, (batch, self.num_heads, pixels, pixels), self.dropout_rate, self.target)
-
-        @jax.checkpoint
-        def of_chunk(x_and_keep):
-            x, keep_of_chunk = x_and_keep
-            probabilities = self.probabilities_of_rows(self.project(x), (height, width), jnp.arange(height))
-            dropped = masked(probabilities, keep_of_chunk, keep[1])
-            attended = dense(dropped, x.reshape(-1, pixels, channels), self.maps())
-            return attended.reshape(-1, height, width, attended.shape[-1])
-
-        return in_chunks(of_chunk, (x, keep[0]), PROBABILITIES_PER_CHUNK // (self.num_heads * pixels**2))
 
     def attend_merged(
         self, x: Float[Array, "b H W d"], merged: MergedMaps, key: PRNGKeyArray | None
