@@ -84,7 +84,6 @@ def test_a_contender_without_enough_memory_is_said(in_this_process, monkeypatch,
 
 
 def test_contenders_that_fit_one_by_one_alone_keep_their_own_times(in_this_process, monkeypatch, tmp_path, capsys):
-
     def call(function, *arguments, memory_limit=None):
         return children.OUT_OF_MEMORY if function is contenders.alternating else function(*arguments)
 

@@ -21,7 +21,7 @@ def test_torch_is_asked_for_by_the_name_of_its_extra(arguments, tmp_path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file.pt"]
 
 
-def test_a_source_that_is_not_there_is_said_first(tmp_path, monkeypatch, capsys):
+def test_a_source_that_is_not_there_is_said_first(tmp_path, capsys):
     assert main(["import", str(tmp_path / "exportd"), f"--out={tmp_path / 'run'}"]) == 1
     assert capsys.readouterr().err == f"there is no file or folder {tmp_path / 'exportd'}\n"
 

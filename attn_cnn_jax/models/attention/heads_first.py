@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn_cnn_jax.models.attention.merged_content import MergedMaps, gradient_of_scores, kept_of
+from attn_cnn_jax.models.attention.merged_content import MergedMaps, gradient_of_scores, kept_of, signed_probabilities
 from attn_cnn_jax.models.attention.pixels_first import for_each
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -35,7 +35,7 @@ def dense_heads_first(
         of_keys = jnp.einsum("bpx,hx->hbp", x, merged.key.astype(x.dtype), preferred_element_type=wide)
     of_pairs = jnp.zeros((heads, pixels, pixels), wide) if positions is None else positions.astype(wide)
     if keep is not None:
-        # A mask is one array of one byte an entry. Fused with the probabilities, XLA writes a dozen of random bits.
+        # Else XLA writes a dozen arrays of random bits beside the probabilities; the mask is one, a byte an entry.
         keep = jax.lax.optimization_barrier(jnp.swapaxes(keep, 0, 1))
     return cast(Array, attended(x, product, of_keys, of_pairs, output, keep, factor))
 
@@ -63,8 +63,7 @@ def attended_forward(x, product, of_keys, of_pairs, output, keep, factor):
     pixels = for_each(len(output), x)
     queries = jnp.einsum("hbqx,hxy->hbqy", pixels, product)
     products = jnp.einsum("hbqy,hbpy->hbqp", queries, pixels, preferred_element_type=of_pairs.dtype)
-    probabilities = jax.nn.softmax(products + of_keys[:, :, None] + of_pairs[:, None], axis=-1).astype(x.dtype)
-    signed = probabilities if keep is None else jnp.where(keep, probabilities, -probabilities)
+    signed = signed_probabilities(products + of_keys[:, :, None] + of_pairs[:, None], keep, x.dtype)
     values = jnp.einsum("hbpx,hxz->hbpz", pixels, output)
     result = jnp.einsum("hbqp,hbpz->bqz", kept_of(signed, factor), values)
     return result, (x, product, output, signed)

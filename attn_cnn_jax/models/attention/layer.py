@@ -270,7 +270,8 @@ class SelfAttention(nnx.Module):
 
         else:
             if implementation == "dense" and self.depends_on_content and self.target == "cpu":
-                keep = dropout_mask(key, (batch, self.num_heads, *[height * width] * 2), self.dropout_rate, self.target)
+                of_scores = (batch, self.num_heads, height * width, height * width)
+                keep = dropout_mask(key, of_scores, self.dropout_rate, self.target)
                 return dense_in_chunks(self.probabilities, x, self.maps(), *keep)
             merged = self.merged_content() if implementation == "dense" and self.target != "cpu" else None
             if merged is not None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from attn_cnn_jax.models.layers import at_least_float32
@@ -95,9 +96,7 @@ def attended_forward(queries, x, of_keys, of_pairs, keep, factor):
     (heads, pixels), wide = of_keys.shape[1:], at_least_float32(x.dtype)
     products = jnp.einsum("bqx,bpx->bqp", queries, x, preferred_element_type=wide)
     scores = products.reshape(-1, pixels, heads, pixels) + of_keys[:, None] + of_pairs[None]
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    signed = probabilities if keep is None else jnp.where(keep, probabilities, -probabilities)
-    signed = signed.reshape(products.shape)
+    signed = signed_probabilities(scores, keep, x.dtype).reshape(products.shape)
     return jnp.einsum("bqp,bpx->bqx", kept_of(signed, factor), x), (queries, x, signed)
 
 
@@ -115,6 +114,14 @@ def attended_backward(factor, residuals, gradient):
 
 
 attended.defvjp(attended_forward, attended_backward)
+
+
+def signed_probabilities(
+    scores: Float[Array, "*any p"], keep: Bool[Array, "*any p"] | None, dtype: DTypeLike
+) -> Float[Array, "*any p"]:
+    """Softmax over keys; what dropout drops is negative, which `kept_of` and `gradient_of_scores` read."""
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(dtype)
+    return probabilities if keep is None else jnp.where(keep, probabilities, -probabilities)
 
 
 def kept_of(signed: Float[Array, "*any p"], factor: float) -> Float[Array, "*any p"]:
