@@ -15,17 +15,16 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attn_cnn_jax.arrays import AnyArray, Grid
+from attn_cnn_jax.models.attention import forms
 from attn_cnn_jax.models.attention.blocked import blocked
 from attn_cnn_jax.models.attention.chunks import dense_in_chunks
 from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
-from attn_cnn_jax.models.attention.factorised import factorised, outer
-from attn_cnn_jax.models.attention.heads_first import dense_heads_first
+from attn_cnn_jax.models.attention.factorised import outer
 from attn_cnn_jax.models.attention.implementations import choose
-from attn_cnn_jax.models.attention.merged_content import MergedMaps, dense_merged
-from attn_cnn_jax.models.attention.pixels_first import attended_by_factors, dense_pixels_first
+from attn_cnn_jax.models.attention.merged_content import MergedMaps
 from attn_cnn_jax.models.attention.scores import add_shared, add_shared_on_cpus
-from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear
+from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear, masked
 
 
 class SelfAttention(nnx.Module):
@@ -197,9 +196,7 @@ class SelfAttention(nnx.Module):
     def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
         """Returns attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
         if self.factorises:
-            assert isinstance(self.position, FactorisingEncoding)
-            rows, columns = map(softmax, self.position.axis_scores(*size))
-            flat = outer(rows, columns)
+            flat = outer(*self.factors(size))
         else:
             flat = self.probabilities_of_rows([], size, jnp.arange(size[0]))
         return flat.reshape(*flat.shape[:-2], *size, *size)
@@ -248,67 +245,61 @@ class SelfAttention(nnx.Module):
         """`__call__` without bias, pictures first."""
         x = x.astype(self.output.dtype)
         batch, height, width, channels = x.shape
-        that_count = (batch if counted is None else counted, height, width, channels)
-        implementation = self.implementation_for(that_count, training=key is not None)
+        of_count = (batch if counted is None else counted, height, width, channels)
+        implementation = self.implementation_for(of_count, training=key is not None)
+        if implementation == "dense" and self.depends_on_content:
+            return self.attend_content(x, key)
         if self.factorises:
-            assert isinstance(self.position, FactorisingEncoding)
-            rows, columns = (softmax(scores) for scores in self.position.axis_scores(height, width))
-            if key is not None and self.dropout_on == "factors":
-                row_key, column_key = jax.random.split(key)
-                rows = dropout(row_key, rows, self.dropout_rate, self.target)
-                columns = dropout(column_key, columns, self.dropout_rate, self.target)
-                key = None
+            of_factors, key = (key, None) if self.dropout_on == "factors" else (None, key)
+            rows, columns = self.factors((height, width), of_factors)
             if implementation == "factorised":
-                maps = self.maps()
-                if self.target != "cpu" and maps.value is None:
-                    axes, pixels = (rows.astype(x.dtype), columns.astype(x.dtype)), jnp.moveaxis(x, 0, 2)
-                    return jnp.moveaxis(attended_by_factors(*axes, pixels, maps.output), 2, 0)
-                return factorised(rows, columns, x, maps, platform=self.target)
+                return forms.by_factors(rows, columns, x, self.maps(), self.target)
 
             def of_rows(query_rows):
                 return outer(rows[:, query_rows], columns)
 
         else:
-            if implementation == "dense" and self.depends_on_content and self.target == "cpu":
-                of_scores = (batch, self.num_heads, height * width, height * width)
-                keep = dropout_mask(key, of_scores, self.dropout_rate, self.target)
-                return dense_in_chunks(self.probabilities, x, self.maps(), *keep)
-            merged = self.merged_content() if implementation == "dense" and self.target != "cpu" else None
-            if merged is not None:
-                return self.attend_merged(x, merged, key)
             of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
 
         if implementation == "dense":
             probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate, self.target)
-            if self.target != "cpu" and not self.depends_on_content:
-                # XLA takes transposes that follow one another for none.
-                pixels = jnp.moveaxis(x, 0, 2).reshape(height * width, batch, -1)
-                attended = dense_pixels_first(probabilities, pixels, self.maps())
-                return jnp.moveaxis(attended.reshape(height, width, batch, -1), 2, 0)
-            attended = dense(probabilities, x.reshape(batch, height * width, -1), self.maps())
-        else:
+            return forms.shared(probabilities, x, self.maps(), self.target)
 
-            def block(number, query_rows):
-                block_key = None if key is None else jax.random.fold_in(key, number)
-                return dropout(block_key, of_rows(query_rows), self.dropout_rate, self.target)
+        def block(number, query_rows):
+            block_key = None if key is None else jax.random.fold_in(key, number)
+            return dropout(block_key, of_rows(query_rows), self.dropout_rate, self.target)
 
-            attended = blocked(block, x, self.maps())
+        return blocked(block, x, self.maps())
+
+    def factors(
+        self, size: Grid, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
+        """Row and column softmax of attention that factorises, after dropout where a key is given."""
+        assert isinstance(self.position, FactorisingEncoding)
+        rows, columns = map(softmax, self.position.axis_scores(*size))
+        if key is None:
+            return rows, columns
+        of_rows, of_columns = jax.random.split(key)
+        dropped_rows = dropout(of_rows, rows, self.dropout_rate, self.target)
+        return dropped_rows, dropout(of_columns, columns, self.dropout_rate, self.target)
+
+    def attend_content(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None) -> Float[Array, "b H W o"]:
+        """`attend` of dense attention that depends on the picture."""
+        batch, height, width, _ = x.shape
+        pixels = height * width
+        merged = None if self.target == "cpu" else self.merged_content()
+        if merged is not None:
+            positions = None
+            if terms := list(self.position_terms(height, width).values()):
+                positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, pixels, pixels)
+            output = self.maps().output
+            return forms.merged_content(x, merged, positions, output, key, self.dropout_rate, self.target)
+        keep = dropout_mask(key, (batch, self.num_heads, pixels, pixels), self.dropout_rate, self.target)
+        if self.target == "cpu":
+            return dense_in_chunks(self.probabilities, x, self.maps(), *keep)
+        probabilities = self.probabilities_of_rows(self.project(x), (height, width), jnp.arange(height))
+        attended = dense(masked(probabilities, *keep), x.reshape(batch, pixels, -1), self.maps())
         return attended.reshape(batch, height, width, -1)
-
-    def attend_merged(
-        self, x: Float[Array, "b H W d"], merged: MergedMaps, key: PRNGKeyArray | None
-    ) -> Float[Array, "b H W o"]:
-        """`attend` of content scores whose maps are merged."""
-        batch, height, width, channels = x.shape
-        positions = None
-        if terms := list(self.position_terms(height, width).values()):
-            positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, height * width, height * width)
-        pixels = x.reshape(batch, height * width, channels)
-        on_gpus = self.target == "gpu"
-        heads_and_queries = (height * width, self.num_heads) if on_gpus else (self.num_heads, height * width)
-        keep = dropout_mask(key, (batch, *heads_and_queries, height * width), self.dropout_rate, self.target)
-        attended = dense_merged if on_gpus else dense_heads_first
-        return attended(pixels, merged, positions, self.maps().output, *keep).reshape(batch, height, width, -1)
 
 
 def terms_of(
