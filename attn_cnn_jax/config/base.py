@@ -242,7 +242,7 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
 
     def fill(values: dict, schema: dict, path: str) -> dict:
         here = {RENAMED.get(f"{path}.{key}", key): value for key, value in values.items()}
-        missing = {key: defaults({key: field})[key] for key, field in schema.items() if key not in here}
+        missing = defaults({key: field for key, field in schema.items() if key not in here})
         return missing | {
             key: fill(value, schema[key], f"{path}.{key}")
             if isinstance(value, dict) and isinstance(schema.get(key), dict)

@@ -49,10 +49,10 @@ def text(default: str, allowed: str) -> Field:
 
 
 def integers(default: tuple, low: int, allowed: str, length: int | None = None) -> Field:
+    one = integer(0, low)
+
     def allows(value):
-        if not isinstance(value, tuple | list) or length not in (None, len(value)):
-            return False
-        return all(integer(0, low).allows(item) for item in value)
+        return isinstance(value, tuple | list) and length in (None, len(value)) and all(map(one.allows, value))
 
     return Field(default, allows, allowed)
 
@@ -64,11 +64,8 @@ def numbers(default: tuple, allowed: str, low: float = -1e6) -> Field:
 
 
 def pairs(default: tuple, allowed: str) -> Field:
-    def allows(value):
-        one = integers((), 1, "", length=2).allows
-        return isinstance(value, tuple | list) and all(one(pair) for pair in value)
-
-    return Field(default, allows, allowed)
+    one = integers((), 1, "", length=2)
+    return Field(default, lambda value: isinstance(value, tuple | list) and all(map(one.allows, value)), allowed)
 
 
 # Keys of version 0.1.0 that are called something else now.
@@ -92,8 +89,9 @@ def unknown_key(path: str, known: Any) -> str:
 
 def defaults(schema: dict) -> dict:
     """Returns the default of every field of a schema, for a ConfigDict, which holds each key to its default's type."""
+    return {key: defaults(field) if isinstance(field, dict) else default_of(field) for key, field in schema.items()}
 
-    def default(field: Field) -> Any:
-        return FieldReference(field.default, field_type=object) if field.any_type else field.default
 
-    return {key: defaults(field) if isinstance(field, dict) else default(field) for key, field in schema.items()}
+def default_of(field: Field) -> Any:
+    """Returns the default; where other types are allowed, as a reference that takes any."""
+    return FieldReference(field.default, field_type=object) if field.any_type else field.default

@@ -30,6 +30,7 @@ def in_precision(precision: str, function: Callable) -> Callable:
     return function if precision == "default" else jax.default_matmul_precision(precision)(function)
 
 
+@functools.cache
 def uniform(fan_in: int) -> nnx.Initializer:
     """Returns PyTorch's initialiser of linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
     bound = 1 / math.sqrt(fan_in)
