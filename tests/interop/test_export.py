@@ -22,6 +22,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, weights
 from attn_cnn_jax.runs.directory import to_json
 from attn_cnn_jax.runs.run import Run
+from tests.support import networks
 
 SMALL = {"image_shape": (4, 4, 1), "hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "downsample": 1}
 OURS = (
@@ -66,7 +67,7 @@ def run_of():
 
 
 def logits_of(run, images):
-    return np.asarray(run.model(run.normalised(images))[0])
+    return np.asarray(networks.logits_of(run.model, run.normalised(images)))
 
 
 def pictures(count=5):
@@ -296,7 +297,7 @@ def test_an_export_of_a_checkpoint_has_its_arrays(quadratic_run, tmp_path):
 def test_intermediates_come_as_arrays_joined_over_batches(run_of):
     run, images = run_of("content"), pictures()
     found = run.intermediates(images, batch_size=2)
-    logits, expected = run.model(run.normalised(images))
+    logits, expected = jax.jit(run.model)(run.normalised(images))
     np.testing.assert_allclose(found["logits"], logits, rtol=0, atol=1e-5)
     np.testing.assert_allclose(found["embedding"], expected["embedding"], rtol=0, atol=1e-5)
     for ours, theirs in zip(found["layers"], expected["layers"], strict=True):

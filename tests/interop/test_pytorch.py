@@ -14,6 +14,7 @@ from attn_cnn_jax.interop import pytorch as interop
 from attn_cnn_jax.interop.export import export_run
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.variables import split
+from tests.support.networks import logits_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
 from attn_cnn_jax.interop import torch_networks  # noqa: E402
@@ -81,7 +82,7 @@ def test_logits_agree_and_the_way_back_is_exact(name, imported, tmp_path):
     x = np.array(run.normalised(pictures(run.config)))
     with torch.no_grad():
         theirs = network(torch.tensor(x)).numpy()
-    np.testing.assert_allclose(run.model(x)[0], theirs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logits_of(run.model, x), theirs, rtol=1e-5, atol=1e-5)
 
     export_run(workdir, tmp_path / "back.checkpoint", "pytorch")
     back = torch.load(tmp_path / "back.checkpoint", weights_only=True)

@@ -131,7 +131,7 @@ CASES = [
 def test_attention_is_the_softmax_of_the_papers_scores(case):
     layer, x = layer_and_picture(**case)
     expected = naive.softmax_over_keys(naive_scores(layer, x))
-    got = layer.probabilities(x[None])
+    got = jax.jit(layer.probabilities)(x[None])
     assert (got.ndim == 6) == layer.depends_on_content
     got = got[0] if layer.depends_on_content else got
     chex.assert_trees_all_close(got.reshape(expected.shape), expected, rtol=1e-12)
@@ -150,7 +150,7 @@ def test_layer_output_is_the_sum_over_heads(case):
         outputs = value(layer.output.kernel).reshape(HEADS, HEAD_SIZE, HIDDEN)
         expected = naive.mhsa_factored(probabilities, np.asarray(x), values, outputs, bias)
     other = jax.random.normal(jax.random.key(2), x.shape, x.dtype)
-    got = layer(jnp.stack([other, x]))[1]
+    got = jax.jit(layer)(jnp.stack([other, x]))[1]
     chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
 
 

@@ -39,7 +39,7 @@ def test_every_head_attends_to_its_shift(encoding, num_heads):
     attention = layer(init="grid", locality=alpha, encoding=encoding, num_heads=num_heads)
     size = int(num_heads**0.5)
     np.testing.assert_array_equal(attention.position.centre[...], kernel_shifts((size, size)))
-    probabilities = attention.probabilities(jnp.zeros((1, SIZE, SIZE, CHANNELS))).reshape(num_heads, *(SIZE,) * 4)
+    probabilities = np.asarray(attention.position_probabilities((SIZE, SIZE)))
     for head, (row, column) in enumerate(kernel_shifts((size, size))):
         on_shift = probabilities[head, 2, 2, 2 + row, 2 + column]
         assert 1 - attention_bound(alpha) <= on_shift < 1

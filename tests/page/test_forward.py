@@ -17,6 +17,7 @@ from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from tests.page.browser import Page, only_in_chromium
 from tests.page.conftest import GRID
 from tests.page.test_network import KINDS, probed, quadratic, random_run  # noqa: F401
+from tests.support import networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), only_in_chromium]
 
@@ -70,8 +71,17 @@ def computed(quiet, probed):  # noqa: F811
     return logits
 
 
+def logits_of(run, picture):
+    """The model's logits of a picture."""
+    return networks.logits_of(run.model, run.normalised(picture[None]))[0]
+
+
 def changed_logits(run, picture, changes):
     """The model's logits with score terms, heads and layers taken out of it, a row per change."""
+    return jax.jit(lambda: logits_with_changes(run, picture, changes))()
+
+
+def logits_with_changes(run, picture, changes):
     model, axes = run.model, (slice(None), *(None,) * 5)
     x = model(run.normalised(np.stack([picture] * len(changes))))[1]["embedding"]
     for number, block in enumerate(model.blocks):
@@ -120,15 +130,14 @@ def test_every_activation(computed, picture, stem):
     found = computed(run, picture, [{"activation": activation} for activation in ACTIVATIONS])
     for activation, logits in zip(ACTIVATIONS, found, strict=True):
         run.model.blocks[0].activation = activation
-        expected = run.model(run.normalised(picture[None]))[0][0]
-        np.testing.assert_allclose(logits, expected, atol=1e-4, err_msg=activation)
+        np.testing.assert_allclose(logits, logits_of(run, picture), atol=1e-4, err_msg=activation)
 
 
 @pytest.mark.parametrize("terms", TERMS, ids=lambda terms: "+".join(terms))
 def test_every_choice_of_relative_terms(computed, picture, terms):
     run = random_run(encoding="relative", relative_terms=terms, hidden_size=12, head_size=4)
     logits = computed(run, picture, [Change().in_page()])
-    np.testing.assert_allclose(logits[0], run.model(run.normalised(picture[None]))[0][0], atol=1e-4)
+    np.testing.assert_allclose(logits[0], logits_of(run, picture), atol=1e-4)
 
 
 # Every other network keeps its value maps: heads smaller than the hidden size.
@@ -143,7 +152,7 @@ def test_every_kind_and_its_changes(computed, picture, network):
     changes += [Change(terms=(name,), off=((1, 0),)) for name in names]
     moved = {"1,0": {"centre": [1.0, -0.5], "factor": 4.0}}
     *logits, of_moved = computed(run, picture, [*(change.in_page() for change in changes), {"moved": moved}])
-    np.testing.assert_allclose(logits[0], run.model(run.normalised(picture[None]))[0][0], atol=1e-5)
+    np.testing.assert_allclose(logits[0], logits_of(run, picture), atol=1e-5)
     expected = changed_logits(run, picture, changes)
     for change, found, row in zip(changes, logits, expected, strict=True):
         np.testing.assert_allclose(found, row, atol=1e-5, err_msg=str(change))
@@ -168,11 +177,11 @@ def test_pictures_smaller_than_those_of_training(computed, picture, encoding):
     larger = (GRID[0] * 2 + 4, GRID[1] * 2 + 2, 3)
     run = random_run(encoding=encoding, image_shape=larger, hidden_size=12, head_size=4)
     logits = computed(run, picture, [Change().in_page()])
-    np.testing.assert_allclose(logits[0], run.model(run.normalised(picture[None]))[0][0], atol=1e-4)
+    np.testing.assert_allclose(logits[0], logits_of(run, picture), atol=1e-4)
 
 
 @pytest.mark.parametrize("encoding", ["learned", "absolute_learned"])
 def test_a_network_in_bfloat16_is_computed_in_float32(computed, picture, encoding):
     half, single = (random_run(encoding=encoding, dtype=dtype) for dtype in ("bfloat16", "float32"))
     logits = computed(half, picture, [Change().in_page()])
-    np.testing.assert_allclose(logits[0], single.model(single.normalised(picture[None]))[0][0], atol=1e-4)
+    np.testing.assert_allclose(logits[0], logits_of(single, picture), atol=1e-4)

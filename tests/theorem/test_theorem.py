@@ -282,7 +282,7 @@ def test_a_whole_resnet_in_float32():
         config.dataset.name = "digits"
         run = Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
         images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), dtype=np.uint8)
-        run.model(run.normalised(images), key=jax.random.key(0))
+        nnx.jit(lambda model, x: model(x, key=jax.random.key(0))[0])(run.model, run.normalised(images))
         before, x = nnx.state(run.model), run.normalised(images[:4])
         converted = resnet_to_attention(run)
         assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(converted.model))

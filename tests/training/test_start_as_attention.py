@@ -12,6 +12,7 @@ from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.training.start import begin
+from tests.support.networks import logits_of
 
 ALPHA = 14.0
 
@@ -45,10 +46,9 @@ def test_a_resnet_goes_on_as_attention(tmp_path):
 
     save(tmp_path / "attention", complete, model)
     before, after = load_run(tmp_path / "resnet"), load_run(tmp_path / "attention")
-    logits, _ = before.model(before.normalised(images))
-    np.testing.assert_allclose(
-        after.model(after.normalised(images))[0], logits, rtol=0, atol=1e-3 * np.abs(np.asarray(logits)).max()
-    )
+    logits = np.asarray(logits_of(before.model, before.normalised(images)))
+    found = logits_of(after.model, after.normalised(images))
+    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-3 * np.abs(logits).max())
     going_on = begin(config, tmp_path / "attention")[1]
     assert split(going_on)[0] == split(model)[0]
     config.model.layers = "convolution"
