@@ -14,6 +14,7 @@ those whose KxK window lies inside the picture, or, where no window does, the qu
   separates the loss outside the window from the loss at the border.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -90,6 +91,7 @@ def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
     return probabilities.reshape(-1, *grid, *grid)
 
 
+@functools.partial(jax.jit, static_argnames="kernel_size")
 def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
     """Returns attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
@@ -142,12 +144,14 @@ def window_mask(kernel_size: int, grid: Grid) -> Bool[np.ndarray, "i j k l"]:
     return rows[:, None, :, None] & columns[None, :, None, :]
 
 
+@functools.partial(jax.jit, static_argnames="kernel_size")
 def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
     """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
     _, height, width, *_ = attention.shape
     return jnp.where(window_mask(kernel_size, (height, width))[None], attention, 0)
 
 
+@functools.partial(jax.jit, static_argnames=("grid", "padding"))
 def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Float[Array, "h i j k l"]:
     """Returns a convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
 
@@ -166,6 +170,7 @@ def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"
     return keys[:, :, None] == np.arange(size)[None, None, :]
 
 
+@functools.partial(jax.jit, static_argnames="kernel_size")
 def mass_outside(attention: SharedAttention, kernel_size: int) -> Float[Array, " h"]:
     """Returns attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
     _, height, width, *_ = attention.shape

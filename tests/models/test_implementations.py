@@ -9,7 +9,7 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from attn_cnn_jax.config import attention_config, create_model
-from attn_cnn_jax.models.attention import blocked, chunks, factorised
+from attn_cnn_jax.models.attention import blocked, chunks, factorised, forms
 from attn_cnn_jax.models.attention import layer as attention_module
 
 GRID = (6, 4)
@@ -56,10 +56,10 @@ def value_and_gradients(layer, x, implementation, key=None):
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(state, x)
 
 
-@pytest.fixture(scope="module")
-def nothing_traced():
-    """No program that other tests traced, with blocks and chunks of another size, is taken for one of these."""
-    jax.clear_caches()
+@pytest.fixture
+def nothing_traced(monkeypatch):
+    """No program that was traced with chunks of another size is taken for one of these."""
+    monkeypatch.setattr(forms, "factorised", factorised.factorised.__wrapped__)
 
 
 @pytest.mark.usefixtures("nothing_traced", "float64")
@@ -145,7 +145,6 @@ def test_factors_are_dropped_on_their_own_and_keep_the_mean():
 @pytest.mark.parametrize("name", ["generalised", "content"])
 def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)
-    jax.clear_caches()
     masks = []
     original = attention_module.dropout
 
@@ -168,7 +167,6 @@ def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, mon
 def test_every_block_draws_a_mask_of_its_own(monkeypatch):
     """A mask that is one number for a whole block shows which block has which."""
     monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # two rows
-    jax.clear_caches()
     number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
     monkeypatch.setattr(attention_module, "dropout", number)
     network = layer(attention_dropout=0.4, **ENCODINGS["generalised"])
@@ -193,7 +191,6 @@ def test_every_block_draws_a_mask_of_its_own(monkeypatch):
 def test_forward_and_backward_share_a_dropout_mask(name, implementation, dropout_on, monkeypatch):
     """The gradient is the slope of the loss that one key's mask gives: a mask drawn anew for either would not fit."""
     monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # three blocks
-    jax.clear_caches()
     network = layer(attention_dropout=0.4, attention_dropout_on=dropout_on, **ENCODINGS[name])
     network.implementation = implementation
     graph, state = nnx.split(network)

@@ -32,7 +32,7 @@ def config(tmp_path):
     sources.prepare(recipe("digits"), tmp_path / "data")
     config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
     config.dataset.update({"name": "digits", "data_dir": str(tmp_path / "data"), "num_validation": NUM_VALIDATION})
-    config.augment.update({"crop_padding": 1, "flip": True, "alternate": True, "operations": 1})
+    config.augment.update({"crop_padding": 1, "flip": True, "alternate": True})
     config.start.whiten = True
     config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 2, "log_every_steps": 1, "eval_batch_size": 40})
     config.train.tensorboard = False
