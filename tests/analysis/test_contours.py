@@ -1,0 +1,157 @@
+"""Where contours of attention run in the figure of centres, and where the numbers of heads stand."""
+
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.path import Path as Polygon
+
+from attn_cnn_jax.analysis.figures import centres, contours, labels, style
+from tests.support.figures import found
+
+
+def gaussian(centre, covariance, height=16, width=16):
+    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    delta = np.stack([rows - centre[0], columns - centre[1]], axis=-1)
+    density = np.exp(-0.5 * np.einsum("kla,ab,klb->kl", delta, np.linalg.inv(covariance), delta))
+    return density / density.sum()
+
+
+def mass_inside(lines, probabilities, query):
+    """Mass of the density inside contour lines in shifts from the query, by asking every point."""
+    rows, columns, density = contours.density(probabilities)
+    points = np.stack(np.meshgrid(columns - query[1], rows - query[0]), axis=-1).reshape(-1, 2)
+    inside = np.zeros(len(points), bool)
+    for line in lines.get_paths():
+        line.should_simplify = False  # it would, as if these pixels were the screen's
+        for polygon in line.to_polygons(closed_only=False):
+            inside ^= Polygon(polygon).contains_points(points)
+    return density.ravel()[inside].sum() / density.sum()
+
+
+TILTED = np.array([[3.0, 1.2], [1.2, 1.0]])
+SMOOTH = 1 + 0.3 * np.random.default_rng(0).random((16, 16))
+
+
+@pytest.mark.parametrize(
+    "probabilities",
+    [
+        gaussian((8.3, 6.9), TILTED),
+        gaussian((1.0, 14.6), TILTED),  # cut off by two borders
+        gaussian((-3.0, 8.0), 4 * np.eye(2)),  # centred outside
+        gaussian((8.2, 8.1), 0.16 * np.eye(2)),
+        gaussian((8.3, 6.9), TILTED) * SMOOTH / (gaussian((8.3, 6.9), TILTED) * SMOOTH).sum(),
+    ],
+    ids=["inside", "at the border", "centred outside", "narrow", "rough"],
+)
+def test_contours_hold_half_and_nine_tenths_of_the_attention(probabilities):
+    layers = [np.broadcast_to(probabilities, (1, 16, 16, 16, 16))]
+    figure = centres.draw_layers(layers, [np.zeros((1, 2))], (8, 7))
+    for share in (0.5, 0.9):
+        (lines,) = found(figure, f"head 0 {share:.0%}")
+        assert mass_inside(lines, probabilities, (8, 7)) == pytest.approx(share, abs=0.01)
+
+
+def test_scattered_attention_has_no_contours_and_is_named():
+    random = np.random.default_rng(0).random((16, 16)) ** 8
+    maps_ = np.stack([gaussian((8, 8), TILTED), random / random.sum(), gaussian((3, 3), TILTED)])
+    layer = np.broadcast_to(maps_[:, None, None], (3, 16, 16, 16, 16))
+    figure = centres.draw_layers([layer], [np.zeros((3, 2))], (8, 7))
+    assert found(figure, "head 0 50%")
+    assert not found(figure, "head 1 50%")
+    assert figure.axes[0].get_title() == "layer 1, scattered: 2"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[2] == "scattered: no contours, they would fall into more than 2 pieces"
+
+
+def test_two_blobs_are_two_pieces():
+    two = gaussian((3, 3), np.eye(2)) + gaussian((12, 12), np.eye(2))
+    _, _, density = contours.density(two / 2)
+    assert contours.pieces(density, contours.level(density, 0.9)) == 2
+
+
+def test_the_legend_names_both_contours():
+    figure = centres.draw_layers(
+        [np.broadcast_to(gaussian((8, 8), TILTED), (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7)
+    )
+    legend = figure.legends[0]
+    widths = {
+        text.get_text(): line.get_linewidth() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert widths == {"holds 50% of a head's attention": 1.0, "holds 90% of a head's attention": 0.5}
+    for share in ("50%", "90%"):
+        (lines,) = found(figure, f"head 0 {share}")
+        assert lines.get_linewidth()[0] == widths[f"holds {share} of a head's attention"]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.4], ids=["one place", "close", "loose"])
+def test_numbers_of_heads_cover_neither_each_other_nor_a_mark(spread):
+    places = spread * np.random.default_rng(0).normal(size=(9, 2))
+    layer = np.broadcast_to(gaussian((8, 8), TILTED), (9, 16, 16, 16, 16))
+    figure = centres.draw_layers([layer], [places], (8, 8))
+    notes = [note for head in range(9) for note in found(figure, f"number {head}")]
+    assert [note.get_text() for note in notes] == [str(head + 1) for head in range(9)]
+    style.pixels(figure)  # only then is a text's place known
+    renderer = figure.canvas.get_renderer()
+    # The digits alone; a text's own box has room for descenders.
+    boxes = [matplotlib.text.Text.get_window_extent(note, renderer).padded(-2) for note in notes]
+    marks = figure.axes[0].transData.transform(places[:, ::-1])
+    for n, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[n + 1 :])
+        assert not any(box.contains(*mark) for mark in marks)
+
+
+def test_numbers_stay_inside_their_panel():
+    figure = centres.draw_layers(
+        [np.broadcast_to(gaussian((0, 0), TILTED), (1, 16, 16, 16, 16))], [np.array([[7.4, 8.4]])], (8, 7)
+    )
+    style.pixels(figure)
+    (note,) = found(figure, "number 0")
+    box = matplotlib.text.Text.get_window_extent(note, figure.canvas.get_renderer())
+    assert figure.axes[0].bbox.contains(*box.get_points().mean(axis=0))
+    assert labels.RADII[0] <= np.hypot(*note.xyann) <= labels.RADII[-1]
+
+
+def test_contours_of_a_gaussian_are_its_ellipses():
+    """Inside `x^T Sigma^-1 x = -2 log(1 - share)` lies that share of a Gaussian."""
+    probabilities = gaussian((8.3, 6.9), TILTED)
+    figure = centres.draw_layers([np.broadcast_to(probabilities, (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7))
+    for share in (0.5, 0.9):
+        (lines,) = found(figure, f"head 0 {share:.0%}")
+        vertices = lines.get_paths()[0].vertices[:, ::-1] + (8, 7) - (8.3, 6.9)  # row first, from the centre
+        squared = np.einsum("na,ab,nb->n", vertices, np.linalg.inv(TILTED), vertices)
+        np.testing.assert_allclose(squared, -2 * math.log(1 - share), rtol=0.03)
+
+
+def test_density_keeps_the_moments_of_a_gaussian():
+    probabilities = gaussian((8.3, 6.9), TILTED)
+    rows, columns, density = contours.density(probabilities)
+    mass = density / density.sum()
+    row, column = mass.sum(axis=1) @ rows, mass.sum(axis=0) @ columns
+    assert (row, column) == pytest.approx((8.3, 6.9), abs=0.01)
+    assert mass.sum(axis=1) @ (rows - row) ** 2 == pytest.approx(3.0, rel=0.02)
+    assert density.sum() / contours.FINENESS**2 == pytest.approx(1)
+
+
+def test_uniform_attention_has_no_contours_and_one_pixel_stays_in_its_pixel():
+    uniform, one = np.full((8, 8), 1 / 64), np.zeros((8, 8))
+    one[5, 2] = 1
+    layer = np.broadcast_to(np.stack([uniform, one])[:, None, None], (2, 8, 8, 8, 8))
+    figure = centres.draw_layers([layer], [np.zeros((2, 2))], (4, 4))
+    assert not found(figure, "head 0 50%")
+    (lines,) = found(figure, "head 1 90%")
+    vertices = lines.get_paths()[0].vertices + np.array([4, 4])
+    np.testing.assert_array_less(np.abs(vertices - (2, 5)), 0.5)
+
+
+def test_contours_stay_inside_the_picture():
+    figure = centres.draw_layers(
+        [np.broadcast_to(gaussian((0, 15), 9 * np.eye(2)), (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7)
+    )
+    (lines,) = found(figure, "head 0 90%")
+    vertices = lines.get_paths()[0].vertices + np.array([7, 8])
+    assert vertices.min() >= -0.5
+    assert vertices.max() <= 15.5
+    assert vertices[:, 0].max() == pytest.approx(15.5, abs=0.05)  # up to the border
+    assert vertices[:, 1].min() == pytest.approx(-0.5, abs=0.05)
