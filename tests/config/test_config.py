@@ -1,21 +1,15 @@
 """Nothing impossible gets past `validate`, and the message says what to write instead."""
 
-import functools
 import math
-from pathlib import Path
 
 import jax
 import pytest
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli import train
-from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.config import attention_config, complete, resnet_config, validate
+from attn_cnn_jax.config import attention_config, resnet_config, validate
 from attn_cnn_jax.config.base import schema_of
-from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.errors import UserError
 
-DIGITS = f"--config={Path(__file__).parents[2] / 'configs/digits.py'}"
 BASES = {"attention": attention_config, "resnet": resnet_config}
 
 
@@ -292,106 +286,6 @@ def test_their_neighbours_are_allowed(model):
 def test_float64_is_allowed_where_jax_has_it():
     with jax.enable_x64(True):
         validate(attention_config(dtype="float64"))
-
-
-def test_complete_takes_the_classes_and_the_picture_size_of_the_data_set():
-    config = attention_config()
-    config.dataset.name = "cifar100"
-    assert complete(config).model.num_classes == 100
-    assert config.model.num_classes == 10  # a copy was completed
-    config.dataset.name = "digits"
-    assert complete(config).model.image_shape == (8, 8, 1)
-    config.model.downsample = 16  # divides 32, not 8
-    with pytest.raises(UserError, match="8x8 pictures"):
-        complete(config)
-
-
-def test_the_size_of_own_pictures_is_not_known_where_their_mean_is_given():
-    config = attention_config(downsample=3)
-    config.dataset.update({"name": "folder", "path": "own", "image_size": 48, "mean": (0.5,) * 3})
-    config.augment.half_size_until = 0.5
-    complete(config)
-    size = functools.partial(Spec, "folder", num_classes=2, mean=(0.4,) * 3, std=(0.2,) * 3, class_names=("a", "b"))
-    completed = complete(config, size(image_shape=(48, 48, 3)))
-    assert (completed.model.image_shape, completed.dataset.mean) == ((48, 48, 3), (0.5,) * 3)
-    with pytest.raises(UserError, match="0 for 32x48 pictures: both sides must be divisible by 6"):
-        complete(config, size(image_shape=(32, 48, 3)))
-    completed.dataset.path = ""
-    validate(completed, data_is_known=True)  # a run's: its data may be gone
-    with pytest.raises(UserError, match=r"dataset\.path='': allowed is a folder of class folders"):
-        validate(completed)
-
-
-def test_a_set_of_tfds_with_a_validation_split_is_named():
-    config = attention_config()
-    config.dataset.update({"name": "tfds:imagenette", "num_validation": 500})
-    spec = Spec("tfds:imagenette", (32, 32, 3), 10, (0.4,) * 3, (0.2,) * 3, has_validation=True)
-    with pytest.raises(UserError, match="allowed is 0 for tfds:imagenette, which has a validation split of its own"):
-        complete(config, spec)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("num_classes", 11, "config.model.num_classes=11: allowed is 100 for cifar100; leave it out"),
-        (
-            "image_shape",
-            (16, 16, 3),
-            "config.model.image_shape=(16, 16, 3): allowed is (32, 32, 3) for cifar100; leave",
-        ),
-    ],
-)
-def test_complete_refuses_what_contradicts_the_data_set(key, value, message):
-    config = attention_config(**{key: value})
-    config.dataset.name = "cifar100"
-    with pytest.raises(UserError) as caught:
-        complete(config)
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("argv", "status", "message"),
-    [
-        ([DIGITS, "--config.model.num_heds=3"], 1, "did you mean config.model.num_heads?"),
-        ([DIGITS, "--config.model.num_heds", "3"], 1, "did you mean config.model.num_heads?"),
-        ([DIGITS, "--config.modle.num_heads=3"], 1, "did you mean config.model?"),
-        ([DIGITS, "--config.seed.x=3"], 1, "config.seed.x is not a configuration key"),
-        ([DIGITS, "--config.model=3"], 1, "config.model='3': set one of its keys"),
-        ([DIGITS, "--config.model.num_heads=many"], 1, "config.model.num_heads='many': allowed is an integer from 1"),
-        ([DIGITS, "--config.model.num_layers=2.5"], 1, "config.model.num_layers='2.5': allowed is an integer from 1"),
-        ([DIGITS, "--config.augment.flip=perhaps"], 1, "config.augment.flip='perhaps': allowed is True or False"),
-        ([DIGITS, "--config.model.dropout=nan"], 1, "config.model.dropout=nan: allowed is a number from 0 to 0.9999"),
-        ([DIGITS, "--config.train.batch_size=0"], 1, "config.train.batch_size=0: allowed is an integer from 1"),
-        ([DIGITS, "--config.model.downsample=3"], 1, "config.model.downsample=3: allowed is a divisor"),
-        ([DIGITS, "--config.model.num_classes=11"], 1, "config.model.num_classes=11: allowed is 10 for digits"),
-        (["--config=nowhere.py"], 1, "there is no config file nowhere.py"),
-        ([DIGITS, "--nonsense"], 2, "nonsense"),
-        ([], 2, "--config is missing"),
-    ],
-    ids=lambda case: " ".join(case).replace(DIGITS, "digits") if isinstance(case, list) else "",
-)
-def test_command_line_is_refused_in_a_line_or_two_before_any_work(argv, status, message, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(train, "use_compilation_cache", lambda: None)
-    workdir = tmp_path / "run"
-    assert main(["train", *argv, f"--workdir={workdir}"]) == status
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert len(captured.err.splitlines()) <= 2
-    assert "Traceback" not in captured.out + captured.err
-    assert not workdir.exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("def f(:", "SyntaxError"), ("import nowhere_at_all", "ModuleNotFoundError"), ("x = 1 / 0", "ZeroDivisionError")],
-)
-def test_a_config_file_that_does_not_run_is_said_in_a_line(tmp_path, capsys, text, says):
-    path = tmp_path / "mine.py"
-    path.write_text(text)
-    assert main(["train", f"--config={path}"]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith(f"{path} cannot be loaded: {says}: ")
-    assert "Traceback" not in err
 
 
 def test_an_unknown_kind_of_network_is_answered_with_both():
