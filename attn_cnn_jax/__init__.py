@@ -29,7 +29,8 @@ def load_pretrained(name: str) -> "Run":
     """Returns a trained network that is part of the package, without a download; see `load_run`.
 
     Args:
-      name: "digits" or "cifar10", small quadratic networks. Their cards are attn_cnn_jax/pretrained/NAME/README.md.
+      name: "digits", "cifar10" or "cifar10_maps16", small quadratic networks. Their cards are
+        attn_cnn_jax/pretrained/NAME/README.md.
 
     Raises:
       UserError: for any other name; lists the names that there are.

@@ -8,7 +8,7 @@ The centre of a head has three readings, which differ because softmax cannot loo
 
 - parameter: the trained centre `Delta` of a quadratic encoding, without any border;
 - interior: the centre of mass of the attention, mean over interior queries, which `interior_queries` defines;
-- all: the same over all query pixels. Queries at the border pull it towards zero (20 to 28% on 8x8 pixels).
+- all: the same over all query pixels. Queries at the border pull it towards zero.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Compile training for GPUs or TPUs that are not here: does it fit, how long should it take?
 
 XLA compiles the real training steps and evaluation of a configuration for the devices that --for names: on any
-machine, without them, in one to five minutes for GPUs and up to thirty for TPUs. Times are estimated from the compiled
+machine, without them, in one to five minutes for GPUs and two to thirty for TPUs. Times are estimated from the compiled
 program and not measured: each operation takes the longer of its memory traffic and its arithmetic, one after another.
 --config.start is left out, and --config.augment.half_size_until: every step counts as one on whole pictures.
 """

@@ -1,7 +1,7 @@
 """A folder of class folders: DIR/CLASS/PICTURE, or DIR/train/CLASS/PICTURE with DIR/test, DIR/validation beside it.
 
 Without DIR/test a part of the training pictures of every class becomes the test split, chosen by a hash of the
-picture's name and of a seed: a picture that is added moves no other.
+picture's name and of a seed: a picture that is added moves at most one other of its class.
 """
 
 import hashlib
