@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
 AnyArray = Array | np.ndarray
 
@@ -30,8 +30,6 @@ SharedAttention = Float[AnyArray, "h i j k l"]
 ContentAttention = Float[AnyArray, "b h i j k l"]
 Attention = SharedAttention | ContentAttention
 
-Scalar = Float[Array, ""] | float
-Flag = Bool[Array, ""]
 Key = PRNGKeyArray
 Shape = tuple[int, ...]
 Grid = tuple[int, int]  # rows and columns of pixels

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.directory import from_json, read_config, to_json
@@ -24,7 +24,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is prepared")
     parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
-    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="0-2")
+    parser.add_argument("--seeds", type=integers, default=[0, 1, 2], metavar="N-N", help="0-2")
     parser.add_argument("--show", type=Path, metavar="DIR", help="print what was kept there")
     parser.add_argument("--write", action="store_true", help="put it into the documentation")
     return parser

@@ -22,7 +22,7 @@ import numpy as np
 
 from attn_cnn_jax.analysis.figures import learning as figure
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.cli.arguments import at_least_one, seeds
+from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -39,8 +39,8 @@ COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results.json is written or continued")
-    parser.add_argument("--heads", type=seeds, default=[4, 9, 16], metavar="N,...", help="4,9,16")
-    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2], metavar="N-N", help="of teacher and student: 0-2")
+    parser.add_argument("--heads", type=integers, default=[4, 9, 16], metavar="N,...", help="4,9,16")
+    parser.add_argument("--seeds", type=integers, default=[0, 1, 2], metavar="N-N", help="of teacher and student: 0-2")
     parser.add_argument("--steps", type=at_least_one, default=3000)
     parser.add_argument("--draw", type=Path, metavar="DIR", help="draw the figure of the results there instead")
     parser.add_argument("--figure", type=Path, metavar="DIR", help="where to draw it")

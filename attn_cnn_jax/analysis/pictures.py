@@ -66,7 +66,7 @@ def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> 
     dataset = load_dataset(run, data_dir)
     total = len(dataset.test.labels)
     if not 1 <= count <= total:
-        raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}")
+        raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}; allowed is 1 to {total}")
     return dataset.test.at(np.arange(count))
 
 

@@ -1,6 +1,7 @@
 """The parser of all subcommands, types of arguments that several share, and configuration overrides."""
 
 import argparse
+import contextlib
 import importlib
 import os
 import re
@@ -129,46 +130,58 @@ def as_path(text: str) -> Path:
 
 def step(text: str) -> int | str:
     """Returns `latest`, `best`, or the number of a checkpoint."""
-    return text if text in ("latest", "best") else int(text)
+    if text in ("latest", "best"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is latest, best or the number of a step") from None
 
 
 def at_least_one(text: str) -> int:
     """Returns a positive integer."""
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := int(text)) > 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: allowed is an integer from 1")
 
 
 def positive(text: str) -> float:
     """Returns a number above 0."""
-    value = float(text)
-    if not value > 0:  # nor NaN
-        raise ValueError
-    return value
+    with contextlib.suppress(ValueError):
+        if (value := float(text)) > 0:  # no NaN
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number above 0")
 
 
 def pixel(text: str) -> tuple[int, int]:
     """Returns row and column of `ROW,COLUMN`, both from 0."""
-    row, column = (int(part) for part in text.split(","))
+    try:
+        row, column = (int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is ROW,COLUMN, both from 0, such as 4,4") from None
     return row, column
 
 
 def image_size(text: str) -> int | tuple[int, int]:
     """Returns the size in pixels that `64` or `HEIGHTxWIDTH` stands for."""
     height, cross, width = text.partition("x")
-    return (at_least_one(height), at_least_one(width)) if cross else at_least_one(height)
+    try:
+        return (at_least_one(height), at_least_one(width)) if cross else at_least_one(height)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is 64 or HEIGHTxWIDTH, such as 32x48") from None
 
 
-def seeds(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
     """Returns the integers of `0-4`, `0,2,5` or `0-2,7`: all different, from 0, in the order given."""
     found = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        found += range(int(first), int(last) + 1) if dash else [int(first)]
-    if not found or len(set(found)) < len(found) or min(found) < 0:
-        raise ValueError
-    return found
+    with contextlib.suppress(ValueError):
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            found += range(int(first), int(last) + 1) if dash else [int(first)]
+        if found and len(set(found)) == len(found) and min(found) >= 0:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r}: allowed are different integers from 0, such as 0-4 or 0,2,5")
 
 
 def address(text: str) -> str:

@@ -26,7 +26,7 @@ from attn_cnn_jax.analysis.course import course, is_recorded
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.analysis.figures import course as course_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
-from attn_cnn_jax.cli.arguments import add_runs, add_step, as_path, at_least_one, beside, pixel, seeds
+from attn_cnn_jax.cli.arguments import add_runs, add_step, as_path, at_least_one, beside, integers, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average over (100)")
     parser.add_argument(
-        "--pictures", type=seeds, default=[0, 1, 2], metavar="N,...", help="test pictures to show, by index (0-2)"
+        "--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help="test pictures to show, by index (0-2)"
     )
     parser.add_argument("--layer", type=at_least_one, help=LAYER_HELP)
     parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
@@ -82,7 +82,10 @@ def figure_names(text: str) -> tuple[str, ...]:
 
 def numbers(text: str) -> list[float]:
     """Returns the numbers with commas between them."""
-    return [float(part) for part in text.split(",")]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed are numbers, such as 0,10,35") from None
 
 
 def draw(args: argparse.Namespace) -> list[Path]:

@@ -106,5 +106,5 @@ def choose_pictures(
 def size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r}: height and width such as 32x48")
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is HEIGHTxWIDTH, such as 32x48")
     return int(match[1]), int(match[2])

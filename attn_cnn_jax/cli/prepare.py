@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def data_set(text: str) -> str:
     """Returns the name of a data set, if it is one."""
     if text not in SPECS and not is_own(text):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is {', '.join(SPECS)}, folder, npz or tfds:NAME")
     return text
 
 

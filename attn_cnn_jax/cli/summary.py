@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.overrides and not args.configs:
         return args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
     configs = {name: read(name, args.overrides) for name in args.configs} or default_configs()
-    rows = [row(name, config) for name, config in configs.items()]
+    rows = [row(name, config, accuracy_of(located(name)) if args.configs else "") for name, config in configs.items()]
     align = ["left"] + ["right"] * (len(HEADER) - 1)
     print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
     for name, config in configs.items():
@@ -101,14 +101,14 @@ def default_configs() -> dict[str, ConfigDict]:
     return table | {name: load(name) for name in known_configs() if name not in table}
 
 
-def row(name: str, config: ConfigDict) -> tuple[str, ...]:
+def row(name: str, config: ConfigDict, accuracy: str) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
     model = complete(config, data_is_known=True).model
     published = next((known for known in TABLE_1.values() if same_network(known.config.model, model)), None)
     flops = count_flops(model)
     return (
         name,
-        accuracy_of(located(name)),
+        accuracy,
         published.accuracy if published else "",
         f"{count_parameters(model):,}",
         published.parameters if published else "",
@@ -130,5 +130,5 @@ def same_network(a: ConfigDict, b: ConfigDict) -> bool:
 
 def accuracy_of(workdir: Path) -> str:
     """Returns the last test accuracy of a run, the mean of its seeds; "" where there is none, as for configurations."""
-    test = last_records(workdir).get("test") if workdir.is_dir() else None
+    test = last_records(workdir).get("test") if read_config(workdir) else None
     return f"{test['accuracy']:.2%}" if test else ""

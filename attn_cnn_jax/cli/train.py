@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from tabulate import tabulate
 
 from attn_cnn_jax import output
-from attn_cnn_jax.cli.arguments import Parser, address, as_path, seeds, take_overrides
+from attn_cnn_jax.cli.arguments import Parser, address, as_path, integers, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import schema_of
@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--workdir", type=as_path, metavar="DIR", help="run directory; runs/NAME by default")
     parser.add_argument(
         "--seeds",
-        type=seeds,
+        type=integers,
         metavar="0-4",
         help="train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on",
     )

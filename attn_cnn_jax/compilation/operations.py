@@ -36,7 +36,7 @@ class Operation(NamedTuple):
       kind: one of KINDS.
       bytes: read from and written to the device's memory, each time.
       multiply_adds: of its matrix products and convolutions, each time.
-      dtype: of what it multiplies; "float32 highest" where the full precision of float32 is asked for.
+      dtype: of what it multiplies; "f32 highest" where the full precision of float32 is asked for.
       count: how often it runs.
       result: the arrays that it writes, in words.
       opcode: of its instruction, without `-start`.

@@ -41,7 +41,11 @@ MODEL_COMMON = {
 ATTENTION = {
     "name": choice("attention"),
     **MODEL_COMMON,
-    "encoding": Field("quadratic", lambda value: value in REGISTRY, "the name of a registered encoding"),
+    "encoding": Field(
+        "quadratic",
+        lambda value: isinstance(value, str) and value in REGISTRY,
+        "the name of a registered encoding",
+    ),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
     "gate": boolean(False),  # or weigh the two softmaxes by a gate per head, as ConViT does
     "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
@@ -177,7 +181,7 @@ REST = {
         "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
         "figures": Field(
             ("centres", "maps"),
-            lambda value: isinstance(value, tuple | list) and len(value) > 0 and set(value) <= set(FIGURES),
+            lambda value: isinstance(value, tuple | list) and len(value) > 0 and all(name in FIGURES for name in value),
             f"some of {', '.join(FIGURES)}",
         ),
     },

@@ -31,7 +31,7 @@ def pick(tree: Any, seeds: range, seed: int) -> Any:
 
 
 def mean_record(records: Sequence[dict]) -> dict:
-    """Returns the records of one moment as one: the record itself, or the mean over seeds.
+    """Returns the records of one moment as one: the record itself, or the mean over seeds of what all have measured.
 
     A mean has in addition the number of `seeds`, and `loss_std` and `accuracy_std`, the standard deviation of a
     sample (over n - 1).
@@ -39,7 +39,8 @@ def mean_record(records: Sequence[dict]) -> dict:
     first, *others = records
     if not others:
         return first
-    numbers = [name for name in first if name not in ("step", "epoch", "split", "seed")]
+    common = set(first).intersection(*others) - {"step", "epoch", "split", "seed"}
+    numbers = [name for name in first if name in common]
     mean = {name: float(np.mean([record[name] for record in records])) for name in numbers}
     measured = [name for name in ("loss", "accuracy") if name in numbers]  # imported weights come without a loss
     std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in measured}

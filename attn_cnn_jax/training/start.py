@@ -252,9 +252,10 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     ]
     if there["image_shape"][2] != here["image_shape"][2]:
         differing.append(f"config.model.image_shape ({there['image_shape']!r} there, {here['image_shape']!r} here)")
-    # One number for all layers is a choice; one per layer can only come from pruning, and is taken over.
+    # One number for all layers may have been pruned there: what is left is taken over.
     heads = there.get("num_heads"), here.get("num_heads")
-    if all(isinstance(number, int) for number in heads) and heads[0] != heads[1]:
+    may_be_pruned = isinstance(heads[1], int) and not isinstance(heads[0], int)
+    if None not in heads and not may_be_pruned and heads_by_layer(first.model) != heads_by_layer(config.model):
         differing.append(f"config.model.num_heads ({heads[0]} there, {heads[1]} here)")
     if differing:
         raise UserError(

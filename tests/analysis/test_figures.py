@@ -197,6 +197,17 @@ def test_names_of_runs_are_shown_as_they_are(tmp_path):
     assert curves.names(runs[1:]) == ["run", "./_$x$"]
 
 
+def test_tensorboard_gets_the_mean_over_fewer_pictures_where_there_are_fewer(content_run, monkeypatch):
+    run = load_run(content_run)
+    monkeypatch.setattr(board, "PICTURES", 1000)  # of the 355 of digits
+    titles = []
+    monkeypatch.setattr(
+        maps, "draw", lambda layers, query, order, title: titles.append(title) or style.create_figure(1, 1)
+    )
+    assert set(board.draw(run.config, 20, run.model, content_run)) == {"centres", "maps"}
+    assert "mean over 355 test pictures" in titles[0]
+
+
 def test_tensorboard_gets_the_figures_that_the_configuration_names(quadratic_run):
     run = load_run(quadratic_run)
     with run.config.unlocked():

@@ -236,26 +236,28 @@ def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused, command, 
 
 
 NO_FLAGS = [
-    ("heads", "--step=soon"),
-    ("heads", "--query=1"),
-    ("heads", "--images=0"),
-    ("heads", "--grid=0"),
-    ("figures", "--figures=portrait"),
-    ("figures", "--epochs=soon"),
-    ("figures", "--order=random"),
-    ("page", "--size=0x3"),
-    ("page", "--megabytes=nan"),
-    ("page", "--megabytes=-1"),
-    ("predict", "--top=0"),
-    ("export", "--format=tensorflow"),
-    ("convolution", "--kernel-sizes=0"),
-    ("convolution", "--kernel-sizes=3,x"),
+    ("heads", "--step=soon", "'soon': allowed is latest, best or"),
+    ("heads", "--query=1", "'1': allowed is ROW,COLUMN"),
+    ("heads", "--images=0", "'0': allowed is an integer from 1"),
+    ("heads", "--grid=0", "'0': allowed is an integer from 1"),
+    ("figures", "--figures=portrait", "portrait: choose some of"),
+    ("figures", "--epochs=soon", "'soon': allowed are numbers"),
+    ("figures", "--order=random", "choose from"),
+    ("figures", "--pictures=a", "'a': allowed are different integers from 0"),
+    ("page", "--size=0x3", "'0x3': allowed is"),
+    ("page", "--megabytes=nan", "'nan': allowed is a number above 0"),
+    ("page", "--megabytes=-1", "'-1': allowed is a number above 0"),
+    ("predict", "--top=0", "'0': allowed is an integer from 1"),
+    ("export", "--format=tensorflow", "choose from"),
+    ("convolution", "--kernel-sizes=0", "'0': allowed is an integer from 1"),
+    ("convolution", "--kernel-sizes=3,x", "'x': allowed is an integer from 1"),
 ]
 
 
-@pytest.mark.parametrize(("command", "flag"), NO_FLAGS, ids=[f"{c} {f}" for c, f in NO_FLAGS])
-def test_bad_flags(quadratic_run, refused, command, flag):
+@pytest.mark.parametrize(("command", "flag", "message"), NO_FLAGS, ids=[f"{c} {f}" for c, f, _ in NO_FLAGS])
+def test_bad_flags(quadratic_run, refused, command, flag, message):
     refused(lambda: main([command, str(quadratic_run), flag]), flag.partition("=")[0], status=2)
+    refused(lambda: main([command, str(quadratic_run), flag]), message, status=2)
 
 
 GOOD = np.zeros((2, 8, 8, 1), np.uint8)

@@ -1,5 +1,7 @@
 """attn-cnn summary: its rows, overrides, and how it refuses."""
 
+import shutil
+
 import pytest
 
 from attn_cnn_jax.cli.configs import known_configs, load_config
@@ -32,6 +34,13 @@ def test_command_without_arguments_prints_table_1_then_the_other_configs(capsys)
     assert rows["learned_rel_content"] == ["87.1%", "29,601,882", "29.5M", "15.0B", "15B", "20.7B"]
     assert rows["many_heads"] == ["18,806,970", "9.62B", "14.6B"]
     assert set(rows) == set(known_configs())
+
+
+def test_a_configuration_has_no_accuracy_though_a_run_has_its_name(capsys, quadratic_run, tmp_path, monkeypatch):
+    shutil.copytree(quadratic_run, tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    assert main(["summary"]) == 0
+    assert table(capsys)["digits"] == ["174,619", "22.0M", "36.2M"]
 
 
 def test_command_takes_any_config_file_and_knows_the_papers_networks_by_what_they_are(capsys, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.cli import train
-from attn_cnn_jax.cli.arguments import seeds
+from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import schema_of
@@ -80,7 +80,7 @@ def test_a_run_ends_with_commands_that_look_at_it(trained, command, capsys):
     ("text", "expected"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5", [0, 2, 5]), ("8-9,1", [8, 9, 1])]
 )
 def test_seeds_in_words(text, expected):
-    assert seeds(text) == expected
+    assert integers(text) == expected
 
 
 @pytest.mark.parametrize("flag", ["--seeds=4-0", "--seeds=x", "--seeds=1,1", "--seeds=-1", "--seeds="])

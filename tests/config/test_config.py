@@ -68,6 +68,8 @@ WRONG = {
     "negative": lambda default: -1,
     "one entry is negative": lambda default: (-1,),
     "empty entry": lambda default: ("",),
+    "a list": lambda default: [[1]],
+    "a list in a tuple": lambda default: ([1],),
     "huge": lambda default: 10**400 if isinstance(default, int | float) else (10**400,),
     "yes for a number": lambda default: 0j if isinstance(default, bool) else True,
     "zeros": lambda default: (0,) * max(1, len(default)) if isinstance(default, tuple) else (0,),
@@ -167,6 +169,13 @@ def test_pictures_of_half_the_size_are_refused_where_the_network_cannot_see_them
         validate(config)
     else:
         assert refusal(config) == f"config.augment.half_size_until={share}: allowed is {message}"
+
+
+def test_no_term_of_the_relative_form_is_named_twice():
+    message = refusal(attention_config(encoding="relative", relative_terms=("position_position",) * 2))
+    assert message.startswith(
+        "config.model.relative_terms=('position_position', 'position_position'): allowed is some of"
+    )
 
 
 def test_only_an_embedding_of_pictures_whitens():

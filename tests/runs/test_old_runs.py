@@ -164,6 +164,9 @@ def test_a_mean_record_is_mean_and_standard_deviation_of_a_sample():
         "accuracy_std": pytest.approx(7**0.5 / 10),
     }
     assert mean_record(records[:1]) == records[0]
+    records[0]["input_wait"] = 0.1  # one seed was streamed, another was not
+    assert "input_wait" not in mean_record(records)
+    assert mean_record(records[::-1])["loss"] == 3.0
 
 
 def test_commands_look_at_one_seed(two_seeds, capsys):

@@ -226,6 +226,7 @@ def test_heads_by_name_for_any_encoding(first, data_dir, tmp_path):
         ({"start__heads": ((3, 1),)}, "2 layers"),
         ({"model__hidden_size": 16}, "config.model.hidden_size \\(8 there, 16 here\\)"),
         ({"model__num_heads": 9}, "config.model.num_heads \\(4 there, 9 here\\)"),
+        ({"model__num_heads": (4, 3)}, "config.model.num_heads \\(4 there, \\[4, 3\\] here\\)"),
         ({"start__run": "/nowhere"}, "/nowhere is not a run directory"),
     ],
 )

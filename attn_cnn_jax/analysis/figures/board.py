@@ -27,12 +27,15 @@ def draw(config: ConfigDict, step: int, model: AttentionClassifier | ResNet, wor
     query = pictures.centre(run)
     drawn = {}
     if {"centres", "maps"} & set(config.train.figures):
+        count = 0
+        if model.depends_on_content:
+            count = min(PICTURES, len(pictures.dataset_of(config).test.labels))
         with jax.default_device(jax.local_devices()[0]):
-            layers = pictures.mean_attention(run, PICTURES)
+            layers = pictures.mean_attention(run, count)
         if "centres" in config.train.figures:
             drawn["centres"] = centres.draw_run(run, layers)
         if "maps" in config.train.figures:
-            title = maps.title(query, PICTURES if model.depends_on_content else None, maps.ORDER)
+            title = maps.title(query, count or None, maps.ORDER)
             drawn["maps"] = maps.draw(layers, query, maps.ORDER, title)
     records = read_positions(workdir, run.seed)
     if "training" in config.train.figures and records:

@@ -42,7 +42,7 @@ class Collection(NamedTuple):
 
 def split_note(fraction: float, seed: int) -> str:
     """Returns in words how a test split was chosen."""
-    return f"{fraction:.0%} of each class are the test split, chosen by seed {seed}"
+    return f"{100 * fraction:g}% of each class are the test split, chosen by seed {seed}"
 
 
 def split_off(

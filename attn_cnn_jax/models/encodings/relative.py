@@ -22,8 +22,10 @@ RELATIVE_TERMS = ("content_content", "content_position", "position_content", "po
 
 
 def some_terms(value: Any) -> bool:
-    """Returns whether a value names at least one of the four terms, and nothing else."""
-    return isinstance(value, tuple | list) and bool(value) and set(value) <= set(RELATIVE_TERMS)
+    """Returns whether a value names at least one of the four terms, each once, and nothing else."""
+    if not isinstance(value, tuple | list):
+        return False
+    return bool(value) and all(term in RELATIVE_TERMS and value.count(term) == 1 for term in value)
 
 
 @register("relative")

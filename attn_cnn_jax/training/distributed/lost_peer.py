@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import jax
 
 from attn_cnn_jax.errors import explained, shortened
+from attn_cnn_jax.output import printable
 from attn_cnn_jax.training.distributed.agreement import Interrupted
 
 HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which a process counts as lost
@@ -55,7 +56,7 @@ def leave(message: str) -> None:
 
 def write_error(message: str) -> None:
     """Writes to the standard error of the process itself, which works in a signal handler too."""
-    os.write(2, f"{message}\n".encode())
+    os.write(2, f"{printable(message)}\n".encode())
 
 
 @contextmanager
