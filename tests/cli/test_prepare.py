@@ -38,3 +38,8 @@ def test_a_refused_archive_leaves_nothing_behind(command, tmp_path, capsys):
 @pytest.mark.parametrize("flags", [[], ["mnist"], ["cifar10", "--arkive", "x"], ["digits", "--archive", "x"]])
 def test_bad_flags_are_status_2(command, flags):
     assert command(*flags) == 2
+
+
+def test_an_unknown_data_set_is_answered_with_those_that_there_are(command, capsys):
+    assert command("mnist") == 2
+    assert "'mnist': allowed is cifar10, cifar100, digits, folder, npz or tfds:NAME" in capsys.readouterr().err

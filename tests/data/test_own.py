@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders.collection import split_note
 from attn_cnn_jax.data.builders.own import Own
 from attn_cnn_jax.data.pictures import fit, read_header, read_picture
 from attn_cnn_jax.data.preparation import store
@@ -84,6 +85,11 @@ def test_the_test_split_is_stated_and_seeded_and_a_picture_that_is_added_moves_a
     assert (
         "25% of each class are the test split, chosen by seed 0" in recipe.describe(store.folder(recipe, tmp_path))[1]
     )
+
+
+@pytest.mark.parametrize(("fraction", "percent"), [(0.29, "29%"), (0.125, "12.5%"), (0.001, "0.1%")])
+def test_the_share_of_the_test_split_is_said_as_it_is(fraction, percent):
+    assert split_note(fraction, 3) == f"{percent} of each class are the test split, chosen by seed 3"
 
 
 def test_a_validation_split_of_its_own(tmp_path):
