@@ -252,16 +252,23 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     ]
     if there["image_shape"][2] != here["image_shape"][2]:
         differing.append(f"config.model.image_shape ({there['image_shape']!r} there, {here['image_shape']!r} here)")
-    # One number for all layers may have been pruned there: what is left is taken over.
-    heads = there.get("num_heads"), here.get("num_heads")
-    may_be_pruned = isinstance(heads[1], int) and not isinstance(heads[0], int)
-    if None not in heads and not may_be_pruned and heads_by_layer(first.model) != heads_by_layer(config.model):
-        differing.append(f"config.model.num_heads ({heads[0]} there, {heads[1]} here)")
+    if not may_have_heads_of(config.model, first.model):
+        differing.append(f"config.model.num_heads ({there['num_heads']} there, {here['num_heads']} here)")
     if differing:
         raise UserError(
             f"config.start.run={config.start.run!r} is another network: {', '.join(differing)}\n"
             "set them as they are there"
         )
+
+
+def may_have_heads_of(model: ConfigDict, first: ConfigDict) -> bool:
+    """Returns whether a network may take over the heads of a first one; True where either has none."""
+    asked, found = model.get("num_heads"), first.get("num_heads")
+    if asked == found or asked is None or found is None:
+        return True
+    if isinstance(asked, int) and not isinstance(found, int):
+        return True  # the first was pruned: what is left is taken over
+    return heads_by_layer(model) == heads_by_layer(first)
 
 
 def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:

@@ -224,6 +224,7 @@ def test_heads_by_name_for_any_encoding(first, data_dir, tmp_path):
         ({"start__heads": ((1, 1), (1, 2), (1, 3), (1, 4))}, "no head would be left in layer 1"),
         ({"start__heads": ((1, 5),)}, r"\(1, 5\)"),
         ({"start__heads": ((3, 1),)}, "2 layers"),
+        ({"model__num_layers": 3}, r"another network: config.model.num_layers \(2 there, 3 here\)\nset"),
         ({"model__hidden_size": 16}, "config.model.hidden_size \\(8 there, 16 here\\)"),
         ({"model__num_heads": 9}, "config.model.num_heads \\(4 there, 9 here\\)"),
         ({"model__num_heads": (4, 3)}, "config.model.num_heads \\(4 there, \\[4, 3\\] here\\)"),
