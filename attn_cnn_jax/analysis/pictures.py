@@ -110,11 +110,15 @@ def attention_batches(
     if not reads_pictures(run):
         yield 1, [layer[None] for layer in run.attention()]
         return
-    images = first_pictures(run, num_images, data_dir).images
+    for layers in attention_of(run, first_pictures(run, num_images, data_dir).images):
+        yield len(layers[0]), layers
+
+
+def attention_of(run: Run, images: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """Yields the attention of a number of pictures at a time, one `(b, h, i, j, k, l)` per layer."""
     batch_size = max(1, BYTES_PER_BATCH // attention_bytes(run))
-    for start in range(0, num_images, batch_size):
-        batch = images[start : start + batch_size]
-        yield len(batch), run.attention(batch)
+    for start in range(0, len(images), batch_size):
+        yield run.attention(images[start : start + batch_size])
 
 
 def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None) -> list[np.ndarray]:
@@ -125,11 +129,16 @@ def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None
     """
     if not reads_pictures(run):
         return run.attention()
+    return mean_over(run, first_pictures(run, num_images, data_dir).images)
+
+
+def mean_over(run: Run, images: np.ndarray) -> list[np.ndarray]:
+    """Returns attention that depends on the picture averaged over some, one `(h, i, j, k, l)` float64 per layer."""
     sums = None
-    for _, layers in attention_batches(run, num_images, data_dir):
+    for layers in attention_of(run, images):
         batch = [layer.sum(axis=0, dtype=np.float64) for layer in layers]
         sums = batch if sums is None else [np.add(a, b, out=a) for a, b in zip(sums, batch, strict=True)]
-    return [np.divide(layer, num_images, out=layer) for layer in sums or ()]
+    return [np.divide(layer, len(images), out=layer) for layer in sums or ()]
 
 
 def grid(run: Run) -> tuple[int, int]:

@@ -39,8 +39,8 @@ def mean_record(records: Sequence[dict]) -> dict:
     first, *others = records
     if not others:
         return first
-    common = set(first).intersection(*others) - {"step", "epoch", "split", "seed"}
-    numbers = [name for name in first if name in common]
+    shared = [name for name in first if all(name in record for record in others)]
+    numbers = [name for name in shared if name not in ("step", "epoch", "split", "seed")]
     mean = {name: float(np.mean([record[name] for record in records])) for name in numbers}
     measured = [name for name in ("loss", "accuracy") if name in numbers]  # imported weights come without a loss
     std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in measured}

@@ -242,13 +242,13 @@ NO_FLAGS = [
     ("heads", "--grid=0", "'0': allowed is an integer from 1"),
     ("figures", "--figures=portrait", "portrait: choose some of"),
     ("figures", "--epochs=soon", "'soon': allowed are numbers"),
-    ("figures", "--order=random", "choose from"),
+    ("figures", "--order=random", "invalid choice: 'random'"),
     ("figures", "--pictures=a", "'a': allowed are different integers from 0"),
     ("page", "--size=0x3", "'0x3': allowed is"),
     ("page", "--megabytes=nan", "'nan': allowed is a number above 0"),
     ("page", "--megabytes=-1", "'-1': allowed is a number above 0"),
     ("predict", "--top=0", "'0': allowed is an integer from 1"),
-    ("export", "--format=tensorflow", "choose from"),
+    ("export", "--format=tensorflow", "invalid choice: 'tensorflow'"),
     ("convolution", "--kernel-sizes=0", "'0': allowed is an integer from 1"),
     ("convolution", "--kernel-sizes=3,x", "'x': allowed is an integer from 1"),
 ]
@@ -256,8 +256,7 @@ NO_FLAGS = [
 
 @pytest.mark.parametrize(("command", "flag", "message"), NO_FLAGS, ids=[f"{c} {f}" for c, f, _ in NO_FLAGS])
 def test_bad_flags(quadratic_run, refused, command, flag, message):
-    refused(lambda: main([command, str(quadratic_run), flag]), flag.partition("=")[0], status=2)
-    refused(lambda: main([command, str(quadratic_run), flag]), message, status=2)
+    refused(lambda: main([command, str(quadratic_run), flag]), f"{flag.partition('=')[0]}: {message}", status=2)
 
 
 GOOD = np.zeros((2, 8, 8, 1), np.uint8)

@@ -27,18 +27,22 @@ def draw(config: ConfigDict, step: int, model: AttentionClassifier | ResNet, wor
     query = pictures.centre(run)
     drawn = {}
     if {"centres", "maps"} & set(config.train.figures):
-        count = 0
-        if model.depends_on_content:
-            count = min(PICTURES, len(pictures.dataset_of(config).test.labels))
+        images = first_images(config) if model.depends_on_content else None
         with jax.default_device(jax.local_devices()[0]):
-            layers = pictures.mean_attention(run, count)
+            layers = run.attention() if images is None else pictures.mean_over(run, images)
         if "centres" in config.train.figures:
             drawn["centres"] = centres.draw_run(run, layers)
         if "maps" in config.train.figures:
-            title = maps.title(query, count or None, maps.ORDER)
+            title = maps.title(query, None if images is None else len(images), maps.ORDER)
             drawn["maps"] = maps.draw(layers, query, maps.ORDER, title)
     records = read_positions(workdir, run.seed)
     if "training" in config.train.figures and records:
         for layer in range(len(records[0]["layers"])):
             drawn[f"training_layer{layer + 1}"] = training.draw(records, layer)
     return {name: style.pixels(figure) for name, figure in drawn.items()}
+
+
+def first_images(config: ConfigDict) -> np.ndarray:
+    """Returns the first test pictures, `(B, H, W, C)` uint8: `PICTURES`, or all where there are fewer."""
+    test = pictures.dataset_of(config).test
+    return test.at(np.arange(min(PICTURES, len(test.labels)))).images
