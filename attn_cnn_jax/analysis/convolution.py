@@ -31,14 +31,14 @@ def measure_run(
     run: Run,
     kernel_sizes: tuple[int, ...],
     *,
-    num_images: int = 100,
+    num_images: int | None = None,
     test_images: int | None = None,
     data_dir: str | Path | None = None,
 ) -> tuple[float, list[Result]]:
     """Returns the test accuracy of a run's network, and what each kernel size makes of it.
 
     Args:
-      num_images: test pictures over which content-dependent attention is averaged.
+      num_images: test pictures over which content-dependent attention is averaged; None for `pictures.AVERAGED`.
       test_images: test pictures on which accuracy is measured.
       data_dir: where the data set lies, if not where the run had it.
 

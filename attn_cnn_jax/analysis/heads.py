@@ -99,7 +99,7 @@ def some_interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
 def run_statistics(
     run: Run,
     *,
-    num_images: int = 100,
+    num_images: int | None = None,
     query: tuple[int, int] | None = None,
     grid_size: int | None = None,
     data_dir: str | Path | None = None,
@@ -107,7 +107,7 @@ def run_statistics(
     """Returns the statistics of every layer of a run.
 
     Args:
-      num_images: test pictures to average over where attention depends on content.
+      num_images: test pictures to average over where attention depends on content; None for `pictures.AVERAGED`.
       query: one query pixel; None averages over all.
       grid_size: K of the K x K shifts for `shift_mass`; None for the largest square of heads.
       data_dir: where the data set lies, if not where the run had it.

@@ -17,6 +17,7 @@ from attn_cnn_jax.runs.run import Run
 
 log = logging.getLogger(__name__)
 
+AVERAGED = 100  # test pictures that attention is averaged over, or all where there are fewer
 BYTES_PER_BATCH = 2**28  # of attention, all layers together
 
 
@@ -52,12 +53,19 @@ def pictures_at(run: Run, indices: Sequence[int], data_dir: str | Path | None = 
     return Chosen(*dataset.test.at(list(indices)), dataset.class_names)
 
 
-def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> sources.Split:
+def averaged_over(run: Run, asked: int | None, data_dir: str | Path | None = None) -> int:
+    """Returns how many test pictures content is averaged over: those asked for, or `AVERAGED`."""
+    if asked is not None or not reads_pictures(run):
+        return asked or AVERAGED
+    return min(AVERAGED, len(dataset_of(run.config, data_dir).test.labels))
+
+
+def first_pictures(run: Run, count: int | None = None, data_dir: str | Path | None = None) -> sources.Split:
     """Returns the first pictures of the test split of a run's data set.
 
     Args:
       run: the run.
-      count: how many.
+      count: how many; None for `AVERAGED`.
       data_dir: where the data set lies, if not where the run had it.
 
     Raises:
@@ -65,6 +73,7 @@ def first_pictures(run: Run, count: int, data_dir: str | Path | None = None) -> 
     """
     dataset = load_dataset(run, data_dir)
     total = len(dataset.test.labels)
+    count = min(AVERAGED, total) if count is None else count
     if not 1 <= count <= total:
         raise UserError(f"{count} pictures: the test split of {dataset.spec.name} has {total}; allowed is 1 to {total}")
     return dataset.test.at(np.arange(count))
@@ -88,7 +97,7 @@ def dataset_of(config: ConfigDict, data_dir: str | Path | None = None, *, downlo
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> stored.AnyDataset:
     """Returns the data set of a run, see `dataset_of`; warns in the log if the run was trained on other data."""
     dataset = dataset_of(run.config, data_dir)
-    if different := differences(run.data or {}, fingerprint(dataset)):
+    if run.data and (different := differences(run.data, fingerprint(dataset))):
         log.warning("%s is not the data that the run was trained on: %s", run.config.dataset.name, different)
     return dataset
 
@@ -99,7 +108,7 @@ def reads_pictures(run: Run) -> bool:
 
 
 def attention_batches(
-    run: Run, num_images: int, data_dir: str | Path | None = None
+    run: Run, num_images: int | None = None, data_dir: str | Path | None = None
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Yields the attention of all layers, for a number of pictures at a time where it depends on them.
 
@@ -121,7 +130,7 @@ def attention_of(run: Run, images: np.ndarray) -> Iterator[list[np.ndarray]]:
         yield run.attention(images[start : start + batch_size])
 
 
-def mean_attention(run: Run, num_images: int, data_dir: str | Path | None = None) -> list[np.ndarray]:
+def mean_attention(run: Run, num_images: int | None = None, data_dir: str | Path | None = None) -> list[np.ndarray]:
     """Returns attention averaged over the first test pictures, one `(h, i, j, k, l)` per layer.
 
     In float64 where it depends on the picture, else `Run.attention()` itself: a copy in float64 would take twice its

@@ -97,6 +97,12 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
 
 
+def add_images(parser: argparse.ArgumentParser, usual: int) -> None:
+    """Adds `--images`: over how many test pictures attention that depends on content is averaged, None for `usual`."""
+    how_many = f"test pictures to average content over ({usual}, or all where there are fewer)"
+    parser.add_argument("--images", type=at_least_one, metavar="N", help=how_many)
+
+
 def run_directory(text: str) -> Path:
     """Returns the folder of a run directory, of exported weights, or of `pretrained:NAME`."""
     return as_path(str(located(text)))

@@ -17,8 +17,9 @@ from tabulate import tabulate
 
 from attn_cnn_jax.analysis.convolution import IN_WORDS, TEST_IMAGES, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.pictures import AVERAGED, averaged_over
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
-from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one, beside
+from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kernel-sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help="sizes K to measure (1,3,5,7,9)"
     )
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/convolution by default")
-    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average content over (100)")
+    add_images(parser, AVERAGED)
     parser.add_argument(
         "--test-images",
         type=at_least_one,
@@ -47,10 +48,11 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     run = load_run(args.run, args.step, args.seed)
+    num_images = averaged_over(run, args.images, args.data_dir)
     original, results = measure_run(
-        run, args.kernel_sizes, num_images=args.images, test_images=args.test_images, data_dir=args.data_dir
+        run, args.kernel_sizes, num_images=num_images, test_images=args.test_images, data_dir=args.data_dir
     )
-    print(to_text(run, original, results, args.images))
+    print(to_text(run, original, results, num_images))
     out = args.out or beside(args.run, "convolution")
     paths = style.save(draw(original, results), out, "convolution")
     write_atomically(out / "convolution.csv", to_csv(original, results))

@@ -26,7 +26,17 @@ from attn_cnn_jax.analysis.course import course, is_recorded
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.analysis.figures import course as course_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
-from attn_cnn_jax.cli.arguments import add_runs, add_step, as_path, at_least_one, beside, integers, pixel
+from attn_cnn_jax.cli.arguments import (
+    add_data_dir,
+    add_images,
+    add_runs,
+    add_step,
+    as_path,
+    at_least_one,
+    beside,
+    integers,
+    pixel,
+)
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -57,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="order of the heads in maps and pictures"
     )
-    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average over (100)")
+    add_images(parser, pictures.AVERAGED)
     parser.add_argument(
         "--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help="test pictures to show, by index (0-2)"
     )
     parser.add_argument("--layer", type=at_least_one, help=LAYER_HELP)
     parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
-    parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
+    add_data_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,8 +128,9 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
         figure = course_figure.draw(course(run, read_positions(args.runs[0], run.seed)), "layers over training")
         saves.append(partial(style.save, figure, out, "course"))
     shown = set(wanted) - {"curves", "training", "course", "pictures"}
-    layers = pictures.mean_attention(run, args.images, args.data_dir) if shown else []
-    mean = f", mean over {args.images} test pictures" if run.model.depends_on_content else ""
+    num_images = pictures.averaged_over(run, args.images, args.data_dir) if shown else 0
+    layers = pictures.mean_attention(run, num_images, args.data_dir) if shown else []
+    mean = f", mean over {num_images} test pictures" if run.model.depends_on_content else ""
     if "scheme" in wanted:
         values = np.asarray(run.model.blocks[layer].attention.merged_maps())
         title = f"layer {layer + 1}: one pixel of its output, from {len(values)} heads{mean}"
@@ -129,7 +140,7 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
         saves.append(partial(style.save, centres.draw_run(run, layers), out, "centres"))
     if "maps" in wanted:
         for query in queries:
-            title = maps.title(query, args.images if run.model.depends_on_content else None, args.order)
+            title = maps.title(query, num_images if run.model.depends_on_content else None, args.order)
             figure = maps.draw(layers, query, args.order, title)
             saves.append(partial(style.save, figure, out, f"maps_{query[0]}_{query[1]}"))
     if "pictures" in wanted:

@@ -17,7 +17,8 @@ import math
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
-from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one, pixel
+from attn_cnn_jax.analysis.pictures import AVERAGED
+from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
@@ -42,7 +43,7 @@ COLUMNS = {  # header: how a row's values are shown
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--images", type=at_least_one, default=100, help="test pictures to average content over (100)")
+    add_images(parser, AVERAGED)
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; the mean of all by default")
     parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
     parser.add_argument("--csv", type=as_path, metavar="FILE", help="also write the table there")

@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 
+import chex
 import numpy as np
 import pytest
 
@@ -174,6 +175,22 @@ def test_a_resnet_has_no_heads(resnet_run, capsys):
 def test_bad_flags_exit_2(quadratic_run):
     for flag in ("--images=0", "--step=last", "--query=3", "--grid=x"):
         assert main(["heads", str(quadratic_run), flag]) == 2
+
+
+def test_fewer_test_pictures_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch, tmp_path, capsys):
+    """As of 30 pictures of one's own; figures say how many they are a mean over."""
+    run = load_run(content_run)
+    expected = heads.run_statistics(run, num_images=6)
+    dataset = pictures.load_dataset(run)
+    small = dataset._replace(test=dataset.test.at(np.arange(6)))
+    monkeypatch.setattr(pictures, "dataset_of", lambda config, data_dir=None: small)
+    chex.assert_trees_all_equal(heads.run_statistics(run), expected)
+    for command in ("heads", "convolution", "figures"):
+        more = ["--kernel-sizes=3"] if command == "convolution" else []
+        more = ["--figures=maps"] if command == "figures" else more
+        assert main([command, str(content_run), *more, *([f"--out={tmp_path}"] if more else [])]) == 0
+    assert "the mean over 6 test pictures" in capsys.readouterr().out
+    assert "mean over 6 test pictures" in next(tmp_path.glob("maps*.svg")).read_text()
 
 
 def test_more_pictures_than_there_are(content_run):
