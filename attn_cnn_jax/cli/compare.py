@@ -1,8 +1,9 @@
 """Compare runs: a table, and a figure of their accuracy and loss over epochs.
 
-Runs whose configurations differ in the seed alone share a line, with mean and standard deviation (over n - 1) of the
-last test accuracy and loss. FLOPs are per picture, of linear maps and convolutions as the paper counts them. The
-training time is that of the training steps alone, without compilation and evaluation, from the rates in metrics.jsonl.
+Runs of one configuration share a line, with mean and standard deviation (over n - 1) of the last test accuracy and
+loss; their seeds may differ, and where metrics go, where a prepared data set lies and how it is read. FLOPs are per
+picture, of linear maps and convolutions as the paper counts them. The training time is that of the training steps
+alone, without compilation and evaluation, from the rates in metrics.jsonl.
 """
 
 import argparse
@@ -18,12 +19,13 @@ from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import add_runs, as_path
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.runs.directory import flatten, read_config
+from attn_cnn_jax.runs.directory import MAY_CHANGE, flatten, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 
 EXAMPLE = "runs/digits runs/imported --out=comparison"
-NOT_COMPARED = ("seed", "dataset.data_dir")  # keys in which runs of one line may differ
+# In these runs of one line may differ. Another `dataset.path` is another set of pictures.
+NOT_COMPARED = {"seed", *MAY_CHANGE} - {"dataset.path"}
 HEADER = ("run", "runs", "epoch", "test accuracy", "test loss", "parameters", "FLOPs", "training time")
 
 
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_outcome(workdir: Path) -> tuple[str, Outcome]:
-    """Returns what a run came to, after a text that is the same for runs that differ in their seed alone.
+    """Returns what a run came to, after a text that is the same for runs of one line.
 
     Raises:
       UserError: if there is no such run, or it has no checkpoint yet.
@@ -94,7 +96,7 @@ def training_seconds(records: list[dict], batch_size: int) -> float | None:
 
 
 def row(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """Returns a line of the table, of one run or of several that differ in their seed alone."""
+    """Returns a line of the table, of one run or of several of one configuration."""
     tests = [record for outcome in outcomes for record in outcome.tests]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     names = [str(outcome.workdir) for outcome in outcomes]

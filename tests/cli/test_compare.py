@@ -48,6 +48,20 @@ def test_seeds_of_a_configuration_share_a_line(runs, content_run, capsys):
     assert other[:4] == [str(content_run), "1", "2", "60.00%"]
 
 
+def test_where_metrics_go_and_how_data_is_read_are_no_configuration_of_their_own(runs, capsys):
+    config = json.loads((runs[2] / "config.json").read_text())
+    config["dataset"] |= {"feed": "stream", "workers": 7, "data_dir": "elsewhere"}
+    config["train"]["logger"] = "trackio"
+    (runs[2] / "config.json").write_text(json.dumps(config))
+    assert main(["compare", *map(str, runs)]) == 0
+    assert [row[1] for row in lines(capsys)[1:]] == ["3"]
+    for workdir, path in zip(runs, ("cats", "cats", "dogs"), strict=True):  # other pictures are another line
+        config["dataset"] |= {"name": "folder", "path": path}
+        (workdir / "config.json").write_text(json.dumps(config))
+    assert main(["compare", *map(str, runs)]) == 0
+    assert [row[1] for row in lines(capsys)[1:]] == ["2", "1"]
+
+
 def test_another_configuration_has_a_line_of_its_own(runs, capsys):
     config = json.loads((runs[2] / "config.json").read_text())
     config["optimizer"]["learning_rate"] = 0.2
