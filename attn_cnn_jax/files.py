@@ -45,12 +45,19 @@ def new_folder(path: Path | str) -> Iterator[Path]:
       OSError: if it cannot be written, or a file or a folder with content is there.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
-        folder = Path(beside) / "content"
-        folder.mkdir()
-        yield folder
-        os.rename(folder, path)
+    new = [parent for parent in path.parents if not os.path.lexists(parent)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+            folder = Path(beside) / "content"
+            folder.mkdir()
+            yield folder
+            os.rename(folder, path)
+    except BaseException:
+        for parent in new:  # inner first
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 def write_atomically(path: Path | str, content: str | bytes) -> None:

@@ -117,7 +117,7 @@ def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match="not empty"), new_folder(place) as folder:
         (folder / "file").write_text("another")
     assert (place / "file").read_text() == "all of it"
-    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other") as folder:
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "new" / "newer" / "other") as folder:
         (folder / "file").write_text(str(1 // 0))
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
     assert [path.name for path in place.parent.iterdir()] == ["folder"]

@@ -15,11 +15,14 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import new_folder, write_atomically
 from attn_cnn_jax.interop import pytorch, release_file, stablehlo, to_onnx
 from attn_cnn_jax.interop.card import card
+from attn_cnn_jax.interop.imported import refuse_existing
 from attn_cnn_jax.interop.inference import difference
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
-from attn_cnn_jax.runs.directory import to_json
+from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.runs.seeds import seeds_of
 
 
 def write_safetensors(folder: Path, run: Run) -> float:
@@ -61,8 +64,17 @@ def export_run(
     """
     if format in NEEDED:
         NEEDED[format]()
-    pytorch.refuse_existing(Path(out))
-    return export(pytorch.load_one(workdir, step, seed), out, format, note)
+    refuse_existing(Path(out))
+    return export(load_one(workdir, step, seed), out, format, note)
+
+
+def load_one(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
+    """Returns a run as `load_run` does; UserError for one of several seeds of which none is chosen."""
+    run = load_run(workdir, step, seed)
+    if run.seed is not None and seed is None:
+        seeds = seeds_of(read_config(Path(workdir)) or run.config)
+        raise UserError(f"{workdir} has seeds {seeds[0]} to {seeds[-1]}: choose the one to export by --seed=N")
+    return run
 
 
 def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "") -> str:
@@ -83,7 +95,7 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
     if note and format == "pytorch":
         raise UserError(f"note={note!r}: a file of the authors' release has no model card; leave the note out")
     out = Path(out)
-    pytorch.refuse_existing(out)
+    refuse_existing(out)
     if format == "pytorch":
         pytorch.write_release(run, out)
         return str(out)
@@ -110,7 +122,10 @@ def of_one_seed(run: Run) -> Run:
 
 
 def elsewhere(config: ConfigDict) -> ConfigDict:
-    """Returns a configuration without the folder where this machine has its data."""
+    """Returns a configuration without the folder where this machine keeps prepared data.
+
+    Which pictures of one's own a run learned, and which run it started from, are part of what it is: their paths stay.
+    """
     config = config.copy_and_resolve_references()
     config.dataset.data_dir = ""
     return config

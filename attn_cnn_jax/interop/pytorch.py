@@ -6,22 +6,15 @@ run's configuration has the paper's values there. The run is one to look at, and
 predictions of such a network differ a little. Needs PyTorch: pip install "attn-cnn-jax[torch]".
 """
 
-import json
-import os
 from collections import OrderedDict
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.files import new_folder, replacing, write_atomically
-from attn_cnn_jax.interop import card
+from attn_cnn_jax.files import replacing
 from attn_cnn_jax.interop.convert import check_release_has, state_dict, to_run
+from attn_cnn_jax.interop.imported import describe, refuse_existing, write_run
 from attn_cnn_jax.interop.release_file import import_torch, read_checkpoint
-from attn_cnn_jax.runs import checkpoints, directory
-from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.runs.seeds import seeds_of
 
 
 def import_checkpoint(path: str | Path, out: str | Path) -> str:
@@ -50,32 +43,6 @@ def import_checkpoint(path: str | Path, out: str | Path) -> str:
     return describe(config, step)
 
 
-def write_run(out: Path, config: ConfigDict, state: checkpoints.TrainState, record: dict | None) -> None:
-    """Writes a run directory with one checkpoint and, where given, one record of metrics.jsonl; all or nothing.
-
-    Raises:
-      UserError: if it cannot be written.
-    """
-    try:
-        with new_folder(out) as run:
-            directory.claim(run, config)
-            if record is not None:
-                write_atomically(run / "metrics.jsonl", json.dumps(record) + "\n")
-            with checkpoints.open_checkpoints(run, config) as manager:
-                checkpoints.save(manager, int(state.step), state, config, {"loss": [], "accuracy": []})
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
-
-
-def load_one(workdir: str | Path, step: int | str = "latest", seed: int | None = None) -> Run:
-    """Returns a run as `load_run` does; UserError for one of several seeds of which none is chosen."""
-    run = load_run(workdir, step, seed)
-    if run.seed is not None and seed is None:
-        seeds = seeds_of(directory.read_config(Path(workdir)) or run.config)
-        raise UserError(f"{workdir} has seeds {seeds[0]} to {seeds[-1]}: choose the one to export by --seed=N")
-    return run
-
-
 def write_release(run: Run, path: Path) -> None:
     """Writes the network of a run as a file that the release loads.
 
@@ -96,14 +63,3 @@ def write_release(run: Run, path: Path) -> None:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:
         raise UserError(f"cannot write {path}: {error}; choose another --out=FILE") from error
-
-
-def refuse_existing(path: Path) -> None:
-    if os.path.lexists(path):
-        raise UserError(f"--out={path} exists already: choose another, or remove it")
-
-
-def describe(config: ConfigDict, step: int) -> str:
-    """Returns what was imported, in words."""
-    classes = config.model.num_classes
-    return f"{card.describe(config)}, {classes} classes, pictures as in {config.dataset.name}, step {step}"

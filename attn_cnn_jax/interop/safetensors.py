@@ -5,7 +5,7 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.pytorch import describe, refuse_existing, write_run
+from attn_cnn_jax.interop.imported import describe, refuse_existing, write_run
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import load_run
