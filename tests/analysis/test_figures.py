@@ -191,6 +191,18 @@ def test_curves_of_several_runs(quadratic_run, content_run):
     assert labels == [quadratic_run.name, content_run.name, "test", "train"]
 
 
+@pytest.mark.parametrize("length", [5, 30, 60])
+def test_the_legend_of_long_names_stays_inside(quadratic_run, length):
+    names = [f"{n}" * length for n in range(4)]
+    figure = curves.draw([quadratic_run] * 4, names)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*names, "test", "train"]
+    inside, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
+    assert whole.y0 <= inside.y0 < inside.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
+
+
 def test_names_of_runs_are_shown_as_they_are(tmp_path):
     runs = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "b" / "_$x$"]
     assert curves.names(runs[:2]) == ["a/run", "b/run"]

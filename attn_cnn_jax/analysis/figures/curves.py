@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -35,23 +36,14 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
         groups = [[entry] if isinstance(entry, Path) else list(entry) for entry in workdirs]
         for n, group in enumerate(groups):
             records = read_group(group)
-            for split, line in LINES.items():
+            for split in LINES:
                 of_split = [record for record in records if record["split"] == split]
                 if not of_split:
                     continue
                 splits.add(split)
                 means = mean_records(of_split)
-                for axes, name, scale in ((accuracy, "accuracy", 100), (loss, "loss", 1)):
-                    known = [record for record in means if name in record]  # imported weights come without a loss
-                    epochs = np.array([record["epoch"] for record in known])
-                    values = scale * np.array([record[name] for record in known])
-                    look = {"color": style.look(n).colour}
-                    width, marker = 0.7 if split == "train" else 1.1, "." if len(known) == 1 else ""
-                    axes.plot(epochs, values, line, **look, linewidth=width, marker=marker, gid=f"{n} {split}")
-                    if any("seeds" in record for record in known):
-                        std = scale * np.array([record.get(f"{name}_std", 0.0) for record in known])
-                        band = {"alpha": 0.2, "linewidth": 0, "gid": f"{n} {split} band"}
-                        axes.fill_between(epochs, values - std, values + std, **look, **band)
+                draw_mean(accuracy, means, "accuracy", split, n, scale=100)
+                draw_mean(loss, means, "loss", split, n)
             markers.append(Line2D([], [], color=style.look(n).colour))
         accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
         loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")
@@ -67,8 +59,32 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
             f"{label} ({len(group)} seeds)" if group[1:] else label
             for label, group in zip(labels or names([group[0] for group in groups]), groups, strict=True)
         ]
-        figure.legend(handles, called + kinds, loc="outside lower center", ncols=4, frameon=False)
+        add_legend(figure, handles, called + kinds)
     return figure
+
+
+def draw_mean(axes: Axes, means: list[dict], name: str, split: str, n: int, scale: float = 1.0) -> None:
+    """Draws one number of the records of a split over epochs, with its deviation, in the colour of run `n`."""
+    known = [record for record in means if name in record]  # imported weights come without a loss
+    epochs = np.array([record["epoch"] for record in known])
+    values = scale * np.array([record[name] for record in known])
+    colour = style.look(n).colour
+    width, marker = 0.7 if split == "train" else 1.1, "." if len(known) == 1 else ""
+    axes.plot(epochs, values, LINES[split], color=colour, linewidth=width, marker=marker, gid=f"{n} {split}")
+    if any("seeds" in record for record in known):
+        std = scale * np.array([record.get(f"{name}_std", 0.0) for record in known])
+        axes.fill_between(
+            epochs, values - std, values + std, color=colour, alpha=0.2, linewidth=0, gid=f"{n} {split} band"
+        )
+
+
+def add_legend(figure: Figure, handles: list[Line2D], called: list[str]) -> None:
+    """Adds a legend below the plots, with as many columns as fit beside each other, up to four."""
+    for columns in (4, 3, 2, 1):
+        legend = figure.legend(handles, called, loc="outside lower center", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def read_group(workdirs: list[Path]) -> list[dict]:
