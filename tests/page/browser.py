@@ -54,14 +54,13 @@ class Page:
         self.shown()
         return self.driver.find_elements("css selector", selector)
 
-    def point(self, row, column):
-        """The mouse moves to a pixel of the picture."""
+    def point(self, row, column, after=None):
+        """The mouse moves to a pixel of the picture, after other actions."""
         canvas = self.find("#picture")
         x, y = ((n + 0.5) / size - 0.5 for n, size in ((column, COLUMNS), (row, ROWS)))
         width, height = canvas.rect["width"], canvas.rect["height"]
-        return ActionChains(self.driver, duration=0).move_to_element_with_offset(
-            canvas, int(x * width), int(y * height)
-        )
+        actions = after or ActionChains(self.driver, duration=0)
+        return actions.move_to_element_with_offset(canvas, int(x * width), int(y * height))
 
     def keys(self, *keys, shift=False):
         actions = ActionChains(self.driver)

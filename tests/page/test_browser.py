@@ -86,6 +86,25 @@ def test_pointing_previews_and_clicking_keeps(page, attention):
     assert opened.view()["query"] == [4, 0]
 
 
+def test_a_drag_shows_the_pixel_that_it_has_come_to(page):
+    opened = page("quadratic")
+    opened.point(1, 5).perform()
+    opened.point(3, 1, opened.point(1, 5).click_and_hold()).perform()
+    assert opened.view()["query"] == [3, 1]
+    opened.point(3, 1).release().perform()
+    assert opened.run("view.query") == [3, 1]
+
+
+def test_a_drag_that_begins_elsewhere_changes_nothing(page):
+    opened = page("quadratic")
+    title = ActionChains(opened.driver, duration=0).move_to_element(opened.find("#title"))
+    title.click_and_hold().perform()
+    opened.point(3, 1).perform()
+    assert opened.view()["query"] == [2, 3]
+    opened.point(3, 1).release().perform()
+    assert opened.run("view.query") == [2, 3]
+
+
 def test_arrow_keys_move_the_query_and_stop_at_the_border(page):
     opened = page("quadratic", "#query=0,5")
     opened.keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -198,6 +217,7 @@ def test_epochs(page, attention):
     opened.find("#epoch").send_keys(Keys.ARROW_LEFT)
     assert opened.probabilities(0, 0).argmax() == np.ravel_multi_index((2, 4), (ROWS, COLUMNS))
     assert opened.view()["query"] == [2, 3]  # the arrows belong to the slider here
+    assert f">epoch {opened.find('#epoch-text').text}</text>" in opened.run("viewer.figureSvg()")
     opened.find("#epoch").send_keys(Keys.END)
     np.testing.assert_allclose(opened.probabilities(0, 0), attention("quadratic")[0][0][2, 3], atol=1e-4)
 

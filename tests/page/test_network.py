@@ -127,6 +127,22 @@ def test_accuracy_is_never_that_of_an_earlier_change(quiet, probed):
     assert page.run("answers.size") == 0
 
 
+FAIL_ONCE = """
+const done = arguments[0], real = ask;
+ask = () => { throw new Error("once"); };
+classify().catch(() => {
+  ask = real;
+  classified = null;
+  classify().then(() => done(classified.picture));
+});
+"""
+
+
+def test_an_answer_that_failed_does_not_stop_the_network(quiet, probed):
+    page = Page(quiet, probed[0]).open("#picture=3")
+    assert page.driver.execute_async_script(FAIL_ONCE) == 3
+
+
 def test_layers_rollout_and_contributions(quiet, quadratic, probed):
     path, pixels, _ = probed
     page = Page(quiet, path).open("#picture=2&query=1,4")
@@ -182,6 +198,10 @@ def test_a_head_is_switched_off_and_dragged(quiet, probed):
     page.find("#head-on").click()
     assert page.view()["off"] == ["0,0"]
     assert "off" in page.all(".head")[0].get_attribute("class")
+    assert [head.get_attribute("aria-label") for head in page.all(".head")[:2]] == [
+        "Layer 1, head 1, off",
+        "Layer 1, head 2",
+    ]
     page.find("#head-on").click()
     page.all(".layer-on")[1].click()
     assert (page.view()["off"], page.view()["skipped"]) == ([], [1])
@@ -201,6 +221,11 @@ def test_saving_makes_a_figure(quiet, probed):
     svg = ElementTree.fromstring(page.run("viewer.figureSvg()"))
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(svg.findall("{*}image")) == 1 + 6  # the picture and all heads
+    assert "heads moved" not in page.run("viewer.figureSvg()")
+    page.run("choose({ softmax: false, moved: { '0,0': { centre: [1, 1], factor: 2 } } })")
+    text = page.run("viewer.figureSvg()")
+    assert "heads moved" in text
+    assert "scores" in text
     assert page.driver.execute_async_script("viewer.figurePng().then(arguments[0])") > 1000
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.encodings import Content
+from attn_cnn_jax.models.encodings import Content, Quadratic
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.page.collect import check
 from attn_cnn_jax.page.content import TOLERANCE, pack, quantise, softmax
@@ -102,6 +102,24 @@ def test_embedded_data_gives_the_models_attention(pages, attention, name):
                 else:
                     found = softmax(sum(scores))
                 np.testing.assert_allclose(found, of_head.reshape(PIXELS, PIXELS), atol=1e-4)
+
+
+class Doubled(Quadratic):
+    """An encoding of a user's own, with scores that `page_parameters` of the one before it does not describe."""
+
+    def axis_scores(self, height, width):
+        row, column = super().axis_scores(height, width)
+        return 2 * row, 2 * column
+
+
+def test_scores_of_ones_own_are_not_those_of_the_encoding_before_it():
+    before, own = (encoding(3, rngs=nnx.Rngs(0)) for encoding in (Quadratic, Doubled))
+    known, found = (encoding.page_parameters((HEIGHT, WIDTH)) for encoding in (before, own))
+    assert (known["kind"], "centre" in found) == ("quadratic", False)
+    for head in range(3):
+        doubled = 2 * position_scores(known, head)
+        scores = position_scores(found, head)
+        np.testing.assert_allclose(*(s - s.max(axis=1, keepdims=True) for s in (scores, doubled)), rtol=1e-4, atol=1e-4)
 
 
 def test_a_page_is_one_file_without_addresses(pages):

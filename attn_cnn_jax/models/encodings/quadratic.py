@@ -1,6 +1,6 @@
 """Isotropic quadratic encoding (eq. 9): every head attends to a Gaussian around its centre."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -32,7 +32,7 @@ class CentredEncoding(Encoding):
         "centre_std": Option(2.0, number_from_0, "a number from 0 to 1e+06"),
         "spread_std": Option(0.01, number_from_0, "a number from 0 to 1e+06"),
     }
-    kind: ClassVar[str]  # how the page computes scores
+    kind: ClassVar[str]  # how the page computes scores, those of the class that says it
     circle: ClassVar[Float[np.ndarray, "..."]]  # the initial spread, before noise
 
     centre: nnx.Param
@@ -71,21 +71,21 @@ class CentredEncoding(Encoding):
     def recorded(self) -> dict[str, Float[np.ndarray, "..."]]:
         return {"centre": np.asarray(self.centre[...]), "spread": np.asarray(self.spread[...])}
 
-    def page_parameters(self, grid: Grid) -> dict[str, Any]:
+    def page_parameters(self, grid: Grid) -> dict[str, Any] | None:
+        ancestry = type(self).__mro__
+        described = next(n for n, parent in enumerate(ancestry) if "kind" in vars(parent))
+        if any({"axis_scores", "position_terms"} & set(vars(parent)) for parent in ancestry[:described]):
+            return super().page_parameters(grid)  # a subclass has scores of its own, which `kind` does not describe
         return {"term": "position", "kind": self.kind, **self.recorded()}
 
     def degenerate_heads(self, grid: Grid) -> dict[int, str]:
-        return degenerate(np.asarray(self.spread[...], np.float64), self.reason)
+        spreads = np.asarray(self.spread[...], np.float64)
+        return {head: why for head, spread in enumerate(spreads) if (why := self.reason(spread))}
 
     @staticmethod
     def reason(spread: Float[np.ndarray, "..."]) -> str:
         """Returns why a head with this spread is degenerate; "" if it is not."""
         raise NotImplementedError
-
-
-def degenerate(spreads: Float[np.ndarray, "h ..."], reason: Callable[[np.ndarray], str]) -> dict[int, str]:
-    """Returns the heads for which `reason(spread)` is not empty, with it."""
-    return {head: why for head, spread in enumerate(spreads) if (why := reason(spread))}
 
 
 @register("quadratic")

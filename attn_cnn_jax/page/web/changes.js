@@ -1,8 +1,6 @@
 "use strict";
 // What a visitor changes about the network: heads and layers switched off, heads moved. All of it is part of the view.
 
-const SPREADS = [-3, 3]; // of the slider: powers of two that a spread is multiplied with
-
 /** A layer's data with the centres and spreads that a visitor gave its heads. */
 function withMoves(layer, number, moved) {
   const keys = Object.keys(moved).filter((key) => key.startsWith(`${number},`));
@@ -74,7 +72,8 @@ function showAccuracy() {
   if (!network.test) return;
   const share = (count) => (count === null ? "…" : `${Math.round((1000 * count.right) / count.of) / 10}%`);
   const changed = isChanged(view) ? ` → ${share(accuracy.now)}` : "";
-  $("accuracy").textContent = `Accuracy on ${network.test.labels.length} test pictures: ${share(accuracy.original)}${changed}`;
+  const text = `Accuracy on ${network.test.labels.length} test pictures: ${share(accuracy.original)}${changed}`;
+  if ($("accuracy").textContent !== text) $("accuracy").textContent = text; // screen readers say what is put there
 }
 
 function listenToChanges() {

@@ -7,7 +7,7 @@ let asked = 0; // number of the newest question
 const answers = new Map(); // {resolve, message} of questions without an answer yet, by their number
 
 /** What the network says of a picture; null until the first answer, and where the page cannot compute. `picture` (its
-    index), `logits` after each layer, `pixelLogits`, `content`, `attention` (of each layer, the mean over its heads that
+    index), `skipped` (layers that were off), `logits` after each layer, `pixelLogits`, `content`, `attention` (of each layer, the mean over its heads that
     are on; null without any), `milliseconds`. */
 let classified = null;
 
@@ -58,11 +58,14 @@ let computing = null, isStale = false;
 function classify() {
   isStale = true;
   computing ??= (async () => {
-    while (isStale) {
-      isStale = false;
-      await classifyOnce();
+    try {
+      while (isStale) {
+        isStale = false;
+        await classifyOnce();
+      }
+    } finally {
+      computing = null;
     }
-    computing = null;
   })();
   return computing;
 }
@@ -71,10 +74,11 @@ async function classifyOnce() {
   const index = view.picture;
   const picture = data.pictures[index];
   if (!picture) return;
-  const bytes = bytesOf(picture.image);
-  const answer = await question("classify", view, { bytes });
+  await picture.image.decode?.(); // a canvas has nothing to decode
+  const { skipped } = view;
+  const answer = await question("classify", view, { bytes: bytesOf(picture.image) });
   if (index !== view.picture) return;
-  classified = { ...answer, picture: index };
+  classified = { ...answer, picture: index, skipped };
   content = answer.content[0] ? answer.content : null;
   show();
 }
@@ -103,6 +107,13 @@ async function countRight() {
   if (!isChanged(view)) return;
   accuracy.now = await count(view);
   show();
+}
+
+/** The pixels of each test picture that the page counts, as bytes. */
+function testPictures() {
+  const bytes = bytesOfText(network.test.pixels);
+  const size = bytes.length / network.test.labels.length;
+  return network.test.labels.map((_, n) => bytes.subarray(n * size, (n + 1) * size));
 }
 
 const bytesOfText = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));

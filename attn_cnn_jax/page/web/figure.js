@@ -20,7 +20,8 @@ function figureSvg() {
   const stage = $("picture");
   const [width, height] = [320, (320 * stage.height) / stage.width];
   image(20, 70, width, height, stage);
-  const lines = [$("caption").textContent, $("overlay-text").textContent, `query pixel ${view.query.join(", ")}`].filter(Boolean);
+  const lines = [$("caption").textContent, $("overlay-text").textContent, `query pixel ${view.query.join(", ")}`, ...differences()]
+    .filter(Boolean);
   lines.forEach((line, n) => text(20, 90 + height + 18 * n, line, 12));
   let bottom = 90 + height + 18 * lines.length;
   if (isComputed()) bottom = figureBars(bottom + 8, text, parts, colour);
@@ -42,6 +43,16 @@ function figureSvg() {
     + `<rect width="100%" height="100%" fill="${colour("page")}"/>${parts.join("")}</svg>`;
   // Through the parser, so that the file is well-formed XML and names its namespace.
   return new XMLSerializer().serializeToString(new DOMParser().parseFromString(svg, "text/html").querySelector("svg"));
+}
+
+/** What of the view differs from attention in the network as it was trained, and cannot be seen in the figure itself. */
+function differences() {
+  return [
+    atEnd() ? "" : `epoch ${$("epoch-text").textContent}`,
+    view.softmax ? "" : "scores",
+    view.terms.size < data.terms.length ? `score terms: ${[...view.terms].map(termName).join(", ") || "none"}` : "",
+    Object.keys(view.moved).length ? "heads moved" : "",
+  ];
 }
 
 /** Bars of the class probabilities from `y` on; returns where they end. */

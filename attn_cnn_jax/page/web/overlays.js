@@ -59,7 +59,7 @@ function rolloutFrom(query) {
   share[query[0] * grid[1] + query[1]] = 1;
   for (let l = data.layers.length - 1; l >= 0; l--) {
     const attention = classified.attention[l];
-    if (view.skipped.has(l) || attention === null) continue;
+    if (classified.skipped.has(l) || attention === null) continue;
     const before = share.map((value) => value / 2);
     share.forEach((value, q) => {
       if (value < NEGLIGIBLE) return;

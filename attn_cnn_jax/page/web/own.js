@@ -25,7 +25,8 @@ async function addPicture(file) {
   $("error").hidden = true;
   let index;
   try {
-    const bitmap = await createImageBitmap(file);
+    // Pillow leaves colour profiles aside, too.
+    const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" });
     const [height, width] = data.size;
     const canvas = make("canvas", { width, height });
     canvas.getContext("2d").putImageData(fitted(bitmap, data.size, data.channels), 0, 0);
@@ -140,8 +141,8 @@ function inkBox(values, step, offset, height, width) {
 /** The box that most pictures of the data set fill: medians of its four sides. */
 function frameOfTests() {
   const [height, width] = data.size;
-  const boxes = data.pictures.filter((picture) => picture.label)
-    .map((picture) => inkBox(bytesOf(picture.image), 1, 0, height, width)).filter(Boolean);
+  const shown = data.pictures.filter((picture) => picture.label).map((picture) => bytesOf(picture.image));
+  const boxes = (network.test ? testPictures() : shown).map((bytes) => inkBox(bytes, 1, 0, height, width)).filter(Boolean);
   if (boxes.length === 0) return { left: 0, top: 0, width, height };
   const median = (of) => boxes.map(of).sort((a, b) => a - b)[boxes.length >> 1];
   const [left, right] = [median((b) => b.left), median((b) => b.left + b.width)];

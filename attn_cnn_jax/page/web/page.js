@@ -9,6 +9,7 @@ let ready = Promise.resolve(); // resolves when the chosen picture's content can
 function choose(changes, isShared = false) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
   view = { ...view, ...changes };
+  if (changes.query) pointed.query = null; // what was chosen is shown, not where the mouse still rests
   if (other && view.picture !== drawing.index) setDrawing(false); // strokes would go to a picture that is not shown
   if (other) ready = loadPicture();
   else if (network && changesNetwork(changes)) ready = classify();
@@ -46,7 +47,8 @@ function writeAddress() {
 }
 
 /** For screen readers: the query pixel, and what the chosen head attends to from there. */
-function speak() {
+async function speak() {
+  await ready; // before, the content of a picture that was just chosen is missing
   const head = view.head ? `${headName(view.head)}: ${peakText(mapOf(...view.head))}` : "";
   $("live").textContent = `Query pixel row ${view.query[0]}, column ${view.query[1]}. ${head}`;
 }
@@ -98,28 +100,33 @@ function placeOf(event) {
 
 function listenToPointer() {
   const picture = $("picture");
-  let dragging = false;
+  let held = null, dragging = false; // the pointer that was pressed on the picture; whether on the handle of a centre
   picture.addEventListener("pointermove", (event) => {
-    if (drawing.isOn) return event.buttons ? stroke(placeOf(event)) : undefined;
-    if (dragging) return move(view.head, { centre: centreAt(event) });
+    const isHeld = event.pointerId === held;
+    if (drawing.isOn) return isHeld ? stroke(placeOf(event)) : undefined;
+    if (isHeld && dragging) return hasHandle() ? move(view.head, { centre: centreAt(event) }) : undefined;
     // A finger that drags chooses; a mouse that hovers only points. Not while a centre can be dragged: it lies at a shift
     // from the query, and would move away.
-    if (event.buttons) choose({ query: queryAt(event) });
-    else if (!hasHandle()) pointAt({ query: queryAt(event) });
+    if (isHeld) choose({ query: queryAt(event) });
+    else if (held === null && !event.buttons && !hasHandle()) pointAt({ query: queryAt(event) });
     picture.style.cursor = isOnHandle(event) ? "grab" : "";
   });
   picture.addEventListener("pointerdown", (event) => {
-    picture.setPointerCapture(event.pointerId);
-    if (drawing.isOn) {
-      drawing.last = null;
-      return stroke(placeOf(event));
-    }
-    if (isOnHandle(event)) {
-      pointed.query = null;
-      dragging = true;
-    } else choose({ query: queryAt(event) });
+    if (held !== null) return; // a second finger
+    held = event.pointerId;
+    picture.setPointerCapture(held);
+    if (drawing.isOn) return stroke(placeOf(event));
+    dragging = isOnHandle(event);
+    if (dragging) pointed.query = null;
+    else choose({ query: queryAt(event) });
   });
-  picture.addEventListener("pointerup", () => { dragging = false; });
+  for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
+    picture.addEventListener(end, (event) => {
+      if (event.pointerId !== held) return;
+      held = drawing.last = null;
+      dragging = false;
+    });
+  }
   picture.addEventListener("pointerleave", () => pointAt({ query: null }));
   tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
     button.addEventListener("click", () => choose({ head: isHead(view.head, l, h) ? null : [l, h] }));
@@ -151,10 +158,7 @@ function listenToKeyboard() {
     if (!arrow) return;
     event.preventDefault();
     if (event.shiftKey) moveHead(arrow);
-    else {
-      pointed.query = null;
-      choose({ query: view.query.map((n, axis) => clamp(n + arrow[axis], grid[axis])) });
-    }
+    else choose({ query: view.query.map((n, axis) => clamp(n + arrow[axis], grid[axis])) });
   });
 }
 
@@ -197,6 +201,7 @@ async function start() {
   makeSettings();
   data.pictures.forEach(makePicture);
   view = viewFromHash(location.hash, initialView, data);
+  if (network) startWorker();
   listenToPointer();
   listenToKeyboard();
   listenToSettings();
@@ -206,7 +211,6 @@ async function start() {
   listenToFigure();
   listenToShared();
   await Promise.all(data.pictures.map((picture) => picture.image.decode()));
-  if (network) startWorker();
   ready = loadPicture();
   await ready;
   showNow();

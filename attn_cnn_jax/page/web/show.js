@@ -49,7 +49,6 @@ function makeHeads() {
       const canvas = make("canvas", { width: grid[1], height: grid[0] });
       const name = make("span", { className: "number", textContent: h + 1 });
       const button = make("button", { className: "head", type: "button", tabIndex: -1 }, canvas, name);
-      button.setAttribute("aria-label", headName([l, h]));
       return { button, canvas };
     }));
     const row = make("div", { className: "row" }, ...tiles[l].map((tile) => tile.button));
@@ -149,7 +148,9 @@ function showChoices() {
   $("picture").setAttribute("aria-label", `Query pixel: row ${row}, column ${column}`);
   tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
     button.setAttribute("aria-pressed", isHead(view.head, l, h));
-    button.classList.toggle("off", view.off.has(`${l},${h}`) || view.skipped.has(l));
+    const isOff = view.off.has(`${l},${h}`) || view.skipped.has(l);
+    button.classList.toggle("off", isOff);
+    button.setAttribute("aria-label", `${headName([l, h])}${isOff ? ", off" : ""}`);
     button.tabIndex = isHead(view.head ?? [0, 0], l, h) ? 0 : -1;
   }));
   for (const button of $("pictures").children) {
@@ -197,12 +198,12 @@ function showReading(head, statistics, map) {
     ...means.map((mean) => make("td", { className: "mean", textContent: text(mean) })))));
 }
 
-/** The trained centre of a quadratic head, which knows no border; no row for other encodings. */
+/** The centre of a quadratic head, trained or moved, which knows no border; no row for other encodings. */
 function parameterRow(layer, head) {
   if (!data.layers[layer].position?.centre) return [];
   const [row, column] = shownLayer(layer).position.centre[head];
   return [make("tr", {},
-    make("th", { scope: "row", textContent: "Parameter", title: "the trained centre: rows, columns from the query pixel" }),
+    make("th", { scope: "row", textContent: "Parameter", title: "the centre of its Gaussian: rows, columns from the query pixel" }),
     make("td", { textContent: `${signed(row)}, ${signed(column)}` }))];
 }
 
