@@ -7,17 +7,17 @@ Two runs, or one run twice, are shown side by side, with one query pixel.
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, positive, run_directory
+from attn_cnn_jax.analysis.pictures import dataset_of
+from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, image_size, positive, run_directory
 from attn_cnn_jax.data.stored import AnyDataset
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.page import pictures as sources
 from attn_cnn_jax.page.build import MEGABYTES, Page, build
 from attn_cnn_jax.page.collect import check
 from attn_cnn_jax.page.network import MOST_PARAMETERS
+from attn_cnn_jax.page.pictures import Picture, from_dataset, from_file
 from attn_cnn_jax.page.render import render_pair, write
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--images", type=int, default=IMAGES, metavar="N", help=f"number of test pictures ({IMAGES})")
     which.add_argument("--image", nargs="+", metavar="FILE", help="your own pictures, cropped and resized to fit")
-    parser.add_argument("--size", type=size, metavar="HxW", help="picture size in pixels; that of training by default")
+    parser.add_argument(
+        "--size", type=image_size, metavar="64|HxW", help="pixels of a picture; as in training by default"
+    )
     most = f"largest size of a run's page without weights ({MEGABYTES:g})"
     parser.add_argument("--megabytes", type=positive, default=MEGABYTES, metavar="X", help=most)
     most = f"parameters of the largest network that runs in the page ({MOST_PARAMETERS})"
@@ -60,10 +62,12 @@ def run(args: argparse.Namespace) -> int:
 def page_of(arguments: argparse.Namespace, workdir: Path) -> Page:
     """Returns the page of one run, and prints how many pictures were left out."""
     run = load_run(workdir, arguments.step, arguments.seed)
-    shape = tuple(run.config.model.image_shape)
-    size = arguments.size or shape[:2]
+    height, width, channels = run.config.model.image_shape
+    if asked := arguments.size:
+        height, width = (asked, asked) if isinstance(asked, int) else asked
+    size = height, width
     check(run, size)
-    pictures, dataset = choose_pictures(run, arguments, (*size, shape[2]))
+    pictures, dataset = choose_pictures(run, arguments, (height, width, channels))
     page = build(
         run,
         pictures,
@@ -85,7 +89,7 @@ def page_of(arguments: argparse.Namespace, workdir: Path) -> Page:
 
 def choose_pictures(
     run: Run, arguments: argparse.Namespace, shape: tuple[int, int, int]
-) -> tuple[list[sources.Picture], AnyDataset | None]:
+) -> tuple[list[Picture], AnyDataset | None]:
     """Returns the pictures that the command line asks for, and the data set, None where it is not needed and not there.
 
     Args:
@@ -93,18 +97,11 @@ def choose_pictures(
       arguments: of the command line.
       shape: (H, W, C) of the pictures.
     """
-    own = [sources.from_file(path, shape) for path in arguments.image or ()]
+    own = [from_file(path, shape) for path in arguments.image or ()]
     try:
-        dataset = sources.load_dataset(run.config, arguments.data_dir)
+        dataset = dataset_of(run.config, arguments.data_dir, download=False)
     except UserError as error:
         if own or arguments.images == 0:
             return own, None
         raise UserError(f"{error} Or give your own pictures with --image FILE ...") from error
-    return own or sources.from_dataset(dataset, arguments.images, shape[:2]), dataset
-
-
-def size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is HEIGHTxWIDTH, such as 32x48")
-    return int(match[1]), int(match[2])
+    return own or from_dataset(dataset, arguments.images, shape[:2]), dataset

@@ -18,9 +18,10 @@ from PIL import Image
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import predictions, style
+from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.page import pictures
+from attn_cnn_jax.page.pictures import from_file
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     run = load_run(args.run, args.step, args.seed)
     height, width, channels = run.config.model.image_shape
     paths = picture_files(args.pictures)
-    loaded = [pictures.from_file(path, (height, width, channels)) for path in paths]
+    loaded = [from_file(path, (height, width, channels)) for path in paths]
     if resized := sum(picture.resized for picture in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} pictures to {height}x{width} pixels"
         print(f"{text}, the size that the network was trained on", file=sys.stderr)
@@ -93,7 +94,7 @@ def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
     if run.class_names:
         return run.class_names
     try:
-        return pictures.load_dataset(run.config, data_dir).class_names
+        return dataset_of(run.config, data_dir, download=False).class_names
     except UserError:
         return ()
 

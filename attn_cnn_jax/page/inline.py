@@ -3,9 +3,10 @@
 import html
 from typing import NamedTuple
 
+from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page.build import build
-from attn_cnn_jax.page.pictures import from_dataset, load_dataset
+from attn_cnn_jax.page.pictures import from_dataset
 from attn_cnn_jax.runs.run import Run
 
 
@@ -37,7 +38,7 @@ TITLE = "What the heads attend to"
 def inline(run: Run, images: int = 8, data_dir: str | None = None, height: int = 800) -> Inline:
     """Returns the page of a run for a notebook, see `Run.show`."""
     try:
-        dataset = load_dataset(run.config, data_dir)
+        dataset = dataset_of(run.config, data_dir, download=False)
     except UserError:
         if run.model.depends_on_content:
             raise

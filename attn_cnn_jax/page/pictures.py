@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 from PIL import Image
 
-from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.data import stored
 from attn_cnn_jax.data.pictures import fit, read_picture
 from attn_cnn_jax.errors import UserError
@@ -66,8 +64,3 @@ def data_uri(pixels: np.ndarray) -> str:
     file = io.BytesIO()
     as_image(pixels).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def load_dataset(config: ConfigDict, data_dir: str | None) -> stored.AnyDataset:
-    """The data set of a run, without a download, see `analysis.pictures.dataset_of`."""
-    return dataset_of(config, data_dir, download=False)

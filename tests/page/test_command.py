@@ -24,7 +24,7 @@ def viewer(monkeypatch, runs, tmp_path):
     random = np.random.default_rng(1)
     test = data.Split(random.integers(0, 256, (9, 32, 32, 3), np.uint8), np.array([0, 0, 1, 2, 2, 2, 0, 1, 3]))
     dataset = data.Dataset(test, test, tuple("abcdefghij"), SPECS["cifar10"])
-    monkeypatch.setattr(sources, "load_dataset", lambda config, data_dir: dataset)
+    monkeypatch.setattr(command, "dataset_of", lambda config, data_dir, download: dataset)
 
     def main(name, *arguments):
         monkeypatch.setattr(command, "load_run", lambda workdir, step, seed: runs[name])
@@ -140,7 +140,7 @@ def test_damaged_picture(tmp_path):
         sources.from_file(path, (8, 8, 3))
 
 
-@pytest.mark.parametrize("arguments", [[], ["run", "--size", "32"], ["run", "--images", "x"], ["run", "--step", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["run", "--size", "32x"], ["run", "--images", "x"], ["run", "--step", "x"]])
 def test_bad_flags(arguments, capsys):
     assert attn_cnn(["page", *arguments]) == 2
     assert "attn-cnn page --help lists the flags" in capsys.readouterr().err

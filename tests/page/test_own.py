@@ -51,6 +51,9 @@ def test_a_drawing_is_classified(quiet, tmp_path):
     query = page.view()["query"]
     expected = found["layers"][1]["attention"][0, 1][tuple(query)]
     np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)
+    # The box is that of the test pictures, also of a page that lists none.
+    box = page.run("(data.pictures.forEach((picture) => { picture.label = ''; }), frameOfTests())")
+    assert box == {"left": 4, "top": 1, "width": 6, "height": 8}
     page.find("#clear").click()
     page.ready()
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
