@@ -110,7 +110,7 @@ def _check_start(config: ConfigDict) -> None:
     if start.freeze_values and not is_attention:
         _refuse("start.freeze_values", True, f"False for a {config.model.name}")
     penalty = config.optimizer.covariance_penalty
-    if penalty and not getattr(encoding, "penalised", False):
+    if penalty and not (encoding and encoding.penalised):
         _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
@@ -120,7 +120,7 @@ def _check_dataset(dataset: ConfigDict, *, data_is_known: bool) -> None:
         _refuse("dataset.path", "", f"{kind} for config.dataset.name={dataset.name!r}")
     if dataset.name not in OWN and dataset.path:
         _refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
-    if dataset.name in SPECS and dataset.image_size not in (0, (0, 0)):
+    if dataset.name in SPECS and dataset.image_size != 0:
         _refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose pictures have one size")
 
 

@@ -62,12 +62,9 @@ def create_recorder(
     if not has_positions(config):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
-    last = max((record["step"] for record in read_positions(workdir)), default=-1)
     of_layers = positions_of_layers(config, skeleton)
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
-        if step <= last:  # the start of a run that was stopped before its first step
-            return
         position = {name: array for name, array in parameters.items() if ".attention.position." in name}
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": of_layers(jax.device_get(position))})
 

@@ -86,12 +86,10 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
     """
     config, model, _ = beginning
     spec = spec_of(config)
-    train_set, eval_sets, validation = dataset.train, {"test": dataset.test}, dataset.validation
-    if validation is not None:
-        eval_sets = {"validation": validation} | eval_sets
+    train_set, validation = dataset.train, dataset.validation
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
-        eval_sets = {"validation": validation} | eval_sets
+    eval_sets = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
     if config.start.whiten and not config.start.run:
         assert isinstance(model, AttentionClassifier)
         whiten(model, train_set, spec)

@@ -219,9 +219,7 @@ def described(model: AttentionClassifier, chosen: Reasons) -> tuple[dict, ...]:
 
 
 def heads_in_words(beginning: Beginning) -> str:
-    """Returns the pruned or reset heads as a table for the log; "" where there are none."""
-    if not beginning.heads:
-        return ""
+    """Returns the pruned or reset heads as a table for the log."""
     start, heads = beginning.config.start, beginning.heads
     table = tabulate(heads, headers="keys", tablefmt="plain")
     return f"{len(heads)} heads of {start.run} {'pruned' if start.prune else 'reset'}:\n{table}"

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from attn_cnn_jax.data.builders.collection import (
+    SPLITS,
     Collection,
     Entry,
     check_class_names,
@@ -29,7 +30,6 @@ from attn_cnn_jax.data.preparation.store import check_format
 from attn_cnn_jax.errors import UserError, command_line, shortened
 
 PREFIX = "tfds:"
-SPLITS = ("train", "validation", "test")
 READ_AT_ONCE = 1000
 
 

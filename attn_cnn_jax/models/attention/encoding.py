@@ -107,6 +107,7 @@ class Encoding(nnx.Module):
         the channels of a head. Pruning takes heads out along it.
       positions: parameters that say where heads look; `config.start.freeze_positions` holds them.
       not_decayed: parameters that weight decay leaves alone.
+      penalised: whether `config.optimizer.covariance_penalty` applies to it.
       has_tables: whether `tables` may be shared by all layers.
       release: for each parameter or module, its name in the authors' PyTorch release; empty where the release has no
         such encoding.
@@ -119,6 +120,7 @@ class Encoding(nnx.Module):
     head_axis: ClassVar[Mapping[str, int]] = {}
     positions: ClassVar[tuple[str, ...]] = ()
     not_decayed: ClassVar[tuple[str, ...]] = ()
+    penalised: ClassVar[bool] = False
     has_tables: ClassVar[bool] = False
     release: ClassVar[Mapping[str, str]] = {}
     release_content: ClassVar[bool] = False
