@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.convolution import measure_run
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
+from attn_cnn_jax.analysis.pictures import first_pictures, mean_attention
+from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors
@@ -52,6 +53,7 @@ LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 ALL = NETWORKS + LARGER
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
+TEST_PICTURES = 10_000
 PICTURES = 20  # over which attention that depends on content is averaged
 ACCURACY = (
     "network",
@@ -91,7 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for networks, size in ((NETWORKS, ""), (LARGER, "_16x16")):
             if trained := [network for network in networks if runs(kept, network)]:
                 groups = [runs(kept, network) for network in trained]
-                put_figure(curves.draw(groups, trained), PAGE.parent / f"miniature{size}.png")
+                put_figure(
+                    curves.draw(groups, [network.removesuffix(size) for network in trained]),
+                    PAGE.parent / f"miniature{size}.png",
+                )
                 put_figure(locality.draw(kept, trained), PAGE.parent / f"locality{size}.png")
     return 0
 
@@ -132,18 +137,24 @@ def head_measures(layer: Statistics) -> dict[str, list[float]]:
 
 
 def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: str | None) -> None:
-    """Measures the networks of one seed with their layers replaced, one by one; those that are kept are left out."""
+    """Measures the networks of one seed with all layers replaced; those that are kept are left out."""
     for network in networks:
         place = out / "kept" / network / f"seed_{seed}"
         run = load_run(out / network / f"seed_{seed}")
         if run.config.model.name != "attention" or (place / "convolutions.json").exists():
             continue
-        itself, results = measure_run(run, KERNEL_SIZES, num_images=PICTURES, test_images=10_000, data_dir=data_dir)
-        replaced = {
-            result.kernel_size: {kind: np.round(values, 4).tolist() for kind, values in result.accuracy.items()}
-            for result in results
-        }
-        write_atomically(place / "convolutions.json", json.dumps({"itself": itself, "replaced": replaced}) + "\n")
+        images, labels = first_pictures(run, TEST_PICTURES, data_dir)
+        images = run.normalised(images)
+        attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, PICTURES, data_dir)]
+        replaced = {}
+        for size in KERNEL_SIZES:
+            networks_of = {
+                kind: replace_first(run.model, [substitute(layer, size, kind) for layer in attention])
+                for kind in ("zeros", "truncated")
+            }
+            replaced[size] = {kind: [accuracy(model, images, labels)] for kind, model in networks_of.items()}
+        found = {"itself": accuracy(run.model, images, labels), "replaced": replaced}
+        write_atomically(place / "convolutions.json", json.dumps(found) + "\n")
 
 
 def runs(kept: Path, network: str) -> list[Path]:
