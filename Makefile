@@ -18,6 +18,9 @@ EXTRAS ?= test
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Containers often set it: then every process that a test starts would compile all modules of JAX anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train install test lint quick robustness docs notebooks pictures clean
 
 train: $(VENV)/$(TRAINED_WITH)
