@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from attn_cnn_jax.cli.compile import to_text
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.compilation import report, targets
 from attn_cnn_jax.compilation.programs import lower
 from attn_cnn_jax.config import attention_config, complete
@@ -72,3 +73,16 @@ class Refused:
 def test_a_program_that_the_compiler_refuses_is_named(create, monkeypatch, program):
     monkeypatch.setattr(report, "lower", lambda *arguments: lower(*arguments)._replace(**{program: Refused()}))
     check_refusal(create, program)
+
+
+def test_the_command_refuses_a_network_that_does_not_fit_in_two_lines(monkeypatch, capsys):
+    """What a step needs is compared with the memory of the device, here 1 MB."""
+    chip, config = targets.GPUS["h100"]
+    monkeypatch.setitem(targets.GPUS, "h100", (chip._replace(memory=2**20), config))
+    monkeypatch.setattr(report, "mesh_of", lambda target: data_mesh(jax.devices()[:1]))
+    command = ["compile", "--config=digits", "--config.model.num_layers=1", "--config.train.batch_size=16"]
+    assert main([*command, "--config.model.hidden_size=8", "--for=h100"]) == 1
+    error = capsys.readouterr().err
+    assert "config.train.batch_size=16 needs" in error
+    assert "h100 has" in error
+    assert len(error.splitlines()) == 2
