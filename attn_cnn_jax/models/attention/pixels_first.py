@@ -58,7 +58,10 @@ def attended_backward(arguments, gradient):
     of_probabilities = jnp.einsum("hqbd,pbd->hqp", of_averages, x, preferred_element_type=wide)
     averages = jnp.einsum("hqp,pbd->hqbd", probabilities, x)
     of_maps = jnp.einsum("hqbd,hqbo->hdo", averages, of_heads, preferred_element_type=wide)
-    return of_probabilities.astype(probabilities.dtype), of_x, of_maps.astype(maps.dtype)
+    gradients = of_probabilities.astype(probabilities.dtype), of_x, of_maps.astype(maps.dtype)
+    # Else XLA puts off the maps' gradients on several GPUs, to overlap them with sums between devices, and keeps the
+    # averages of all layers until then.
+    return jax.lax.optimization_barrier(gradients)
 
 
 attended.defvjp(attended_forward, attended_backward)
