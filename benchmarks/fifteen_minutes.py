@@ -1,41 +1,50 @@
 """What four trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same pictures and augmentation.
 
     python -m benchmarks.fifteen_minutes --data-dir=DIR --out=OUT [--seeds=0-2] [--only pytorch]
-    python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--write]
+    python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]
 
 The network of configs/cifar10_cpu.py, the ResNet of that file, also with SGD, and the same attention network in plain
 PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations and metrics in OUT/kept;
 finished runs are left as they are, begun ones of ours go on. The second prints the table of what was kept; --write puts
-it into the documentation.
+it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one process on an idle
+machine, and keeps beside the runs: the runs themselves may share the machine with other work.
 """
 
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks.kept import DATA, keep, markdown, minutes, parse, parser, put, with_deviation, write_run
+from attn_cnn_jax.training.mesh import data_mesh
+from benchmarks.kept import DATA, keep, markdown, parse, parser, put, with_deviation, write_run
+from benchmarks.measure import turns, write_json
+from benchmarks.training import random_pictures, training
 from benchmarks.tricks import PAGE, RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
 ADAM_DECAY = "optimizer.weight_decay=0.0001"  # of what Adam trains in PyTorch; Muon's matrices have none
 CONTENDERS = {
     "attention": ("cifar10_cpu", (), "attention, this trainer"),
-    "resnet": ("cifar10_cpu:resnet", (), "ResNet-10, this trainer"),
-    "resnet_sgd": ("cifar10_cpu:resnet", SGD, "the same with SGD"),
+    "resnet": ("cifar10_cpu:resnet", (), "ResNet-10 of 16 channels, this trainer"),
+    "resnet_sgd": ("cifar10_cpu:resnet", SGD, "ResNet-10 of 12 channels, SGD"),
     "pytorch": ("cifar10_cpu", ("train.num_epochs=9", ADAM_DECAY), "attention, plain PyTorch"),
 }
+RATES = "rates.json"
+PICTURES = 5_000  # of random noise, in each turn
 COLUMNS = ("network", "parameters", "FLOPs per picture, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
 
 
@@ -43,7 +52,12 @@ COLUMNS = ("network", "parameters", "FLOPs per picture, full count", "epochs", "
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--only", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
+    described.add_argument("--rates", action="store_true", help="with --show: measure pictures per second anew")
     options = parse(described, argv)
+    if options.rates and options.out:
+        described.error("--rates goes with --show")
+    if options.rates:
+        write_json(options.show / RATES, {"pictures_per_second": measured(repeats=5)})
     if options.out:
         for seed in options.seeds:
             for name in options.only:
@@ -81,21 +95,48 @@ def train(name: str, seed: int, data_dir: str | None, out: Path) -> None:
         keep(run, place)
 
 
+def measured(repeats: int) -> dict[str, float]:
+    """Returns pictures per second that each contender trains at: medians of turns in one process."""
+    steps = {name: an_epoch_of_noise(name, complete(configured(name, 0))) for name in CONTENDERS}
+    return {name: PICTURES / statistics.median(times) for name, times in turns(steps, repeats).items()}
+
+
+def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:
+    """Returns a function that trains on `PICTURES` random pictures."""
+    if name != "pytorch":
+        mesh = data_mesh(jax.devices())
+        train_steps = training(config, mesh, random_pictures(config, PICTURES, mesh))
+        return lambda: train_steps(PICTURES // config.train.batch_size)
+
+    from benchmarks import train_pytorch
+
+    config.train.num_epochs = 1_000_000  # as many as are asked for
+    generator = np.random.default_rng(0)
+    noise = sources.Split(
+        generator.integers(0, 256, (PICTURES, *config.model.image_shape), dtype=np.uint8),
+        generator.integers(0, config.model.num_classes, PICTURES, dtype=np.int32),
+    )
+    one = noise.at([0])  # evaluated after each epoch
+    records = train_pytorch.train(config, sources.Dataset(noise, one, (), SPECS["cifar10"]))
+    return lambda: (next(records), next(records))
+
+
 def rows(kept: Path) -> list[dict[str, Any]]:
-    """Returns the rows of the table: medians of epochs and minutes, mean and standard deviation of accuracies."""
-    rows = []
+    """Returns the rows of the table: mean and standard deviation of accuracies; minutes where rates were measured."""
+    path, rows = kept / RATES, []
+    rates = json.loads(path.read_text())["pictures_per_second"] if path.exists() else {}
     for name, (_, _, title) in CONTENDERS.items():
         records = [read_metrics(run / "metrics.jsonl") for run in sorted((kept / name).glob("seed_*"))]
         if not records:
             continue
-        model = complete(configured(name, 0)).model
+        model, epochs = complete(configured(name, 0)).model, records[0][-1]["epoch"]
         rows.append(
             {
                 "network": title,
                 "parameters": f"{count_parameters(model):,}",
                 "FLOPs per picture, full count": short(sum(count_flops(model))),
-                "epochs": f"{records[0][-1]['epoch']:g}",
-                "minutes": f"{statistics.median(map(minutes, records)):.1f}",
+                "epochs": f"{epochs:g}",
+                "minutes": f"{50_000 * epochs / rates[name] / 60:.1f}" if name in rates else "",
                 "test accuracy (%)": with_deviation([100 * of_run[-1]["accuracy"] for of_run in records]),
                 "seeds": len(records),
             }

@@ -69,7 +69,7 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
     if path is None:
         return
     where = {
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "machine": {
             "platform": platform.platform(),

@@ -38,9 +38,9 @@ def attention() -> ConfigDict:
 
 
 def resnet() -> ConfigDict:
-    config = resnet_config(depth=10, width=12)
+    config = resnet_config(depth=10, width=16)
     config.optimizer.update({"name": "muon", "learning_rate": 0.04, "weight_decay": 0.0, "warmup_fraction": 0.2})
-    config.train.update({"batch_size": 50, "num_epochs": 9, "log_every_steps": 100})
+    config.train.update({"batch_size": 50, "num_epochs": 8, "log_every_steps": 100})
     return config
 
 

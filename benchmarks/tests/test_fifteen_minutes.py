@@ -1,5 +1,7 @@
 """Plain PyTorch trains as the configuration says, and the page has the table of the kept runs."""
 
+import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.data.sources import Dataset, Split
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.training.optimizer import learning_rate
-from benchmarks import fifteen_minutes, kept, tricks
+from benchmarks import fifteen_minutes, kept, measure, tricks
 
 KEPT = Path(__file__).parents[2] / "results" / "fifteen_minutes"
 RUNS = sorted(KEPT.glob("*/seed_*"))
@@ -68,6 +70,26 @@ def test_it_learns_what_is_easy(train_pytorch, optimizer):
 def test_kept_runs_are_of_these_configurations(run):
     config = fifteen_minutes.configured(run.parent.name, int(run.name.removeprefix("seed_")))
     assert kept.training_of(read_config(run)) == kept.training_of(config)
+
+
+@pytest.mark.torch
+def test_rates_are_those_of_training(monkeypatch):
+    """Of both kinds of contenders, with a clock that goes on by a second whenever it is read."""
+    small = ("model.num_layers=1", "model.hidden_size=8", "model.intermediate_size=8", "model.num_heads=4")
+    contenders = {name: ("cifar10_cpu", small, "") for name in ("attention", "pytorch")}
+    monkeypatch.setattr(fifteen_minutes, "CONTENDERS", contenders)
+    monkeypatch.setattr(fifteen_minutes, "PICTURES", 100)
+    monkeypatch.setattr(measure.time, "perf_counter", itertools.count().__next__)
+    assert fifteen_minutes.measured(repeats=1) == {"attention": 100.0, "pytorch": 100.0}
+
+
+def test_minutes_are_epochs_by_the_rate(tmp_path):
+    config = fifteen_minutes.configured("resnet", 0)
+    record = {"step": 1, "epoch": 6.0, "split": "test", "accuracy": 0.5}
+    kept.write_run(tmp_path / "resnet" / "seed_0", config, [record])
+    assert fifteen_minutes.rows(tmp_path)[0]["minutes"] == ""
+    (tmp_path / fifteen_minutes.RATES).write_text(json.dumps({"pictures_per_second": {"resnet": 500.0}}))
+    assert fifteen_minutes.rows(tmp_path)[0]["minutes"] == "10.0"
 
 
 def test_the_page_has_the_table_of_the_kept_runs():
