@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
@@ -103,19 +102,16 @@ def measured(repeats: int) -> dict[str, float]:
 
 def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:
     """Returns a function that trains on `PICTURES` random pictures."""
+    mesh = data_mesh(jax.devices())
+    pictures = random_pictures(config, PICTURES, mesh)
     if name != "pytorch":
-        mesh = data_mesh(jax.devices())
-        train_steps = training(config, mesh, random_pictures(config, PICTURES, mesh))
+        train_steps = training(config, mesh, pictures)
         return lambda: train_steps(PICTURES // config.train.batch_size)
 
     from benchmarks import train_pytorch
 
     config.train.num_epochs = 1_000_000  # as many as are asked for
-    generator = np.random.default_rng(0)
-    noise = sources.Split(
-        generator.integers(0, 256, (PICTURES, *config.model.image_shape), dtype=np.uint8),
-        generator.integers(0, config.model.num_classes, PICTURES, dtype=np.int32),
-    )
+    noise = sources.Split(*jax.device_get(pictures))
     one = noise.at([0])  # evaluated after each epoch
     records = train_pytorch.train(config, sources.Dataset(noise, one, (), SPECS["cifar10"]))
     return lambda: (next(records), next(records))
