@@ -10,7 +10,7 @@ import jax
 import torch
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.interop import torch_attention, torch_networks
+from tests.support import torch_attention, torch_networks
 
 ENCODINGS = {
     ("quadratic", False): "quadratic",

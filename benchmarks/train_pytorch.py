@@ -1,6 +1,6 @@
 """Plain PyTorch training of the network of configs/cifar10_cpu.py, for fifteen_minutes.py.
 
-The network is that of attn_cnn_jax/interop/torch_networks.py, in eager mode; batch size, crop, mirroring, warm-up and
+The network is that of tests/support/torch_networks.py, in eager mode; batch size, crop, mirroring, warm-up and
 cosine decay are the configuration's. Muon is PyTorch's own, for the matrices of the blocks, with Adam for the rest.
 Imported only where PyTorch is installed.
 """
@@ -14,8 +14,8 @@ import torch
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.interop.torch_networks import warmup_and_cosine
 from benchmarks.pytorch import network_of
+from tests.support.torch_networks import warmup_and_cosine
 
 
 def train(config: ConfigDict, dataset: sources.Dataset) -> Iterator[dict]:

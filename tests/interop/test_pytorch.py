@@ -17,7 +17,7 @@ from attn_cnn_jax.models.variables import split
 from tests.support.networks import logits_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
-from attn_cnn_jax.interop import torch_networks  # noqa: E402
+from tests.support import torch_networks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

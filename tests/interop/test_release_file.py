@@ -14,7 +14,7 @@ from attn_cnn_jax.interop.convert import to_run
 from attn_cnn_jax.interop.export import export_run
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
-from attn_cnn_jax.interop import torch_networks  # noqa: E402
+from tests.support import torch_networks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import losses
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
-from attn_cnn_jax.interop import torch_networks  # noqa: E402
+from tests.support import torch_networks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

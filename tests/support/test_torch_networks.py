@@ -1,4 +1,4 @@
-"""The networks in PyTorch: equal to loops in NumPy, with the paper's numbers and the release's names."""
+"""The networks in PyTorch: equal to loops in NumPy, with the paper's numbers."""
 
 import math
 
@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
 
-from attn_cnn_jax.interop import torch_attention  # noqa: E402
-from attn_cnn_jax.interop import torch_networks as networks  # noqa: E402
 from tests.support import numpy_attention as loops  # noqa: E402
+from tests.support import torch_attention  # noqa: E402
+from tests.support import torch_networks as networks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -192,84 +192,6 @@ def test_parameter_count(encoding, count):
 def test_parameter_count_of_resnet18():
     with torch.device("meta"):
         assert networks.count_parameters(networks.ResNet(18)) == 11_173_962
-
-
-@pytest.mark.parametrize(("depth", "num_layers"), [(10, 10), (18, 18), (34, 34)])
-def test_resnet_depth_is_its_number_of_weight_layers(depth, num_layers):
-    with torch.device("meta"):
-        model = networks.ResNet(depth)
-        assert model(torch.zeros(2, 32, 32, 3)).shape == (2, 10)
-    weights = [name for name in model.state_dict() if "conv" in name or name == "linear.weight"]
-    assert len(weights) == num_layers
-
-
-# The release's names
-
-
-COMMON_MODULES = [
-    "attention.self.value",
-    "attention.output.dense",
-    "attention.output.LayerNorm",
-    "intermediate.dense",
-    "output.dense",
-    "output.LayerNorm",
-]
-COMMON_NAMES = [f"{module}.{kind}" for module in COMMON_MODULES for kind in ("weight", "bias")]
-GAUSSIAN_NAMES = ["attention_centers", "attention_spreads"]
-LEARNED_NAMES = [f"{name}.weight" for name in ("row_embeddings", "col_embeddings", "head_keys_row", "head_keys_col")]
-CONTENT_NAMES = ["query.weight", "query.bias", "key.weight", "key.bias"]
-
-
-@pytest.mark.parametrize(
-    ("encoding", "names"),
-    [
-        ("quadratic", GAUSSIAN_NAMES),
-        ("quadratic_generalized", GAUSSIAN_NAMES),
-        ("learned", LEARNED_NAMES),
-        ("learned_content", LEARNED_NAMES + CONTENT_NAMES),
-    ],
-)
-def test_state_dict_names(encoding, names):
-    in_a_layer = COMMON_NAMES + [f"attention.self.{name}" for name in names]
-    expected = {f"encoder.layer.{number}.{name}" for number in range(2) for name in in_a_layer}
-    expected |= {f"{name}.{kind}" for name in ("features_upscale", "classifier") for kind in ("weight", "bias")}
-    assert set(small_classifier(encoding).state_dict()) == expected
-
-
-def test_resnet_state_dict_names():
-    with torch.device("meta"):
-        names = set(networks.ResNet(18).state_dict())
-    kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    assert {
-        "conv1.weight",
-        "linear.weight",
-        "linear.bias",
-        "layer1.0.conv1.weight",
-        "layer4.1.conv2.weight",
-    } <= names
-    assert {f"{name}.{kind}" for name in ("bn1", "layer2.0.bn2", "layer2.0.shortcut.1") for kind in kinds} <= names
-    assert "layer2.0.shortcut.0.weight" in names
-    assert not any(name.startswith("layer1.0.shortcut") for name in names)
-
-
-def test_shapes_of_positions_with_other_heads_in_each_layer():
-    state = small_classifier("quadratic", num_heads=[3, 1]).state_dict()
-    assert state["encoder.layer.0.attention.self.attention_centers"].shape == (3, 2)
-    assert state["encoder.layer.0.attention.self.attention_spreads"].shape == (3,)
-    assert state["encoder.layer.1.attention.self.value.weight"].shape == (HIDDEN, HIDDEN)
-    state = small_classifier("quadratic_generalized", num_heads=3).state_dict()
-    assert state["encoder.layer.1.attention.self.attention_spreads"].shape == (3, 2, 2)
-
-
-# Dropout
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_one_mask_for_the_batch_where_attention_is_position_only(encoding):
-    attention = small_classifier(encoding, dropout=0.5).encoder.layer[0].attention.self.train()
-    pictures = torch.randn(1, HEIGHT, WIDTH, HIDDEN, dtype=torch.float64).expand(2, -1, -1, -1)
-    output, _ = attention(pictures)
-    assert torch.allclose(output[0], output[1], rtol=0, atol=1e-13) == (encoding != "learned_content")
 
 
 # A case worked out by hand

@@ -21,11 +21,11 @@ Every module's attributes are named so that `state_dict()` has the names of the 
 
 import math
 
-import torch  # pyright: ignore[reportMissingImports]
-from torch import nn  # pyright: ignore[reportMissingImports]
-from torch.nn import functional  # pyright: ignore[reportMissingImports]
+import torch
+from torch import nn
+from torch.nn import functional
 
-from attn_cnn_jax.interop.torch_attention import (
+from tests.support.torch_attention import (
     GeneralizedQuadraticSelfAttention,
     LearnedContentSelfAttention,
     LearnedSelfAttention,

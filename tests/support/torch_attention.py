@@ -16,9 +16,9 @@ The shift is `delta = key - query`, rows first.
 
 import math
 
-import torch  # pyright: ignore[reportMissingImports]
-from torch import nn  # pyright: ignore[reportMissingImports]
-from torch.nn import functional  # pyright: ignore[reportMissingImports]
+import torch
+from torch import nn
+from torch.nn import functional
 
 
 def axis_shifts(size, device):
