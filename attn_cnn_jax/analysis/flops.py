@@ -1,42 +1,39 @@
-"""Counts parameters and floating-point operations (FLOPs) of networks.
+"""Counts parameters and floating-point operations (FLOPs) of networks, per image; a multiply-add is two FLOPs.
 
-One multiply-add is two FLOPs, and a count is per picture. The paper counts the linear maps of attention networks, the
-convolutions and the linear map of the ResNet, and no more. The full count adds applying the attention probabilities
-to the values, the content scores, and the position scores that are matrix products. Elementwise work (softmax, norms,
-GELU; about a percent) is in neither, nor is what an implementation saves: attention counts as dense, and a convolution
-multiplies its padding too.
+The paper counts linear maps and convolutions: twice the pixels times the sizes of all kernels. The full count adds
+the head averages and the scores. Elementwise work (softmax, norms, GELU; about a percent) is in neither, nor is what
+an implementation saves: attention counts as dense, and a convolution multiplies its padding too.
 """
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.network import encoding_of, encoding_options, grid, head_size, heads_by_layer, sizes
-from attn_cnn_jax.config.size import parameter_size
-from attn_cnn_jax.models.encodings.content import content_multiply_adds
-from attn_cnn_jax.models.resnet import BLOCKS, DEEPEST_WITHOUT_BOTTLENECKS, EXPANSION, WIDTH, stages
+from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer
+from attn_cnn_jax.config.size import parameter_size, with_heads
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.layers import Linear
+from attn_cnn_jax.models.variables import join, split
 
 UNITS = ("", "k", "M", "B", "T")
 
 
 class Flops(NamedTuple):
-    """FLOPs per picture.
+    """FLOPs per image.
 
     Attributes:
-      linear: linear maps and convolutions, all that the paper counts.
-      attention: probabilities times values, and content scores.
-      positions: position scores, as far as they are matrix products.
+      linear: of linear maps and convolutions, all that the paper counts.
+      full: these, head averages, content scores, and position scores as far as they are matrix products.
     """
 
     linear: int
-    attention: int = 0
-    positions: int = 0
-
-    @property
-    def full(self) -> int:
-        return sum(self)
+    full: int
 
 
 def count_parameters(model: ConfigDict) -> int:
@@ -45,84 +42,107 @@ def count_parameters(model: ConfigDict) -> int:
 
 
 def count_flops(model: ConfigDict) -> Flops:
-    """Returns the FLOPs per picture of the network that `config.model` describes."""
+    """Returns the FLOPs per image of the network that `config.model` describes."""
     return resnet_flops(model) if model.name == "resnet" else attention_network_flops(model)
 
 
 def attention_network_flops(model: ConfigDict) -> Flops:
-    """Returns the FLOPs per picture of an attention network, computed densely."""
-    height, width = grid(model)
-    pixels, hidden = height * width, model.hidden_size
-    layers = [layer_multiply_adds(model, heads) for heads in heads_by_layer(model)]
-    linear, attention, positions = (sum(part) for part in zip(*layers, strict=True))
-    height, width, channels = model.image_shape
-    if model.stem == "resnet":
-        linear += height * width * 9 * WIDTH * (channels + 2 * BLOCKS[18][0] * WIDTH)
-        channels = WIDTH
-    linear += pixels * channels * model.downsample**2 * hidden + hidden * model.num_classes
-    return Flops(2 * linear, 2 * attention, 2 * positions)
+    """Returns the FLOPs per image of an attention network; layers with as many heads count the same."""
+    pixels = math.prod(grid(model))
+    network: Any = abstract_model(with_heads(model, [1]))
+    linear, more = pixels * kernel_size(network.embedding) + kernel_size(network.classifier), 0
+    for heads, count in Counter(heads_by_layer(model)).items():
+        block = abstract_model(with_heads(model, [heads])).blocks[0]
+        maps = (block.attention.value, block.attention.output, block.dense, block.intermediate, block.output)
+        projections, scores = score_multiply_adds(block.attention, (1, *grid(model), model.hidden_size))
+        linear += count * (pixels * sum(map(kernel_size, maps)) + projections)
+        more += count * (scores + pixels**2 * block.attention.output.in_features)
+    return Flops(2 * linear, 2 * (linear + more))
 
 
-def layer_multiply_adds(model: ConfigDict, heads: int) -> tuple[int, int, int]:
-    """Returns the multiply-adds of one block, in the three parts of `Flops`."""
-    height, width = grid(model)
-    pixels, hidden, size = height * width, model.hidden_size, head_size(model)
-    merged = size >= hidden  # one map W_val W_out per head
-    value = heads * (hidden if merged else 2 * size) * hidden
-    scores = [encoding_of(model).multiply_adds(sizes(model, heads), encoding_options(model))]
-    scores += [content_multiply_adds(grid(model), hidden, size)] if model.content else []
-    maps, content, positions = (sum(part) for part in zip(*scores, strict=True))
-    linear = pixels * (value + heads * maps + hidden**2 + 2 * hidden * model.intermediate_size)
-    averages = pixels**2 * (hidden if merged else size)
-    return linear, heads * (averages + content), heads * positions
+def kernel_size(layer: Linear | None) -> int:
+    """Returns the number of entries of a linear map's kernel; 0 where there is no map."""
+    return 0 if layer is None else layer.in_features * layer.out_features
+
+
+def score_multiply_adds(layer: SelfAttention, shape: tuple[int, int, int, int]) -> tuple[int, int]:
+    """Returns the multiply-adds of the maps to queries and keys, and of the scores, of one image.
+
+    Args:
+      layer: with shapes in the place of arrays.
+      shape: `(1, H, W, d)` of its input.
+    """
+    x = jax.ShapeDtypeStruct(shape, layer.output.dtype)
+    maps = multiply_adds(layer, lambda layer, x: layer.project(x), x)
+    scores = multiply_adds(layer, lambda layer, x: (layer.content_terms(x), layer.position_terms(*shape[1:3])), x)
+    return maps, scores - maps
+
+
+def multiply_adds(module: nnx.Module, function: Callable[[Any, jax.Array], Any], x: jax.ShapeDtypeStruct) -> int:
+    """Returns the multiply-adds of all matrix products of `function(module, x)`, which is traced and not computed."""
+    return sum(math.prod(each.result) * each.summed for each in products(module, function, x))
 
 
 def resnet_flops(model: ConfigDict) -> Flops:
-    """Returns the FLOPs per picture of a ResNet: convolutions, padding included, and the linear map.
+    """Returns the FLOPs per image of a ResNet: convolutions, padding included, and the linear map.
 
-    Where its layers are attention, every head of a KxK layer averages all pixels of the padded picture for each query.
+    Where its layers are attention, every head of a KxK layer averages all pixels of the padded image for each query.
     """
-    linear = attention = 0
-    for layer in resnet_layers(model):
-        queries = math.prod(-(-side // layer.stride) for side in layer.size)
-        linear += queries * layer.kernel**2 * layer.features * layer.out
+    network: Any = abstract_model(ConfigDict(model.to_dict() | {"layers": "convolution"}))
+    x = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.dtype(model.dtype))
+    linear, attention = kernel_size(network.classifier), 0
+    for each in products(network, lambda model, x: model(x)[0], x):
+        if len(each.kernel) < 4:
+            continue  # the classifier
+        side, _, features, out = each.kernel
+        queries = math.prod(each.result) // out
+        linear += queries * math.prod(each.kernel)
         if model.layers == "attention":
-            keys = math.prod(side + 2 * (layer.kernel // 2) for side in layer.size)
-            attention += layer.kernel**2 * queries * keys * layer.features
-    return Flops(2 * (linear + layer.out * model.num_classes), 2 * attention)
+            keys = math.prod(size + 2 * (side // 2) for size in each.input[1:3])
+            attention += side**2 * queries * keys * features
+    return Flops(2 * linear, 2 * (linear + attention))
 
 
-class ConvolutionalLayer(NamedTuple):
-    """A convolution of a ResNet: rows and columns that it is given, side of its kernel, stride, channels in and out."""
+class Product(NamedTuple):
+    """A matrix product or convolution in a traced program.
 
-    size: tuple[int, int]
-    kernel: int
-    stride: int
-    features: int
-    out: int
+    Attributes:
+      input, kernel, result: shapes; of a convolution `(b, H, W, d)`, `(K, K, d, o)` and `(b, H, W, o)`.
+      summed: over how many terms each entry of the result is a sum.
+    """
+
+    input: tuple[int, ...]
+    kernel: tuple[int, ...]
+    result: tuple[int, ...]
+    summed: int
 
 
-def resnet_layers(model: ConfigDict) -> Iterator[ConvolutionalLayer]:
-    """Returns the convolutions of a ResNet from the stem on; the last one has the channels of the classifier."""
-    (height, width, features), out = model.image_shape, model.width
-    yield ConvolutionalLayer((height, width), 3, 1, features, out)
-    features = out
-    for stage, (count, channels) in enumerate(stages(model.depth, model.width)):
-        for n in range(count):
-            stride, size = 2 if stage > 0 and n == 0 else 1, (height, width)
-            height, width = -(-height // stride), -(-width // stride)
-            deep = model.depth > DEEPEST_WITHOUT_BOTTLENECKS
-            out = EXPANSION * channels if deep else channels
-            if stride != 1 or features != out:
-                yield ConvolutionalLayer(size, 1, stride, features, out)
-            if deep:
-                yield ConvolutionalLayer(size, 1, 1, features, channels)
-                yield ConvolutionalLayer(size, 3, stride, channels, channels)
-                yield ConvolutionalLayer((height, width), 1, 1, channels, out)
-            else:
-                yield ConvolutionalLayer(size, 3, stride, features, channels)
-                yield ConvolutionalLayer((height, width), 3, 1, channels, out)
-            features = out
+def products(
+    module: nnx.Module, function: Callable[[Any, jax.Array], Any], x: jax.ShapeDtypeStruct
+) -> Iterator[Product]:
+    """Returns the products of `function(module, x)`, in their order; nothing is computed or allocated."""
+    skeleton, *arrays = split(module)
+    traced = jax.make_jaxpr(lambda arrays, x: function(join(skeleton, *arrays), x))(arrays, x)
+    yield from products_in(traced.jaxpr)
+
+
+def products_in(jaxpr: Any) -> Iterator[Product]:
+    """Returns the products of a traced program and of the functions that it calls; those of the same arrays once."""
+    seen = set()
+    for equation in jaxpr.eqns:
+        same = equation.primitive, str(equation.params), *map(id, equation.invars)
+        if same in seen:
+            continue
+        seen.add(same)
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            left, right = (variable.aval.shape for variable in equation.invars)
+            numbers = equation.params["dimension_numbers"]
+            summed = [left[n] for n in numbers[0][0]] if equation.primitive.name == "dot_general" else right[:-1]
+            yield Product(left, right, equation.outvars[0].aval.shape, math.prod(summed))
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from products_in(inner)
 
 
 def short(count: int) -> str:

@@ -62,20 +62,6 @@ def integer_from_0(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100_000
 
 
-class MultiplyAdds(NamedTuple):
-    """Multiply-adds of one head's scores for one picture.
-
-    Attributes:
-      maps: of the query and key maps, per pixel.
-      content: of content scores, all pairs of pixels.
-      positions: of position scores, as far as they are matrix products.
-    """
-
-    maps: int = 0
-    content: int = 0
-    positions: int = 0
-
-
 class Projections(NamedTuple):
     """What scores read of pictures: queries and keys of all heads; None where unused."""
 
@@ -192,13 +178,6 @@ class Encoding(nnx.Module):
     def grid_in_release(cls, shapes: Mapping[str, Shape]) -> Grid | None:
         """Rows and columns of pixels that the tables of such a layer reach across; None for any number."""
         return None
-
-    # What configurations ask.
-
-    @classmethod
-    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
-        """Multiply-adds of one head's scores; elementwise work counts as none."""
-        return MultiplyAdds()
 
     # What analysis, figures and the page ask.
 

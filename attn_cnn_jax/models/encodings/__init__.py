@@ -6,7 +6,6 @@ Importing this package registers those of the paper; the decorator `register` ad
 from attn_cnn_jax.models.attention.encoding import (
     Encoding,
     FactorisingEncoding,
-    MultiplyAdds,
     Option,
     Projections,
     Sizes,
@@ -30,7 +29,6 @@ __all__ = [
     "FactorisingEncoding",
     "GeneralizedQuadratic",
     "Learned",
-    "MultiplyAdds",
     "Option",
     "Projections",
     "Quadratic",

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Option, Projections, Sizes
-from attn_cnn_jax.models.encodings.content import Content, content_multiply_adds, page_map
+from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes
+from attn_cnn_jax.models.encodings.content import Content, page_map
 from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, position_size
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
@@ -144,13 +144,6 @@ class Absolute(Content):
         if model["position_join"] == "add" and model["position_size"] not in (0, model["hidden_size"]):
             return "position_size", "0 where positions are added, config.model.position_join='add'"
         return None
-
-    @classmethod
-    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
-        inputs = sizes.hidden_size
-        if options.get("position_join", "add") == "concatenate":
-            inputs += position_size(sizes, options)
-        return content_multiply_adds(sizes.grid, inputs, sizes.head_size)
 
 
 @register("absolute_learned")

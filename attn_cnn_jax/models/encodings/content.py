@@ -1,6 +1,5 @@
 """Content scores, which "learned + content" adds to positions."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Projections, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes
 from attn_cnn_jax.models.attention.merged_content import MergedMaps, merge
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import Linear, linear
@@ -84,15 +83,6 @@ class ContentAlone(Content):
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
-
-    @classmethod
-    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
-        return content_multiply_adds(sizes.grid, sizes.hidden_size, sizes.head_size)
-
-
-def content_multiply_adds(grid: tuple[int, int], hidden_size: int, head_size: int) -> MultiplyAdds:
-    """Returns the multiply-adds of one head: its query and key maps, and `q . k` for all pairs of pixels."""
-    return MultiplyAdds(maps=2 * hidden_size * head_size, content=(grid[0] * grid[1]) ** 2 * head_size)
 
 
 def page_map(layer: Linear | None) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import (
     Encoding,
     FactorisingEncoding,
-    MultiplyAdds,
     Option,
     Sizes,
     integer_from_0,
@@ -119,12 +118,3 @@ class Learned(FactorisingEncoding):
             axis(height, self.tables.row[...], self.row_weight[...]),
             axis(width, self.tables.column[...], self.column_weight[...]),
         )
-
-    @classmethod
-    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
-        return MultiplyAdds(positions=num_shifts(sizes.grid) * position_size(sizes, options))
-
-
-def num_shifts(grid: Grid) -> int:
-    """Returns the number of row shifts and column shifts between two pixels of a picture, together."""
-    return (2 * grid[0] - 1) + (2 * grid[1] - 1)

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, MultiplyAdds, Option, Projections, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import content_scores, page_map, split_heads
-from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables, num_shifts, position_size
+from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables, position_size
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
 
@@ -185,20 +185,3 @@ class Relative(Encoding):
         """Returns rows and columns of the largest picture that the tables reach across."""
         assert self.tables is not None
         return (self.tables.row.shape[0] + 1) // 2, (self.tables.column.shape[0] + 1) // 2
-
-    @classmethod
-    def multiply_adds(cls, sizes: Sizes, options: Mapping[str, Any]) -> MultiplyAdds:
-        terms = set(options["relative_terms"])
-        hidden, size = sizes.hidden_size, sizes.head_size
-        height, width = sizes.grid
-        pixels, shifts = height * width, num_shifts(sizes.grid)
-        query = bool(terms & {"content_content", "content_position"})
-        key = bool(terms & {"content_content", "position_content"})
-        table = bool(terms & {"content_position", "position_position"})
-        positions = (
-            table * shifts * position_size(sizes, options) * size  # What_key^T r for every row and every column shift
-            + ("content_position" in terms) * pixels * (height + width) * size
-            + ("position_content" in terms) * pixels * size
-            + ("position_position" in terms) * shifts * size
-        )
-        return MultiplyAdds((query + key) * hidden * size, ("content_content" in terms) * pixels**2 * size, positions)
