@@ -1,13 +1,11 @@
 """Every attention implementation on one layer at several picture sizes: what is fastest, and what `auto` takes.
 
     python -m benchmarks.implementations [--sizes 8 12 16 24 32] [--pixels 5120] [--hidden_size 400] [--json FILE]
-    python -m benchmarks.implementations --for=v5e:2x2 --sizes 16 32 64 --pixels 25600 [--dtype bfloat16]
 
-Forward and backward, each size with about as many pixels in all. The first measures one layer without dropout, turn by
-turn in one process. The second compiles one block, as networks train there but with dropout of factors, and estimates
-its time as `attn-cnn compile` does. The last columns are the implementation that `auto` takes and its time over that of
-the fastest; below, the time of a multiply-add of each one's averages relative to a dense one, fitted to all sizes
-(`TIME_PER_MULTIPLY_ADD` in models/attention/implementations.py).
+Forward and backward of one layer without dropout, each size with about as many pixels in all, turn by turn. The last
+columns are the implementation that `auto` takes and its time over that of the fastest; below, the time of a multiply-
+add of each one's averages relative to a dense one, fitted to all sizes (`TIME_PER_MULTIPLY_ADD` in
+models/attention/implementations.py).
 """
 
 import argparse
@@ -19,18 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_cnn_jax.compilation import targets
-from attn_cnn_jax.compilation.estimate import estimate_program
-from attn_cnn_jax.compilation.programs import on_mesh, shape
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention import implementations
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.platform import for_platform
-from attn_cnn_jax.models.variables import join, split
 from benchmarks.measure import table, turns, write_json
 
 NAMES = ("dense", "factorised", "blocked")
@@ -44,17 +35,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--hidden_size", type=int, default=400)
     parser.add_argument("--num_heads", type=int, default=9)
     parser.add_argument("--repeats", type=int, default=5, help="turns")
-    parser.add_argument("--for", dest="target", metavar="TARGET", help="do not measure here, estimate: h100, v5e:2x2")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of an estimate")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
     options = parser.parse_args(argv)
-    target = targets.parse(options.target) if options.target else None
 
     rows, samples = [], []
     for size in options.sizes:
         batch = max(1, options.pixels // size**2)
-        seconds = estimated(options, size, batch, target) if target else measured(options, size, batch)
-        attention = for_platform(layer(options, "auto"), target.platform if target else jax.default_backend())
+        seconds = measured(options, size, batch)
+        attention = for_platform(layer(options, "auto"), jax.default_backend())
         chosen = attention.implementation_for((batch, size, size, options.hidden_size), training=True)
         rows.append(
             {"pixels": f"{size}x{size}", "batch": batch}
@@ -67,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     if fitted:
         print("time per multiply-add: " + ", ".join(f"{name} {value:.2f}" for name, value in fitted.items()))
     found = {"benchmark": "implementations", "rows": rows, "time_per_multiply_add": fitted}
-    write_json(options.json, found | ({"estimated_for": target.name, "dtype": options.dtype} if target else {}))
+    write_json(options.json, found)
     return 0
 
 
@@ -75,45 +63,6 @@ def measured(options: argparse.Namespace, size: int, batch: int) -> dict[str, fl
     """Seconds of every implementation here, medians."""
     times = turns({name: step(options, size, batch, name) for name in NAMES}, options.repeats)
     return {name: statistics.median(seconds) for name, seconds in times.items()}
-
-
-def estimated(options: argparse.Namespace, size: int, batch: int, target: targets.Target) -> dict[str, float]:
-    """Seconds that every implementation should take on each device of a target, from the compiled programs."""
-    return {name: estimated_block(options, size, batch, name, target) for name in NAMES}
-
-
-def estimated_block(
-    options: argparse.Namespace, size: int, batch: int, implementation: str, target: targets.Target
-) -> float:
-    """Seconds of one block of the paper's `quadratic`, forward and backward, in the form for a target."""
-    config = attention_config(
-        image_shape=(size, size, 3),
-        downsample=1,
-        num_layers=1,
-        hidden_size=options.hidden_size,
-        num_heads=options.num_heads,
-        attention_dropout_on="factors",
-        implementation=implementation,
-        dtype=options.dtype,
-    ).model
-    network = abstract_model(config)
-    assert isinstance(network, AttentionClassifier)
-    skeleton, parameters, statistics = split(network)
-
-    def gradients(parameters, statistics, x, cotangent, key):
-        def block(parameters, x):
-            network = for_platform(join(skeleton, parameters, statistics), target.platform)
-            return network.blocks[0](x, key)  # pyright: ignore[reportAttributeAccessIssue]
-
-        return jax.vjp(block, parameters, x)[1](cotangent)
-
-    pixels_first = for_platform(network, target.platform).pixels_first
-    sizes = (size, size, batch) if pixels_first else (batch, size, size)
-    activations = shape((*sizes, options.hidden_size), jnp.dtype(options.dtype))
-    arguments = jax.tree.map(lambda array: shape(array.shape, array.dtype), (parameters, statistics))
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    arguments = on_mesh((*arguments, activations, activations, key), targets.mesh_of(target))
-    return estimate_program(jax.jit(gradients).lower(*arguments).compile(), target.chip).total
 
 
 def layer(options: argparse.Namespace, implementation: str) -> SelfAttention:

@@ -3,7 +3,7 @@
     python -m benchmarks.results RUN [RUN ...] [--out DIR] [--estimates DIR] [--json FILE]
 
 Accuracies are of the test set, the last one and not the best; pictures a second are the median of the records in
-metrics.jsonl. With --estimates, a folder of files CONFIG.json from `attn-cnn compile --json`, the estimated time of a
+metrics.jsonl. With --estimates, a folder of files CONFIG.json from `attn-cnn compile --json`, the least time of a
 step stands beside the measured one, of runs in a directory CONFIG or CONFIG/seed_N. With --out also `learning_rate.png`
 and `.svg` there. A run of several seeds counts with their mean.
 """
@@ -24,7 +24,7 @@ from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import mean_records, read_metrics
 from benchmarks.measure import table, write_json
 
-COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s", "step (ms)", "estimate (ms)")
+COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s", "step (ms)", "bound (ms)")
 
 
 @says_errors
@@ -64,14 +64,14 @@ def row(name: str, records: list[dict]) -> dict:
 
 
 def step_times(run: Path, records: list[dict], estimates: Path | None) -> dict[str, float]:
-    """The measured and the estimated time of a training step in milliseconds, as far as they are known."""
+    """The measured and the least time of a training step in milliseconds, as far as they are known."""
     result, config = {}, read_config(run)
     rates = [record["images_per_second"] for record in records if record["split"] == "train"]
     if rates and config is not None:
         result["step (ms)"] = 1000 * config.train.batch_size / statistics.median(rates)
     for name in (run.resolve().name, run.resolve().parent.name):
         if estimates and (estimates / f"{name}.json").is_file():
-            result["estimate (ms)"] = 1000 * json.loads((estimates / f"{name}.json").read_text())["step"]["seconds"]
+            result["bound (ms)"] = 1000 * json.loads((estimates / f"{name}.json").read_text())["bound"]["step"]
             break
     return result
 

@@ -4,8 +4,8 @@
     python -m benchmarks.table --keep RUN --as CONFIG [--data "CIFAR-10 (JPEG copy)"]
 
 Without options it prints the table; --write puts it into both pages, between their markers. --keep copies what a table
-needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N. Of one that was
-not run here it has what `attn-cnn compile --config=CONFIG --for=h100 --json > results/h100/CONFIG.json` estimates.
+needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N. Of a network
+that was not run here it has the least time that a run takes on an H100.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.summary import TABLE_1
+from attn_cnn_jax.compilation import bound
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.runs.directory import read_config
@@ -26,7 +27,6 @@ from benchmarks.kept import put, write_run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "runs"
-ESTIMATES = ROOT / "results" / "h100"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "experiments.md")
 HEADER = ("config", "what it is", "parameters", "FLOPs per picture", "paper, CIFAR-10 test", "here")
 ABSENT = "–"
@@ -93,7 +93,7 @@ def here(name: str) -> str:
     """Returns what runs of a configuration reached, in words: the median of seeds, their range, epochs."""
     runs = sorted(folder(name).glob("seed_*"))
     if not runs:
-        return f"not run here: needs a GPU{estimated(name)}"
+        return f"not run here: needs a GPU{'' if name.endswith('_pruned') else at_least(name)}"
     tests = [read_metrics(run / "metrics.jsonl")[-1] for run in runs]
     about = [json.loads((run / "about.json").read_text(encoding="utf-8")) for run in runs]
     accuracies = [test["accuracy"] for test in tests]
@@ -106,13 +106,10 @@ def here(name: str) -> str:
     return f"{text}, {tests[0]['epoch']:g} epochs"
 
 
-def estimated(name: str) -> str:
-    """Returns how long a run takes by estimate, in words; "" where `attn-cnn compile` was not asked."""
-    path = ESTIMATES / f"{name}.json"
-    if not path.exists():
-        return ""
-    seconds = json.loads(path.read_text(encoding="utf-8"))["run_seconds"]
-    return f", {seconds / 60:.0f} minutes of an H100 by estimate"
+def at_least(name: str) -> str:
+    """Returns the lower bound of the time of a run on an H100, in words."""
+    seconds = bound(complete(load_config(name)), "h100").run
+    return f", at least {seconds / 60:.0f} minutes of an H100"
 
 
 def keep(run: Path, name: str, data: str) -> Path:

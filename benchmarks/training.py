@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.compilation.programs import known_spec
+from attn_cnn_jax.compilation import known_spec
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import SPECS

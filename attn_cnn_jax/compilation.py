@@ -1,0 +1,268 @@
+"""What XLA says of a run compiled for GPUs or TPUs that are not here, and the least time that arithmetic takes.
+
+The training steps and the evaluation are the real ones. Memory, whether they fit, and what devices send each other
+follow from the compiled programs. The bound is arithmetic alone: the FLOPs of the network over the chip's peak.
+"""
+
+import math
+import os
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.config.network import abstract_model, factorises
+from attn_cnn_jax.data.builders import SPECS, Spec
+from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.training.evaluate import create_evaluate
+from attn_cnn_jax.training.limits import check_counts
+from attn_cnn_jax.training.mesh import Pictures, data_mesh, replicated
+from attn_cnn_jax.training.muon import matrices
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.step import create_train_steps
+
+MOST_GPUS = 8  # of one machine
+GIB = 2**30
+
+
+class Chip(NamedTuple):
+    """One device.
+
+    Attributes:
+      memory: bytes.
+      peak: FLOPs per second of matrix products, of bfloat16, of float32 as JAX multiplies by default (TF32 on GPUs, one
+        pass of bfloat16 on TPUs), and of float32 at the highest precision.
+    """
+
+    memory: int
+    peak: dict[str, float]
+
+
+class Target(NamedTuple):
+    """So many chips of a kind, and how they are described to XLA."""
+
+    name: str
+    platform: str  # "gpu" or "tpu"
+    chip: str  # key of CHIPS
+    topology: str
+
+
+# Peaks by the makers' data sheets, of dense products; float32 at the highest precision is six passes on a TPU.
+CHIPS = {
+    "h100": Chip(84_978_434_048, {"bfloat16": 989.4e12, "float32": 494.7e12, "highest": 66.9e12}),
+    "v5e": Chip(16 * GIB, {"bfloat16": 197e12, "float32": 197e12, "highest": 197e12 / 6}),
+    "v6e": Chip(32 * GIB, {"bfloat16": 918e12, "float32": 918e12, "highest": 918e12 / 6}),
+}
+# XLA's GpuTargetConfigProto: what its compiler would ask of the device.
+H100 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 device_memory_size: 84978434048
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+# Else libtpu looks for the machine it runs on, and refuses to be loaded by two processes, which could share a TPU.
+WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+ALLOWED = "h100, h100x2 to h100x8, v5e:2x2, v5e:4x4 and other slices of v5e and v6e, as ROWSxCOLUMNS"
+COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\(")
+
+
+def parse(name: str) -> Target:
+    """Returns the target that a name stands for; UserError for a name that stands for none."""
+    if found := re.fullmatch(r"h100(?:x([1-8]))?", name):
+        return Target(name, "gpu", "h100", f"1x1x{found[1] or 1}")
+    if (found := re.fullmatch(r"(v5e|v6e):(\d+)x(\d+)", name)) and int(found[2]) * int(found[3]) > 0:
+        return Target(name, "tpu", found[1], name)
+    raise UserError(f"--for={name}: allowed are {ALLOWED}")
+
+
+def mesh_of(target: Target) -> Mesh:
+    """Returns a mesh of a target's devices, which compile and do not compute.
+
+    Raises:
+      UserError: without the packages of the extras `compile-gpu` and `compile-tpu`, or for a slice that no TPU has.
+    """
+    arguments: dict[str, Any] = {"platform": "tpu", "topology_name": target.topology}
+    if target.platform == "gpu":
+        arguments = {"platform": "cuda", "topology": target.topology, "target_config": H100}
+    else:
+        for key, value in WITHOUT_TPU.items():
+            os.environ.setdefault(key, value)
+    try:
+        return data_mesh(topologies.get_topology_desc(**arguments).devices)
+    except Exception as error:
+        if isinstance(error, NotImplementedError | ImportError) or "not installed" in str(error):
+            extra = f'pip install -e ".[compile-{target.platform}]"'
+            raise UserError(f"--for={target.name} needs a compiler that is not here: {extra}") from error
+        message = f"--for={target.name}: XLA knows no such devices: {shortened(error)}\nallowed are {ALLOWED}"
+        raise UserError(message) from error
+
+
+def known_spec(config: ConfigDict) -> Spec:
+    """Returns what is known of the data set of a configuration without the data; UserError where it is not."""
+    if config.dataset.name not in SPECS:
+        allowed = f"one of {', '.join(SPECS)}, whose number and size of images are known without the data"
+        raise UserError(f"config.dataset.name={config.dataset.name!r}: to compile, allowed is {allowed}")
+    return SPECS[config.dataset.name]
+
+
+class Bound(NamedTuple):
+    """The least that a run takes, in seconds: its matrix products at the peak of all devices, and nothing else.
+
+    Attributes:
+      step: of a training step.
+      run: of all steps and evaluations.
+      steps, evaluations: how many a run has, by the official sizes of its data set.
+      flops: of a training step, all devices together.
+    """
+
+    step: float
+    run: float
+    steps: int
+    evaluations: int
+    flops: int
+
+
+def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
+    """Returns the lower bound of the time of a run.
+
+    A backward pass multiplies twice as much as a forward pass. Averages are left out where attention can be computed
+    from a row and a column softmax: no probability is dropped, and it factorises.
+
+    Args:
+      config: complete.
+      chip: a key of CHIPS.
+      devices: how many share each batch.
+    """
+    spec, epochs = known_spec(config), config.train.num_epochs
+    highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
+    rate = devices * CHIPS[chip].peak["highest" if highest else config.model.dtype]
+    model, flops = config.model, count_flops(config.model)
+    evaluating = flops.linear if model.name == "attention" and factorises(model) else flops.full
+    drops = model.name == "attention" and model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
+    steps = epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)
+    evaluations = -(-epochs // config.train.eval_every_epochs)
+    of_step = 3 * config.train.batch_size * (flops.full if drops else evaluating)
+    of_evaluation = (spec.test_examples + config.dataset.num_validation) * evaluating
+    whole = steps * of_step + evaluations * of_evaluation
+    return Bound(of_step / rate, whole / rate, steps, evaluations, of_step)
+
+
+def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stages.Lowered]:
+    """Traces the training steps and the evaluation of a complete configuration; nothing is computed, no data is read.
+
+    A network that starts from another run (`config.start`) is taken as `config.model` describes it.
+    """
+    spec = known_spec(config)
+    num_images = spec.train_examples - config.dataset.num_validation
+    steps_per_epoch = max(1, num_images // config.train.batch_size)
+    network = abstract_model(config.model)
+    schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
+    optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
+    skeleton, parameters, statistics = split(network)
+
+    def shape(size, dtype) -> Any:
+        return jax.ShapeDtypeStruct(size, np.dtype(dtype), sharding=replicated(mesh))
+
+    arrays = parameters, statistics, jax.eval_shape(optimizer.init, parameters)
+    state = TrainState(shape((), jnp.int32), *jax.tree.map(lambda x: shape(x.shape, x.dtype), arrays))
+    train_set, test_set = (
+        Pictures(shape((count, *spec.image_shape), jnp.uint8), shape((count,), jnp.int32))
+        for count in (num_images, spec.test_examples)
+    )
+    count = shape((), jnp.int32)
+    return (
+        create_train_steps(config, mesh, skeleton, optimizer, spec, steps_per_epoch).lower(state, train_set, count),
+        create_evaluate(config, mesh, skeleton, spec).lower(state, test_set),  # pyright: ignore
+    )
+
+
+def report(config: ConfigDict, target: Target) -> dict[str, Any]:
+    """Compiles a run and returns what is known of it, ready for JSON.
+
+    Keys: `target`, `devices`, `device_kind`, `batch_size`, `dtype`; `memory`, bytes per device in training by what they
+    are for; `collectives`, bytes per training step by kind; and `bound`, see `Bound`.
+
+    Raises:
+      UserError: if the compiler is missing, or the memory is too small for training or for evaluation.
+    """
+    mesh = mesh_of(target)
+    check_counts(config, known_spec(config).train_examples)
+    training, evaluation = lower(config, mesh)
+    compiled, memory = fitting(training, "a step", "batch_size", config, target)
+    fitting(evaluation, "evaluation", "eval_batch_size", config, target)
+    return {
+        "target": target.name,
+        "devices": mesh.size,
+        "device_kind": mesh.devices.flat[0].device_kind,
+        "batch_size": config.train.batch_size,
+        "dtype": config.model.dtype,
+        "memory": memory | {"available": CHIPS[target.chip].memory},
+        "collectives": collectives(compiled.as_text() or ""),
+        "bound": bound(config, target.chip, mesh.size)._asdict(),
+    }
+
+
+def fitting(
+    lowered: jax.stages.Lowered, what: str, key: str, config: ConfigDict, target: Target
+) -> tuple[jax.stages.Compiled, dict[str, int]]:
+    """Compiles a program, `what` in words, with batches of `config.train[key]`; returns it and the bytes that it needs.
+
+    Raises:
+      UserError: if the memory of a device is too small.
+    """
+    needed = None
+    try:
+        compiled = lowered.compile()
+        memory = memory_of(compiled)
+        if memory["needed"] <= CHIPS[target.chip].memory:
+            return compiled, memory
+        needed = memory["needed"]
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):  # compilers for TPUs refuse, those for GPUs do not
+            raise
+    size = f"needs {needed / GIB:,.1f} GiB per device" if needed else "needs more memory"
+    raise UserError(
+        f"{what} of config.train.{key}={config.train[key]} {size}: {target.name} has "
+        f"{CHIPS[target.chip].memory / GIB:,.1f} GiB\n"
+        f"lower config.train.{key}, take more devices, or config.model.dtype=bfloat16"
+    )
+
+
+def memory_of(program: jax.stages.Compiled) -> dict[str, int]:
+    """Bytes per device that a compiled program needs: its arguments, temporaries, and all together."""
+    sizes: Any = program.memory_analysis()
+    outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes  # the state is updated in place
+    arguments, temporaries = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+    return {"arguments": arguments, "temporaries": temporaries, "needed": arguments + temporaries + outputs}
+
+
+def collectives(program: str) -> dict[str, int]:
+    """Returns the bytes of the results of the collectives in the text of a compiled program, by kind, each once."""
+    found: Counter[str] = Counter()
+    for results, kind, _ in COLLECTIVE.findall(program):
+        for dtype, shape in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", results):
+            bits = int(re.sub(r"\D", "", dtype) or 8)  # `pred` takes a byte
+            found[kind] += bits // 8 * math.prod(map(int, filter(None, shape.split(","))))
+    return dict(found)

@@ -1,1 +1,0 @@
-"""Compiles training for accelerators that this machine does not have, and reads what XLA made of it."""
