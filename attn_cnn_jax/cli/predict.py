@@ -21,7 +21,7 @@ from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.page.pictures import from_file
+from attn_cnn_jax.page.images import from_file
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 

@@ -1,79 +1,175 @@
-"""Builds the page of a run: collects the data, the pictures and the network, and renders them."""
+"""Builds the page of a run: what it knows, its images and the network, in one HTML file."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.config.network import encoding_of
 from attn_cnn_jax.data.stored import AnyDataset
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.page.collect import page_data, picture_entries
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.page.history import recorded_epochs
+from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset
 from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
-from attn_cnn_jax.page.pictures import Picture, from_dataset
-from attn_cnn_jax.page.render import as_script_text, render
+from attn_cnn_jax.page.render import render
+from attn_cnn_jax.page.scores import content_parameters, position_parameters
 from attn_cnn_jax.runs.run import Run
 
-MEGABYTES = 5.0
-TEST_PICTURES = 100  # whose accuracy the page counts
+TEST_IMAGES = 100  # whose accuracy the page counts
+MOST_HEADS = 1024
+MOST_PIXELS = 128 * 128  # that a query can attend to, in the browser
+MOST_SIDE = 512  # pixels; what is computed for the columns of a row grows as their square
+MOST_VALUES = 4_000_000  # that the browser computes when the query moves
 
 
 class Page(NamedTuple):
-    """A page as text, with the number of its pictures, and why it does not run the network, None where it does."""
+    """A page as text, and why it does not run the network, None where it does."""
 
     html: str
-    pictures: int
     reason: str | None
 
 
 def build(
     run: Run,
-    pictures: list[Picture],
+    images: list[LabelledImage],
     dataset: AnyDataset | None,
     size: tuple[int, int],
     *,
     title: str,
     workdir: Path | None = None,
-    megabytes: float = MEGABYTES,
     most_parameters: int = MOST_PARAMETERS,
 ) -> Page:
     """Returns the page of a run.
 
     Args:
       run: the run.
-      pictures: to choose from in the page.
-      dataset: names the classes, and has test pictures whose accuracy the page counts; None where it is not there.
-      size: (H, W) of the pictures, in pixels.
+      images: to choose from in the page.
+      dataset: names the classes, and has test images whose accuracy the page counts; None where it is not there.
+      size: (H, W) of the images, in pixels.
       title: the page's title, plain text.
       workdir: the run directory, whose recorded positions the page plays; None for none.
-      megabytes: largest size of the page without weights; pictures that do not fit are left out.
       most_parameters: largest network that runs in the page.
 
     Raises:
       UserError: if the run has nothing to show, or too much.
     """
     data = page_data(run, size, title=title, workdir=workdir)
-    if run.model.depends_on_content and not pictures:
-        raise UserError("this network's attention depends on content: give it pictures, --images 1 or more")
-    rows, columns = data["grid"]
     class_names = dataset.class_names if dataset else run.class_names
-    reason = reason_not_to_compute(run, (rows, columns), most_parameters)
-    entries = picture_entries(run, pictures, class_names, with_content=reason is not None)
-    data["pictures"] = those_that_fit(data, entries, megabytes)
+    reason = reason_not_to_compute(run, tuple(data["grid"]), most_parameters)
+    if reason and run.model.depends_on_content:
+        raise UserError(f"this network's attention depends on the image, and the page cannot compute it: {reason}")
+    data["pictures"] = image_entries(run, images, class_names)
     if reason is None:
-        test = from_dataset(dataset, min(TEST_PICTURES, len(dataset.test.labels)), size) if dataset else []
-        data["network"] = network_data(run, (rows, columns), class_names, test)
-    return Page(render(data), len(data["pictures"]), reason)
+        test = from_dataset(dataset, min(TEST_IMAGES, len(dataset.test.labels)), size) if dataset else []
+        data["network"] = network_data(run, tuple(data["grid"]), class_names, test)
+    return Page(render(data), reason)
 
 
-def those_that_fit(data: dict, entries: Iterator[dict], megabytes: float) -> list[dict]:
-    """Returns the first pictures with which the page stays below a size; UserError if not even one does."""
-    room, chosen = megabytes * 1e6 - len(render(data)), []
-    for entry in entries:
-        room -= len(as_script_text(entry))
-        if room < 0 and not chosen:
-            raise UserError(
-                f"a page with one picture has {megabytes - room / 1e6:.1f} MB: choose --megabytes above that"
-            )
-        if room < 0:
-            break
-        chosen.append(entry)
-    return chosen
+def check(run: Run, size: tuple[int, int]) -> None:
+    """UserError where a page would be of no use: no attention, or more of it than a browser can show."""
+    model = run.config.model
+    if model.name != "attention":
+        raise UserError(f"a {model.name} has no attention to show")
+    if size[0] % model.downsample or size[1] % model.downsample:
+        raise UserError(f"--size={size[0]}x{size[1]}: both sides must be multiples of {model.downsample}")
+    if not all(np.all(np.isfinite(array)) for array in split(run.model)[1].values()):
+        raise UserError(f"the parameters at step {run.step} are not finite numbers: choose an earlier --step")
+    heads = sum(block.attention.num_heads for block in run.model.blocks)
+    pixels, side = size[0] * size[1] // model.downsample**2, MOST_SIDE * model.downsample
+    for what, amount, most, advice in (
+        ("heads in all", heads, MOST_HEADS, ""),
+        ("pixels to attend to", pixels, MOST_PIXELS, "; choose a smaller --size"),
+        ("pixels on a side", max(size), side, "; choose a smaller --size"),
+        ("heads times pixels", heads * pixels, MOST_VALUES, "; choose a smaller --size"),
+    ):
+        if amount > most:
+            raise UserError(f"{amount} {what}: a page shows at most {most}{advice}")
+
+
+def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | None = None) -> dict[str, Any]:
+    """All that does not depend on an image.
+
+    Args:
+      run: the run.
+      size: (H, W) of the images, in pixels.
+      title: the page's title, plain text.
+      workdir: the run directory, whose recorded positions become `epochs`; None for none.
+
+    Returns:
+      `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of
+      score terms), `contentTerms` (those that depend on the image), `layers` (`heads`; `position`, see
+      `scores.position_parameters`; `gate`, the weight of position attention of each head, or None where scores
+      are added before one softmax), `epochs`, `network`, None (see network.py), and `pictures`, an empty list.
+    """
+    check(run, size)
+    model = run.config.model
+    grid: Grid = (size[0] // model.downsample, size[1] // model.downsample)
+    layers = [
+        {
+            "heads": block.attention.num_heads,
+            "position": in_json(position_parameters(block.attention.position, grid)),
+            "gate": None if block.attention.gate is None else in_json(jax.nn.sigmoid(block.attention.gate[...])),
+        }
+        for block in run.model.blocks
+    ]
+    readers = [content_parameters(encoding, grid) for encoding in run.model.blocks[0].attention.readers()]
+    content = [name for reader in readers if reader for name in reader["terms"]]
+    position = layers[0]["position"]["term"] if layers[0]["position"] else None
+    own = [] if position is None else [position]
+    heads = [layer["heads"] for layer in layers]
+    return {
+        "title": title,
+        "facts": {
+            "dataset": run.config.dataset.name,
+            "encoding": model.encoding + " + content" * model.content + " (gated)" * model.gate,
+            "step": int(run.step),
+        },
+        "size": list(size),
+        "grid": list(grid),
+        "channels": model.image_shape[2],
+        # As the paper writes them: an encoding with content terms of its own ends with position (eq. 8).
+        "terms": own + content if encoding_of(model).accepts_content else content + own,
+        "contentTerms": content,
+        "layers": layers,
+        "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],
+        "network": None,
+        "pictures": [],
+    }
+
+
+def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """`name`, `label`, `prediction`, `confidence` and `source` (a data URI) of images of the page's size.
+
+    Args:
+      run: the run.
+      images: of the size of the page.
+      class_names: one per class, or none where they are unknown.
+    """
+    if not images:
+        return []
+    predictions = run.predict(np.stack([image.pixels for image in images]))
+    best = predictions.argmax(axis=1)
+    return [
+        {
+            "name": image.name,
+            "label": image.label,
+            "prediction": class_names[n] if n < len(class_names) else f"class {n}",
+            "confidence": round(float(probabilities[n]), 4),
+            "source": data_uri(image.pixels),
+        }
+        for image, n, probabilities in zip(images, best, predictions, strict=True)
+    ]
+
+
+def in_json(value: Any) -> Any:
+    """A value with its arrays as nested lists, with no more digits than float32 has."""
+    if isinstance(value, dict):
+        return {name: in_json(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | jax.Array):
+        return in_json(np.asarray(value, np.float32).tolist())
+    if isinstance(value, list):
+        return [in_json(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value

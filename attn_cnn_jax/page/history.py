@@ -1,4 +1,4 @@
-"""Positions recorded in training, as parameters the page computes attention from."""
+"""Positions recorded in training, as parameters that the page computes attention from."""
 
 from pathlib import Path
 
@@ -10,9 +10,7 @@ MOST_EPOCHS = 300  # that a slider of a few hundred pixels can tell apart
 SMALLEST_VARIANCE = 0.05**2  # of attention to a single pixel, whose covariance has no inverse
 
 
-def recorded_epochs(
-    workdir: Path, step: int, head_counts: list[int], term: str | None, seed: int | None = None
-) -> list[dict]:
+def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str | None) -> list[dict]:
     """The course of training up to a checkpoint, oldest first.
 
     Args:
@@ -20,13 +18,12 @@ def recorded_epochs(
       step: of the checkpoint that the page shows.
       head_counts: number of heads of every layer; records of a network with others are left out.
       term: name of the score term that positions have, None where there is none.
-      seed: of a run of several seeds, which.
 
     Returns:
-      `epoch` and `layers` of each record, with `layers[n].position` as `Encoding.page_parameters` has it; the last one
+      `epoch` and `layers` of each record, with `layers[n].position` as in `scores.position_parameters`; the last one
       is the checkpoint itself, and has `layers` only if it was recorded.
     """
-    records = [record for record in read_positions(workdir, seed) if record["step"] <= step]
+    records = [record for record in read_positions(workdir) if record["step"] <= step]
     records = [record for record in records if [len(x.get("centre", ())) for x in record["layers"]] == head_counts]
     if term is None or not records or records[-1]["step"] == 0:
         return []

@@ -6,23 +6,20 @@ from typing import NamedTuple
 from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page.build import build
-from attn_cnn_jax.page.pictures import from_dataset
+from attn_cnn_jax.page.images import drawings, from_dataset
 from attn_cnn_jax.runs.run import Run
+
+TITLE = "What the heads attend to"
 
 
 class Inline(NamedTuple):
-    """A page that notebooks show in a frame.
-
-    Attributes:
-      html: the whole page.
-      height: of the frame, in pixels.
-    """
+    """A page that notebooks show in a frame: the whole page as HTML, and the frame's height in pixels."""
 
     html: str
     height: int
 
     def _repr_html_(self) -> str:
-        """Returns the frame, with the page inside: no file, no request."""
+        """The frame, with the page inside: no file, no request."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" title="{TITLE}" '
             f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
@@ -32,17 +29,22 @@ class Inline(NamedTuple):
         return f"<page of a run, {len(self.html.encode()) / 1e6:.1f} MB>"
 
 
-TITLE = "What the heads attend to"
+def show(run: Run, images: int = 8, data_dir: str | None = None, height: int = 800) -> Inline:
+    """The interactive page of a network, which a notebook shows in place.
 
+    Args:
+      run: what `load_run` or `load_pretrained` returned.
+      images: number of test images to choose from.
+      data_dir: folder of the data set, if not the one used in training. Without the data set there are no test images.
+      height: of the frame, in pixels.
 
-def inline(run: Run, images: int = 8, data_dir: str | None = None, height: int = 800) -> Inline:
-    """Returns the page of a run for a notebook, see `Run.show`."""
+    Raises:
+      UserError: if the network has no attention to show, or too much.
+    """
+    shape = tuple(run.config.model.image_shape)
     try:
         dataset = dataset_of(run.config, data_dir, download=False)
     except UserError:
-        if run.model.depends_on_content:
-            raise
         dataset = None
-    size = tuple(run.config.model.image_shape[:2])
-    pictures = from_dataset(dataset, images, size) if dataset else []
-    return Inline(build(run, pictures, dataset, size, title=TITLE).html, height)
+    chosen = from_dataset(dataset, images, shape[:2]) if dataset else drawings(run.class_names, shape)
+    return Inline(build(run, chosen, dataset, shape[:2], title=TITLE).html, height)

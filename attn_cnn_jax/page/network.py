@@ -10,13 +10,13 @@ from flax import nnx
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
-from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.resnet import ResNetStem
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.page.pictures import Picture
+from attn_cnn_jax.page.images import LabelledImage
+from attn_cnn_jax.page.scores import content_parameters, linear
 from attn_cnn_jax.runs.run import Run
 
 MOST_PARAMETERS = 3_000_000  # 16 MB of text
@@ -34,25 +34,13 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
         return f"{heads} heads over {pixels} pixels are too much for a browser"
     for block in run.model.blocks:
         for encoding in block.attention.readers():
-            name = type(encoding).__name__
-            if encoding.page_content(grid) is None:
-                return f"its encoding {name} has no page_content()"
-            if changed := newer_than_page_content(type(encoding)):
-                return f"its encoding {name} has {changed}() of its own, and page_content() of the encoding before it"
+            if content_parameters(encoding, grid) is None:
+                name = type(encoding).__name__
+                return f"its encoding {name} is not in attn_cnn_jax.page.scores.CONTENT"
     return None
 
 
-def newer_than_page_content(encoding: type[Encoding]) -> str:
-    """Returns a method that changes content scores in a subclass which inherits `page_content()`, "" without any."""
-
-    def distance(name):
-        return next(n for n, parent in enumerate(encoding.__mro__) if name in vars(parent))
-
-    methods = ("project", "content_terms")
-    return next((name for name in methods if distance(name) < distance("page_content")), "")
-
-
-def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Sequence[Picture] = ()) -> dict:
+def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Sequence[LabelledImage] = ()) -> dict:
     """Returns the network as the page computes it.
 
     Args:
@@ -89,7 +77,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     }
 
 
-def test_data(pictures: Sequence[Picture], class_names: tuple[str, ...]) -> dict:
+def test_data(pictures: Sequence[LabelledImage], class_names: tuple[str, ...]) -> dict:
     """Returns labelled pictures as bytes, and the numbers of their classes."""
     pixels = np.stack([picture.pixels for picture in pictures])
     labels = [class_names.index(picture.label) for picture in pictures]
@@ -125,7 +113,7 @@ def layer_data(block: Block, grid: Grid) -> dict:
     """Returns the arrays of one block by name; position scores and gates stand with the layers of the page."""
     attention = block.attention
     return {
-        "readers": [encoding.page_content(grid) for encoding in attention.readers()],
+        "readers": [content_parameters(encoding, grid) for encoding in attention.readers()],
         "value": None if attention.value is None else linear(attention.value),
         "output": linear(attention.output),
         "dense": None if block.dense is None else linear(block.dense),
@@ -151,11 +139,6 @@ def convolution(layer: nnx.Conv | ConvolutionalAttention, norm: nnx.BatchNorm) -
     factor = scale / np.sqrt(variance + norm.epsilon)
     kernel = np.asarray(layer.kernel[...], np.float64)
     return {"kernel": (kernel * factor).reshape(-1, kernel.shape[-1]), "bias": bias - mean * factor}
-
-
-def linear(layer: nnx.Linear) -> dict:
-    """Returns kernel `(in, out)` and bias of a linear map, None without one."""
-    return {"kernel": layer.kernel[...], "bias": None if layer.bias is None else layer.bias[...]}
 
 
 def norm(layer: nnx.LayerNorm) -> dict:

@@ -1,8 +1,6 @@
 """The page itself: the files of web/ and the collected data in one HTML file."""
 
-import html
 import json
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -20,11 +18,9 @@ SCRIPTS = (
     "compute.js",
     "panels.js",
     "overlays.js",
-    "resize.js",
     "own.js",
     "play.js",
     "figure.js",
-    "share.js",
     "address.js",
     "show.js",
     "page.js",
@@ -35,7 +31,7 @@ def render(data: dict) -> str:
     """The HTML text of a page.
 
     Args:
-      data: what `collect.page_data` returns.
+      data: what `build.page_data` returns.
     """
     parts = {
         "STYLE": _read("page.css"),
@@ -48,15 +44,6 @@ def render(data: dict) -> str:
         before, rest = rest.split(f"<!-- {name} -->")
         text += before + part
     return text + rest
-
-
-def render_pair(pages: Sequence[str]) -> str:
-    """Returns the HTML text of two pages side by side, which share the query pixel and the picture."""
-    frames = "\n".join(
-        f'<iframe name="beside" title="Run {number}" srcdoc="{html.escape(page)}"></iframe>'
-        for number, page in enumerate(pages, start=1)
-    )
-    return _read("pair.html").replace("<!-- FRAMES -->", frames)
 
 
 def as_script_text(data: dict) -> str:

@@ -121,7 +121,7 @@ class Run(NamedTuple):
           UserError: if the network has no attention to show, or too much.
         """
         # By name, since the page is built on runs and not the other way round.
-        return importlib.import_module("attn_cnn_jax.page.inline").inline(self, images, data_dir, height)
+        return importlib.import_module("attn_cnn_jax.page.inline").show(self, images, data_dir, height)
 
     def intermediates(self, images: Images, batch_size: int = 100) -> dict[str, Any]:
         """Returns the logits and what the network computes on the way to them, as NumPy arrays.

@@ -15,7 +15,7 @@ from attn_cnn_jax.data.builders import recipe
 from attn_cnn_jax.data.fingerprint import fingerprint
 from attn_cnn_jax.data.preparation import cache
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.page.pictures import from_dataset
+from attn_cnn_jax.page.images import from_dataset
 from tests.support import cifar_archives
 
 

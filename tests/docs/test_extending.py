@@ -19,7 +19,7 @@ from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.page.collect import page_data
+from attn_cnn_jax.page.build import page_data
 from tests.support.networks import logits_of
 
 PAGE = Path(__file__).parents[2] / "docs/extending.md"

@@ -12,7 +12,6 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-only_in_chromium = pytest.mark.parametrize("driver", ["chromium"], indirect=True)
 ROWS, COLUMNS = 5, 7  # the grid of the small networks
 
 

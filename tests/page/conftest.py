@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings import REGISTRY, Encoding, register
-from attn_cnn_jax.page.collect import page_data, picture_entries
-from attn_cnn_jax.page.pictures import Picture
+from attn_cnn_jax.page.build import image_entries, page_data
+from attn_cnn_jax.page.images import LabelledImage
+from attn_cnn_jax.page.network import network_data
 from attn_cnn_jax.page.render import render, write
 from attn_cnn_jax.runs.run import Run
 
@@ -113,7 +113,7 @@ def create_run(**model):
 def pictures():
     """Two pictures of noise; the second one's name is an attack."""
     pixels = np.random.default_rng(0).integers(0, 256, (2, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
-    return [Picture(pixels[0], "test 0", "frog"), Picture(pixels[1], HOSTILE, HOSTILE)]
+    return [LabelledImage(pixels[0], "test 0", "frog"), LabelledImage(pixels[1], HOSTILE, HOSTILE)]
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +125,9 @@ def pages(runs, pictures, tmp_path_factory):
         size = tuple(run.config.model.image_shape[:2])
         data = page_data(run, size, title=f"Heads of {HOSTILE}")
         data["epochs"] = course(run)
-        data["pictures"] = list(picture_entries(run, pictures, ()))
+        data["pictures"] = image_entries(run, pictures, ())
+        if run.model.depends_on_content:
+            data["network"] = network_data(run, GRID, ())
         found[name] = data, folder / f"{name}.html"
         write(found[name][1], render(data))
     return found
@@ -163,31 +165,6 @@ def attention(runs, pictures):
 
 
 @pytest.fixture(scope="session")
-def switched(runs, pictures):
-    """Attention by some score terms alone: `switched(name, terms)[layer]` is `(h, i, j, k, l)`."""
-
-    def of(name, terms):
-        model = runs[name].model
-        x, layers = embedded(runs[name], pictures[0]), []
-        for block in model.blocks:
-            found = {key: term[None] for key, term in block.attention.position_terms(*GRID).items()}
-            found |= block.attention.content_terms(x)
-            heads = block.attention.num_heads
-            scores = sum((found[term] for term in terms), np.zeros((1, heads, *GRID, *GRID), np.float32))[0]
-            layers.append(np.asarray(jax.nn.softmax(scores, axis=(-2, -1))))
-            x = block(x)
-        return layers
-
-    return of
-
-
-def embedded(run, picture):
-    from attn_cnn_jax.models.classifier import space_to_depth
-
-    return run.model.embedding(space_to_depth(run.normalised(picture.pixels[None]), run.model.downsample))
-
-
-@pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
     """Chromium without a window; tests that need it are skipped where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -216,41 +193,14 @@ def chromium(tmp_path_factory):
     started.quit()
 
 
-@pytest.fixture(scope="session")
-def firefox(tmp_path_factory):
-    """Firefox without a window; tests that need it are skipped where there is none."""
-    pytest.importorskip("selenium", reason="selenium is not installed")
-    binary = shutil.which("firefox") or shutil.which("firefox-esr")
-    if not binary:
-        pytest.skip("no Firefox found (Debian: apt-get install firefox-esr)")
-    from tests.page.firefox import Firefox
-
-    started = Firefox(binary, tmp_path_factory.mktemp("firefox"))
-    yield started
-    started.quit()
-
-
-@pytest.fixture(params=["chromium", "firefox"])
-def driver(request):
-    """Both browsers in turn, but for tests that `only_in_chromium` marks."""
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
-def quiet(driver):
+def quiet(chromium):
     """The browser; afterwards its pages must have said nothing wrong and asked for nothing."""
-    is_firefox = hasattr(driver, "watched")
-    if is_firefox:
-        driver.watched()
-    else:
-        for log in ("browser", "performance"):
-            driver.get_log(log)
-    yield driver
-    if is_firefox:
-        assert driver.watched() == {"errors": [], "requests": []}
-        return
-    assert driver.get_log("browser") == []
-    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    for log in ("browser", "performance"):
+        chromium.get_log(log)
+    yield chromium
+    assert chromium.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
     urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert urls
     allowed = ("file:", "data:", "blob:", "about:", "chrome:")  # the last is Chromium's own first page

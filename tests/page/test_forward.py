@@ -12,14 +12,14 @@ from attn_cnn_jax.models.attention.dense import dense
 from attn_cnn_jax.models.encodings.absolute import JOINS
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.models.layers import ACTIVATIONS
-from attn_cnn_jax.page.collect import page_data
+from attn_cnn_jax.page.build import page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
-from tests.page.browser import Page, only_in_chromium
+from tests.page.browser import Page
 from tests.page.conftest import GRID
 from tests.page.test_network import KINDS, probed, quadratic, random_run  # noqa: F401
 from tests.support import networks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), only_in_chromium]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Every encoding with content and gate, and what an encoding has options for.
 NETWORKS = [

@@ -14,12 +14,12 @@ from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
 from attn_cnn_jax.models.pruning import split_heads
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.page.collect import page_data, picture_entries
+from attn_cnn_jax.page.build import image_entries, page_data
+from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
-from attn_cnn_jax.page.pictures import Picture
 from attn_cnn_jax.page.render import render, write
 from attn_cnn_jax.runs.run import Run
-from tests.page.browser import ActionChains, Page, emulated, only_in_chromium
+from tests.page.browser import ActionChains, Page, emulated
 from tests.page.conftest import GRID, small_config
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def written(run, pictures, path, class_names=()):
     grid = tuple(data["grid"])
     assert reason_not_to_compute(run, grid) is None
     data["network"] = network_data(run, grid, class_names, pictures if class_names else ())
-    data["pictures"] = list(picture_entries(run, pictures, class_names, with_content=False))
+    data["pictures"] = image_entries(run, pictures, class_names)
     write(path, render(data))
     return path
 
@@ -68,7 +68,7 @@ def probed(quadratic, tmp_path_factory):
     pixels = random.integers(0, 256, (12, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
     names = tuple(str(n) for n in range(10))
     predicted = np.asarray(quadratic.predict(pixels)).argmax(axis=1)
-    pictures = [Picture(x, f"test {n}", names[predicted[n] if n % 3 else 0]) for n, x in enumerate(pixels)]
+    pictures = [LabelledImage(x, f"test {n}", names[predicted[n] if n % 3 else 0]) for n, x in enumerate(pixels)]
     path = written(quadratic, pictures, tmp_path_factory.mktemp("page") / "page.html", names)
     return path, pixels, np.array([int(picture.label) for picture in pictures])
 
@@ -283,7 +283,6 @@ def test_the_most_probable_of_many_classes_are_shown(quiet, pictures, tmp_path, 
     assert names[0][2] == f"{100 * probabilities[int(names[0][1])]:.0f}%" or names[0][2] == "<1%"
 
 
-@only_in_chromium
 @pytest.mark.parametrize(
     "worker",
     ["delete window.Worker", "window.Worker = class { postMessage() { setTimeout(() => this.onerror?.(), 5); } }"],
@@ -300,7 +299,6 @@ def test_the_page_computes_without_a_worker(quiet, quadratic, probed, worker):
         quiet.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
-@only_in_chromium
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_for_axe(quiet, probed, scheme, width):

@@ -1,7 +1,6 @@
 """What the page is given, without a browser: attention computed from the embedded data is the model's."""
 
 import base64
-import gzip
 import json
 import re
 
@@ -14,11 +13,11 @@ from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import Content, Quadratic
 from attn_cnn_jax.models.merging import merged
-from attn_cnn_jax.page.collect import check
-from attn_cnn_jax.page.content import TOLERANCE, pack, quantise, softmax
+from attn_cnn_jax.page.build import build, check
 from attn_cnn_jax.page.history import parameters, recorded_epochs
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.render import SCRIPTS, as_script_text, render
+from attn_cnn_jax.page.scores import CONTENT, position_parameters
 from attn_cnn_jax.runs.run import Run
 from tests.page.conftest import create_run
 
@@ -43,12 +42,6 @@ def embedded(path):
     return json.loads(text)
 
 
-def unpack(text):
-    planes = np.frombuffer(gzip.decompress(base64.b64decode(text)), np.uint8).reshape(4, -1)
-    unsigned = np.ascontiguousarray(planes.T).view("<u4").ravel().astype(np.int64)
-    return (unsigned >> 1) ^ -(unsigned & 1)
-
-
 def position_scores(position, head):
     """`(q, p)` from embedded parameters, one pair of pixels after the other."""
     scores = np.zeros((HEIGHT, WIDTH, HEIGHT, WIDTH))
@@ -66,46 +59,22 @@ def position_scores(position, head):
     return scores.reshape(PIXELS, PIXELS)
 
 
-def content_scores(data, picture):
-    """`[layer][head]` `(q, p)`, the sum of all content terms."""
-    content = data["pictures"][picture]["content"]
-    codes, start = unpack(content["codes"]), 0
-    layers = []
-    for heads in content["heads"]:
-        layers.append([])
-        for head in heads:
-            total = 0.0
-            for term in data["contentTerms"]:
-                rank, step = head[term]
-                end = start + 2 * rank * PIXELS
-                query, key = codes[start:end].reshape(2, rank, PIXELS) * step
-                total, start = total + query.T @ key, end
-            layers[-1].append(total)
-    assert start == len(codes)
-    return layers
-
-
 @pytest.mark.parametrize("name", NETWORKS)
-def test_embedded_data_gives_the_models_attention(pages, attention, name):
+def test_embedded_data_gives_the_models_position_scores(pages, runs, name):
     data = embedded(pages[name][1])
     assert data == pages[name][0]
-    for picture in range(2):
-        content = content_scores(data, picture) if data["contentTerms"] else None
-        for layer, expected in enumerate(attention(name, picture)):
-            assert data["layers"][layer]["heads"] == len(expected)
-            for head, of_head in enumerate(expected):
-                scores = [content[layer][head]] if content else []
-                if position := data["layers"][layer]["position"]:
-                    scores.insert(0, position_scores(position, head))
-                if gate := data["layers"][layer]["gate"]:
-                    found = gate[head] * softmax(scores[0]) + (1 - gate[head]) * softmax(scores[1])
-                else:
-                    found = softmax(sum(scores))
-                np.testing.assert_allclose(found, of_head.reshape(PIXELS, PIXELS), atol=1e-4)
+    for block, layer in zip(runs[name].model.blocks, data["layers"], strict=True):
+        terms = block.attention.position_terms(HEIGHT, WIDTH)
+        assert layer["heads"] == block.attention.num_heads
+        assert (layer["position"] is None) == (not terms)
+        if terms:
+            expected = sum(np.asarray(term, np.float64) for term in terms.values()).reshape(-1, PIXELS, PIXELS)
+            found = np.stack([position_scores(layer["position"], head) for head in range(layer["heads"])])
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 class Doubled(Quadratic):
-    """An encoding of a user's own, with scores that `page_parameters` of the one before it does not describe."""
+    """An encoding of a user's own, with scores that the parameters of the one before it do not describe."""
 
     def axis_scores(self, height, width):
         row, column = super().axis_scores(height, width)
@@ -114,7 +83,7 @@ class Doubled(Quadratic):
 
 def test_scores_of_ones_own_are_not_those_of_the_encoding_before_it():
     before, own = (encoding(3, rngs=nnx.Rngs(0)) for encoding in (Quadratic, Doubled))
-    known, found = (encoding.page_parameters((HEIGHT, WIDTH)) for encoding in (before, own))
+    known, found = (position_parameters(encoding, (HEIGHT, WIDTH)) for encoding in (before, own))
     assert (known["kind"], "centre" in found) == ("quadratic", False)
     for head in range(3):
         doubled = 2 * position_scores(known, head)
@@ -140,33 +109,6 @@ def test_script_text_holds_nothing_that_html_reads():
 def test_names_of_the_templates_places_are_left_alone(pages):
     data = pages["learned"][0] | {"title": "<!-- SCRIPTS --> <!-- STYLE -->"}
     assert data["title"].replace("<", "\\u003c").replace(">", "\\u003e") in render(data)
-
-
-def test_pack_keeps_integers_of_any_size():
-    codes = [np.array([[0, 1, -1], [2**31 - 1, -(2**31), 77]], np.int32), np.array([-5], np.int32)]
-    np.testing.assert_array_equal(unpack(pack(codes)), np.concatenate([c.ravel() for c in codes]))
-    assert unpack(pack([])).size == 0
-
-
-@pytest.mark.parametrize(("rank", "scale"), [(1, 1.0), (3, 30.0), (40, 0.1), (40, 20.0)])
-def test_quantised_scores_keep_attention(rank, scale):
-    random = np.random.default_rng(rank)
-    terms = {
-        name: scale * random.normal(size=(40, rank)) @ random.normal(size=(rank, 40)) / rank**0.5 for name in ("a", "b")
-    }
-    position = random.normal(size=(40, 40))
-    factors = quantise(terms, position)
-    for name, term in terms.items():
-        assert np.abs(softmax(factors[name].scores()) - softmax(term)).max() <= TOLERANCE
-        assert factors[name].codes.shape[1] <= rank or rank > 3
-    together = sum(f.scores() for f in factors.values()) + position
-    assert np.abs(softmax(together) - softmax(sum(terms.values()) + position)).max() <= 2 * TOLERANCE
-
-
-def test_scores_beyond_what_can_be_stored_are_refused():
-    huge = {"content": 1e25 * np.random.default_rng(0).normal(size=(6, 6))}
-    with pytest.raises(UserError, match="too large to store"):
-        quantise(huge, np.zeros((6, 6)))
 
 
 def write_positions(path, records):
@@ -217,8 +159,8 @@ def test_pages_that_would_be_too_large_are_refused(runs):
         check(runs["quadratic"], (9, 14))
     with pytest.raises(UserError, match="smaller --size"):
         check(runs["quadratic"], (1000, 1000))
-    with pytest.raises(UserError, match="depends on content"):
-        check(runs["learned_content"], (66, 66))
+    with pytest.raises(UserError, match="the page cannot compute it: it has"):
+        build(runs["learned_content"], [], None, (10, 14), title="", most_parameters=100)
 
 
 def test_a_run_that_diverged_is_refused():
@@ -264,25 +206,17 @@ def test_the_page_holds_the_attention_of_all_layers():
     assert "24 heads over 2304 pixels are too much" in reason_not_to_compute(deep, (48, 48))
 
 
-def without(self, grid):
-    return None
-
-
 def doubled(self, projections, query_rows):
     return {name: 2 * term for name, term in Content.content_terms(self, projections, query_rows).items()}
 
 
-@pytest.mark.parametrize(
-    ("own", "reason"),
-    [
-        ({"page_content": without}, "has no page_content()"),
-        ({"content_terms": doubled}, "has content_terms() of its own, and page_content() of the encoding before it"),
-        ({"content_terms": doubled, "page_content": Content.page_content}, None),
-    ],
-)
-def test_content_of_ones_own_is_run_where_it_describes_itself(runs, own, reason):
+@pytest.mark.parametrize("is_described", [False, True])
+def test_content_of_ones_own_is_run_where_the_table_has_it(runs, monkeypatch, is_described):
     run = runs["learned_content"]
     model = nnx.clone(run.model)
-    model.blocks[1].attention.content = type("Other", (Content,), own)(2, 16, 16, rngs=nnx.Rngs(0))
+    other = type("Other", (Content,), {"content_terms": doubled})
+    model.blocks[1].attention.content = other(2, 16, 16, rngs=nnx.Rngs(0))
+    if is_described:
+        monkeypatch.setitem(CONTENT, other, CONTENT[Content])
     found = reason_not_to_compute(run._replace(model=model), (HEIGHT, WIDTH))
-    assert found == (reason and f"its encoding Other {reason}")
+    assert found == (None if is_described else "its encoding Other is not in attn_cnn_jax.page.scores.CONTENT")

@@ -7,7 +7,7 @@ import pytest
 
 from attn_cnn_jax import load_pretrained
 from attn_cnn_jax.page.build import build
-from attn_cnn_jax.page.pictures import Picture
+from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.render import write
 from tests.page.browser import Page
 
@@ -25,7 +25,7 @@ def test_answers_as_the_network(quiet, tmp_path, name):
     run = load_pretrained(name)
     shape = tuple(run.config.model.image_shape)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    html = build(run, [Picture(pixels, "noise")], None, shape[:2], title=name).html
+    html = build(run, [LabelledImage(pixels, "noise")], None, shape[:2], title=name).html
     write(tmp_path / "page.html", html)
     page = Page(quiet, tmp_path / "page.html").open()
     expected = run.model(run.normalised(pixels[None]))[0][0]

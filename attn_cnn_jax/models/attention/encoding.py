@@ -21,7 +21,6 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid, Shape
 from attn_cnn_jax.models.attention.merged_content import MergedMaps
-from attn_cnn_jax.models.attention.tables import score_table
 
 UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
 
@@ -193,38 +192,9 @@ class Encoding(nnx.Module):
         """Parameters that positions.jsonl records after every epoch; None records moments of the attention instead."""
         return None
 
-    def page_parameters(self, grid: Grid) -> dict[str, Any] | None:
-        """What the page computes position scores from, ready for JSON after rounding.
-
-        Returns:
-          None where there are no position scores, else `term` (its name), `kind`, and arrays by kind: "axes": `row`
-          `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`. Both by
-          shift, from the most negative one. "pixels": `table` `(h, H W, H W)`, query by key. "quadratic" and
-          "gaussian": `centre` `(h, 2)` and `spread`, `(h,)` and `(h, 2, 2)`, as `recorded`: `S` of the score
-          `-1/2 |S^T (shift - centre)|^2`.
-
-        Raises:
-          UserError: if the scores depend on more than the shift, and are too many to list.
-        """
-        return score_table(lambda rows: self.position_terms(*grid, rows), grid)
-
     def measures(self) -> dict[str, Float[np.ndarray, " h"]]:
         """What `degenerate_heads` judges by, as one number per head, by name; empty where there are no such numbers."""
         return {}
-
-    def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        """What the page computes content scores from, in the browser.
-
-        Returns:
-          None where there are none, or where the page cannot compute them: it then stores them with each picture. Else
-          `query` and `key`: `kernel` `(D, h D_h)` and `bias` or None, each None where no term reads it; and `terms`, by
-          the names of `separate_terms`. A term has a `kind`: "product": `q . k / sqrt(D_h)`; "shifts":
-          `q . (row[delta_row] + column[delta_column])`, with `row` `(h, 2 H - 1, D_h)` and `column`
-          `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with `bias` `(h, D_h)`. A product says
-          of its `query` and of its `key` what they read: "content", activations, or "position": `positions`
-          `(H, W, D_p)`, by the same map, or if `concatenated` by its last `D_p` inputs.
-        """
-        return None
 
     def degenerate_heads(self, grid: Grid) -> dict[int, str]:
         """Heads that learned nothing, with the reason: by default those whose position attention is uniform.

@@ -13,7 +13,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes
-from attn_cnn_jax.models.encodings.content import Content, page_map
+from attn_cnn_jax.models.encodings.content import Content
 from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, position_size
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
@@ -111,21 +111,6 @@ class Absolute(Content):
                 "create the model with this config.model.image_shape, or use a quadratic encoding (any size)"
             )
         return self.position[...].astype(x.dtype)[None]
-
-    def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        size = self.query.in_features - self.concatenated * self.position_size
-        pixels = jnp.zeros((1, *grid, size), self.query.kernel[...].dtype)
-        return {
-            "query": page_map(self.query),
-            "key": page_map(self.key),
-            "positions": self.position_vectors(pixels)[0],
-            "concatenated": self.concatenated,
-            "terms": {
-                f"{q}_{k}": {"kind": "product", "query": q, "key": k}
-                for q in ("content", "position")
-                for k in ("content", "position")
-            },
-        }
 
     @classmethod
     def create_on(cls, grid: Grid | None, sizes: Sizes, rngs: nnx.Rngs, options: Mapping[str, Any]) -> Encoding:

@@ -8,12 +8,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes
 from attn_cnn_jax.models.attention.merged_content import MergedMaps, merge
 from attn_cnn_jax.models.encodings.registry import register
-from attn_cnn_jax.models.layers import Linear, linear
+from attn_cnn_jax.models.layers import linear
 
 
 class Content(Encoding):
@@ -66,13 +65,6 @@ class Content(Encoding):
         bias = self.query.bias
         return merge(query, key, None if bias is None else bias[...].reshape(self.num_heads, -1))
 
-    def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        return {
-            "query": page_map(self.query),
-            "key": page_map(self.key),
-            "terms": {"content": {"kind": "product", "query": "content", "key": "content"}},
-        }
-
 
 @register("content")
 class ContentAlone(Content):
@@ -83,13 +75,6 @@ class ContentAlone(Content):
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
         return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
-
-
-def page_map(layer: Linear | None) -> dict[str, Any] | None:
-    """Returns kernel and bias of a linear map, as `Encoding.page_content` has them."""
-    if layer is None:
-        return None
-    return {"kernel": layer.kernel[...], "bias": None if layer.bias is None else layer.bias[...]}
 
 
 def split_heads(x: Float[Array, "b i j f"], num_heads: int) -> Float[Array, "b h i j c"]:

@@ -32,7 +32,6 @@ class CentredEncoding(Encoding):
         "centre_std": Option(2.0, number_from_0, "a number from 0 to 1e+06"),
         "spread_std": Option(0.01, number_from_0, "a number from 0 to 1e+06"),
     }
-    kind: ClassVar[str]  # how the page computes scores, those of the class that says it
     circle: ClassVar[Float[np.ndarray, "..."]]  # the initial spread, before noise
 
     centre: nnx.Param
@@ -71,13 +70,6 @@ class CentredEncoding(Encoding):
     def recorded(self) -> dict[str, Float[np.ndarray, "..."]]:
         return {"centre": np.asarray(self.centre[...]), "spread": np.asarray(self.spread[...])}
 
-    def page_parameters(self, grid: Grid) -> dict[str, Any] | None:
-        ancestry = type(self).__mro__
-        described = next(n for n, parent in enumerate(ancestry) if "kind" in vars(parent))
-        if any({"axis_scores", "position_terms"} & set(vars(parent)) for parent in ancestry[:described]):
-            return super().page_parameters(grid)  # a subclass has scores of its own, which `kind` does not describe
-        return {"term": "position", "kind": self.kind, **self.recorded()}
-
     def degenerate_heads(self, grid: Grid) -> dict[int, str]:
         spreads = np.asarray(self.spread[...], np.float64)
         return {head: why for head, spread in enumerate(spreads) if (why := self.reason(spread))}
@@ -97,7 +89,6 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
       spread: `s`, `(h,)` one over pixels; starts as 1 + N(0, 0.01^2) or another `spread_std`.
     """
 
-    kind = "quadratic"
     circle = np.ones(())
 
     def axis_scores(self, height: int, width: int) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:

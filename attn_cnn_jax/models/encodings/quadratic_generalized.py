@@ -25,7 +25,6 @@ class GeneralizedQuadratic(CentredEncoding):
       spread: `S`, `(h, 2, 2)` one over pixels; starts as I + N(0, 0.01^2) or another `spread_std`.
     """
 
-    kind = "gaussian"
     circle = np.eye(2)
     penalised: ClassVar[bool] = True
 

@@ -13,7 +13,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
-from attn_cnn_jax.models.encodings.content import content_scores, page_map, split_heads
+from attn_cnn_jax.models.encodings.content import content_scores, split_heads
 from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables, position_size
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
@@ -166,20 +166,6 @@ class Relative(Encoding):
             by_key = jnp.einsum("hc,bhklc->bhkl", bias, key, preferred_element_type=dtype)
             terms["position_content"] = by_key[:, :, None, None] * self.head_size**-0.5
         return terms
-
-    def page_content(self, grid: Grid) -> dict[str, Any] | None:
-        if not self.depends_on_content:
-            return None
-        terms: dict[str, Any] = {}
-        if "content_content" in self.terms:
-            terms["content_content"] = {"kind": "product", "query": "content", "key": "content"}
-        if "content_position" in self.terms:
-            row, column = self.position_keys(*self.reach())
-            rows, columns = (slice(size - n, size + n - 1) for size, n in zip(self.reach(), grid, strict=True))
-            terms["content_position"] = {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]}
-        if self.content_bias is not None:
-            terms["position_content"] = {"kind": "keys", "bias": self.content_bias[...] * self.head_size**-0.5}
-        return {"query": page_map(self.query), "key": page_map(self.key), "terms": terms}
 
     def reach(self) -> Grid:
         """Returns rows and columns of the largest picture that the tables reach across."""

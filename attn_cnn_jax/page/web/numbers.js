@@ -2,7 +2,7 @@
 // Scores, attention and statistics: pure functions of the page's data, no drawing.
 // A map is a Float64Array over key pixels, row by row. A query is [row, column].
 
-/** Position scores of one head from `position` (see Encoding.page_parameters), added to `scores`. */
+/** Position scores of one head from `position` (see position_parameters in scores.py), added to `scores`. */
 function addPositionScores(scores, position, head, query, grid) {
   const [height, width] = grid;
   const { kind } = position;
@@ -147,33 +147,4 @@ function mainAxes({ rowRow, rowColumn, columnColumn }) {
   const middle = (rowRow + columnColumn) / 2;
   const radius = Math.hypot((rowRow - columnColumn) / 2, rowColumn);
   return [middle + radius, middle - radius].map((variance) => Math.sqrt(Math.max(0, variance)));
-}
-
-/** Integers as content.py packs them: base64, gzip, byte planes, sign in the lowest bit. */
-async function unpackCodes(text) {
-  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const count = planes.length / 4;
-  const codes = new Int32Array(count);
-  for (let n = 0; n < count; n++) {
-    const value = planes[n] | (planes[n + count] << 8) | (planes[n + 2 * count] << 16) | (planes[n + 3 * count] << 24);
-    codes[n] = (value >>> 1) ^ -(value & 1);
-  }
-  return codes;
-}
-
-/** A picture's content scores as factors[layer][head][term] = {rank, query, key}. */
-async function unpackContent(content, pixels, terms) {
-  const codes = await unpackCodes(content.codes);
-  let start = 0;
-  const take = (length, step) => {
-    const part = Float32Array.from(codes.subarray(start, start + length), (code) => code * step);
-    start += length;
-    return part;
-  };
-  return content.heads.map((layer) => layer.map((head) => Object.fromEntries(terms.map((term) => {
-    const [rank, step] = head[term];
-    return [term, { rank, query: take(rank * pixels, step), key: take(rank * pixels, step) }];
-  }))));
 }

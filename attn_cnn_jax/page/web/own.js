@@ -11,7 +11,7 @@ const canDraw = () => network !== null && data.channels === 1;
 
 /** Adds a picture and returns its index. `image`: what can be drawn of it; null for an <img> of `source`. */
 function addOwn(name, image, source) {
-  data.pictures.push({ name, label: "", source, content: null });
+  data.pictures.push({ name, label: "", source });
   const index = data.pictures.length - 1;
   makePicture(data.pictures[index], index);
   if (image) data.pictures[index].image = image;
@@ -21,22 +21,47 @@ function addOwn(name, image, source) {
 /** Adds a visitor's picture, cut and resized to the size of the others, and chooses it. */
 async function addPicture(file) {
   if (!file) return;
-  if (data.contentTerms.length && !network) return complain($("own-not").textContent);
   $("error").hidden = true;
   let index;
   try {
-    // Pillow leaves colour profiles aside, too.
-    const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" });
-    const [height, width] = data.size;
-    const canvas = make("canvas", { width, height });
-    canvas.getContext("2d").putImageData(fitted(bitmap, data.size, data.channels), 0, 0);
-    index = addOwn(file.name, null, canvas.toDataURL());
+    index = addOwn(file.name, null, await fitted(file));
   } catch {
     return complain(`${file.name} cannot be read as a picture.`);
   }
   await data.pictures[index].image.decode();
-  if (index === view.picture) ready = loadPicture(); // the first one of a page that came without pictures
+  if (network && index === view.picture) ready = classify(); // the first one of a page that came without pictures
   choose({ picture: index });
+}
+
+/** A file's image as a data URI: its largest middle part of the page's shape, on white, made smaller by the browser,
+    by half at a time, since it skips pixels beyond that. */
+async function fitted(file) {
+  let image = await createImageBitmap(file, { colorSpaceConversion: "none" }); // Pillow leaves profiles aside, too
+  const [height, width] = data.size;
+  const step = Math.min(image.height / height, image.width / width);
+  const [h, w] = [height * step, width * step];
+  let box = [(image.width - w) / 2, (image.height - h) / 2, w, h], context;
+  do {
+    const size = { width: Math.max(width, Math.ceil(box[2] / 2)), height: Math.max(height, Math.ceil(box[3] / 2)) };
+    context = make("canvas", size).getContext("2d", { willReadFrequently: true });
+    context.fillStyle = "#fff";
+    context.fillRect(0, 0, size.width, size.height);
+    context.drawImage(image, ...box, 0, 0, size.width, size.height);
+    [image, box] = [context.canvas, [0, 0, size.width, size.height]];
+  } while (image.width > width || image.height > height);
+  if (data.channels === 1) toGrey(context);
+  $("resampled").hidden = step === 1;
+  return image.toDataURL();
+}
+
+/** Luma of ITU-R 601, in the integers of Pillow's mode "L". */
+function toGrey(context) {
+  const image = context.getImageData(0, 0, context.canvas.width, context.canvas.height);
+  const rgba = image.data;
+  for (let n = 0; n < rgba.length; n += 4) {
+    rgba[n] = rgba[n + 1] = rgba[n + 2] = (19595 * rgba[n] + 38470 * rgba[n + 1] + 7471 * rgba[n + 2] + 32768) >> 16;
+  }
+  context.putImageData(image, 0, 0);
 }
 
 function complain(text) {

@@ -3,22 +3,20 @@
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const clamp = (n, size) => Math.max(0, Math.min(size - 1, n));
-let ready = Promise.resolve(); // resolves when the chosen picture's content can be shown
+let ready = Promise.resolve(); // resolves when the network has answered for the chosen picture
 
-/** Changes the view, shows it, and puts it into the address; `isShared`: as the run beside this one has it. */
-function choose(changes, isShared = false) {
+/** Changes the view, shows it, and puts it into the address. */
+function choose(changes) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
   view = { ...view, ...changes };
   if (changes.query) pointed.query = null; // what was chosen is shown, not where the mouse still rests
   if (other && view.picture !== drawing.index) setDrawing(false); // strokes would go to a picture that is not shown
-  if (other) ready = loadPicture();
-  else if (network && changesNetwork(changes)) ready = classify();
+  if (network && (other || changesNetwork(changes))) ready = classify();
   if (network && changesNetwork(changes)) {
     forgetCount();
     later("count", 250, countRight);
   }
   show();
-  if (!isShared && (changes.query || changes.picture !== undefined)) share({ ...changes, pointed: null });
   later("address", 250, writeAddress); // browsers refuse many changes of the address in a short time
   if (changes.query || changes.head !== undefined) later("speech", 400, speak);
 }
@@ -28,7 +26,6 @@ const changesNetwork = (changes) => ["terms", "off", "skipped", "moved"].some((n
 /** Points at a query pixel or a head for the moment; null ends that. */
 function pointAt(what) {
   Object.assign(pointed, what);
-  if ("query" in what) share({ pointed: what.query });
   show();
 }
 
@@ -41,7 +38,7 @@ function later(name, milliseconds, action) {
 }
 
 function writeAddress() {
-  if (location.protocol === "about:") return; // inside of another page
+  if (location.protocol === "about:") return; // inside of a notebook
   const hash = viewToHash(view, data);
   if (location.hash !== hash) history.replaceState(null, "", hash);
 }
@@ -51,17 +48,6 @@ async function speak() {
   await ready; // before, the content of a picture that was just chosen is missing
   const head = view.head ? `${headName(view.head)}: ${peakText(mapOf(...view.head))}` : "";
   $("live").textContent = `Query pixel row ${view.query[0]}, column ${view.query[1]}. ${head}`;
-}
-
-/** Finds what the network makes of the chosen picture: computed here, or stored with it. */
-async function loadPicture() {
-  const picture = data.pictures[view.picture];
-  content = null;
-  if (network) return classify();
-  if (!picture?.content) return;
-  const unpacked = await unpackContent(picture.content, pixels, data.contentTerms);
-  if (data.pictures[view.picture] === picture) content = unpacked; // unless another one was chosen meanwhile
-  show();
 }
 
 // --- pointer ---
@@ -209,9 +195,8 @@ async function start() {
   listenToOwn();
   listenToPlay();
   listenToFigure();
-  listenToShared();
   await Promise.all(data.pictures.map((picture) => picture.image.decode()));
-  ready = loadPicture();
+  if (network) ready = classify();
   await ready;
   showNow();
   countRight();

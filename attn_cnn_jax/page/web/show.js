@@ -69,8 +69,6 @@ function makeSettings() {
   }
   $("history").hidden = lastEpoch < 1;
   $("epoch").max = lastEpoch;
-  $("own").hidden = data.contentTerms.length > 0 && !network;
-  $("own-not").hidden = !$("own").hidden;
   for (const heading of document.querySelectorAll("#statistics .mean")) heading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
   makePanels();
   for (const name of overlayNames()) $("overlay").append(make("option", { value: name, textContent: OVERLAYS[name] }));

@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const grid = data.grid;
 const pixels = grid[0] * grid[1];
 const lastEpoch = data.epochs.length - 1;
-const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of models/attention/tables.py
+const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of scores.py
 
 /** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
     `epoch`: index into data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `skipped` (a Set of
@@ -30,12 +30,12 @@ let view = initialView;
 /** Pointed at or focused: goes before the view while it lasts. */
 const pointed = { query: null, head: null };
 
-/** Factors of the chosen picture's content scores; null while they are unpacked, and where there are none. */
+/** Factors of the chosen picture's content scores; null until the network's first answer, and where there are none. */
 let content = null;
 
 const currentQuery = () => pointed.query ?? view.query;
 const currentHead = () => pointed.head ?? view.head;
-const contentIsMissing = () => content === null && data.contentTerms.length > 0;
+const contentIsMissing = () => content === null && data.contentTerms.length > 0 && data.pictures.length > 0;
 const atEnd = () => view.epoch === null || view.epoch === lastEpoch;
 
 /** A layer as it is shown: that of the checkpoint with the visitor's changes, or with the positions of an earlier epoch. */

@@ -1,4 +1,4 @@
-"""Pictures for the page: from the run's data set or from files."""
+"""Images for the page: of the run's data set, from files, or the drawings that come with the package."""
 
 import base64
 import io
@@ -12,8 +12,10 @@ from attn_cnn_jax.data import stored
 from attn_cnn_jax.data.pictures import fit, read_picture
 from attn_cnn_jax.errors import UserError
 
+DRAWINGS = Path(__file__).parent / "drawings"  # of CIFAR-10's classes, made by this project
 
-class Picture(NamedTuple):
+
+class LabelledImage(NamedTuple):
     """pixels: uint8 (H, W, C); name: what the visitor calls it; label: its class, "" if not known."""
 
     pixels: np.ndarray
@@ -22,8 +24,8 @@ class Picture(NamedTuple):
     resized: bool = False  # from a file of another size
 
 
-def from_dataset(dataset: stored.AnyDataset, count: int, size: tuple[int, int]) -> list[Picture]:
-    """The first test pictures, one of each class in turn.
+def from_dataset(dataset: stored.AnyDataset, count: int, size: tuple[int, int]) -> list[LabelledImage]:
+    """The first test images, one of each class in turn.
 
     Args:
       dataset: the run's data set.
@@ -32,30 +34,36 @@ def from_dataset(dataset: stored.AnyDataset, count: int, size: tuple[int, int]) 
     """
     labels = dataset.test.labels
     if not 0 <= count <= len(labels):
-        raise UserError(f"--images={count}: the test split of {dataset.spec.name} has {len(labels)} pictures")
-    earlier = np.zeros(len(labels), int)  # pictures of the same class before this one
+        raise UserError(f"--images={count}: the test split of {dataset.spec.name} has {len(labels)} images")
+    earlier = np.zeros(len(labels), int)  # images of the same class before this one
     for label in np.unique(labels):
         earlier[labels == label] = np.arange(np.sum(labels == label))
     chosen = np.argsort(earlier, kind="stable")[:count]
     return [
-        Picture(fit(as_image(image), size), f"test {n}", dataset.class_names[label])
+        LabelledImage(fit(as_image(image), size), f"test {n}", dataset.class_names[label])
         for n, image, label in zip(chosen, *dataset.test.at(chosen), strict=True)
     ]
 
 
-def from_file(path: str | Path, shape: tuple[int, int, int]) -> Picture:
-    """Returns a picture file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C)."""
+def from_file(path: str | Path, shape: tuple[int, int, int]) -> LabelledImage:
+    """An image file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C)."""
     height, width, channels = shape
     if not Path(path).exists():
         raise UserError(f"there is no file {path}")
     if not Path(path).is_file():
         raise UserError(f"{path} cannot be read as a picture: it is not a regular file")
     upright = read_picture(path, channels, formats=None)
-    return Picture(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
+    return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
+
+
+def drawings(class_names: tuple[str, ...], shape: tuple[int, int, int]) -> list[LabelledImage]:
+    """The drawings whose classes a network knows, for a page without the data set."""
+    found = [path for path in sorted(DRAWINGS.glob("*.png")) if path.stem in class_names]
+    return [from_file(path, shape)._replace(name="our drawing", label=path.stem) for path in found]
 
 
 def as_image(pixels: np.ndarray) -> Image.Image:
-    """Returns `(H, W, C)` uint8 as a picture of mode "L" (C = 1) or "RGB" (3)."""
+    """`(H, W, C)` uint8 in mode "L" (C = 1) or "RGB" (3)."""
     return Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels)
 
 

@@ -1,0 +1,186 @@
+"""What the page computes attention scores from: parameters of the encodings, one table over their classes.
+
+An encoding that is not in a table, or that changes scores of the class that is, gets the generic answer: position
+scores as a table, read off `position_terms`; content scores none, and the page is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.encoding import Encoding
+from attn_cnn_jax.models.encodings import Absolute, Content, GeneralizedQuadratic, Quadratic, Relative
+
+MOST_PAIRS = 2**20  # scores of heads and pairs of pixels in a table that is not by shift
+LOWEST = -1e30  # stands for minus infinity, which JSON does not have
+
+Parameters = dict[str, Any]
+Table = Mapping[type[Encoding], Callable[[Any, Grid], Parameters]]
+
+
+def position_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
+    """What the page computes position scores from, ready for JSON after rounding.
+
+    Returns:
+      None where there are no position scores, else `term` (its name), `kind`, and arrays by kind: "axes": `row`
+      `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`. Both by
+      shift, from the most negative one. "pixels": `table` `(h, H W, H W)`, query by key. "quadratic" and
+      "gaussian": `centre` `(h, 2)` and `spread`, `(h,)` and `(h, 2, 2)`: `S` of the score
+      `-1/2 |S^T (shift - centre)|^2`.
+
+    Raises:
+      UserError: if the scores depend on more than the shift, and are too many to list.
+    """
+    described = entry(POSITION, encoding, {"axis_scores", "position_terms"})
+    return described(encoding, grid) if described else score_table(encoding, grid)
+
+
+def content_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
+    """What the page computes content scores from.
+
+    Returns:
+      None where the page cannot compute them. Else `query` and `key`: `kernel` `(D, h D_h)` and `bias` or None, each
+      None where no term reads it; and `terms`, by the names of `separate_terms`. A term has a `kind`: "product":
+      `q . k / sqrt(D_h)`; "shifts": `q . (row[delta_row] + column[delta_column])`, with `row` `(h, 2 H - 1, D_h)` and
+      `column` `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with `bias` `(h, D_h)`. A product
+      says of its `query` and of its `key` what they read: "content", activations, or "position": `positions`
+      `(H, W, D_p)`, by the same map, or if `concatenated` by its last `D_p` inputs.
+    """
+    described = entry(CONTENT, encoding, {"project", "content_terms", "separate_terms"})
+    return described(encoding, grid) if described else None
+
+
+def entry(table: Table, encoding: Encoding, methods: set[str]) -> Callable[[Any, Grid], Parameters] | None:
+    """The entry of the nearest class, None without one or where a class below it has scores of its own."""
+    for parent in type(encoding).__mro__:
+        if parent in table:
+            return table[parent]
+        if methods & set(vars(parent)):
+            return None
+    return None
+
+
+def gaussian(kind: str) -> Callable[[Quadratic, Grid], Parameters]:
+    return lambda encoding, grid: {
+        "term": "position",
+        "kind": kind,
+        "centre": np.asarray(encoding.centre[...]),
+        "spread": np.asarray(encoding.spread[...]),
+    }
+
+
+def product(query: str = "content", key: str = "content") -> Parameters:
+    return {"kind": "product", "query": query, "key": key}
+
+
+def content_maps(encoding: Any, terms: Parameters, **more: Any) -> Parameters:
+    return {"query": linear(encoding.query), "key": linear(encoding.key), "terms": terms, **more}
+
+
+def linear(layer: Any) -> Parameters | None:
+    """Kernel `(in, out)` and bias of a linear map; None without one."""
+    if layer is None:
+        return None
+    return {"kernel": layer.kernel[...], "bias": None if layer.bias is None else layer.bias[...]}
+
+
+def absolute_content(encoding: Absolute, grid: Grid) -> Parameters:
+    """The four terms of eq. 7."""
+    size = encoding.query.in_features - encoding.concatenated * encoding.position_size
+    pixels = jnp.zeros((1, *grid, size), encoding.query.kernel[...].dtype)
+    kinds = ("content", "position")
+    return content_maps(
+        encoding,
+        {f"{query}_{key}": product(query, key) for query in kinds for key in kinds},
+        positions=encoding.position_vectors(pixels)[0],
+        concatenated=encoding.concatenated,
+    )
+
+
+def relative_content(encoding: Relative, grid: Grid) -> Parameters:
+    """The chosen terms of eq. 8 that read the picture."""
+    terms: Parameters = {}
+    if "content_content" in encoding.terms:
+        terms["content_content"] = product()
+    if "content_position" in encoding.terms:
+        reach = encoding.reach()
+        row, column = encoding.position_keys(*reach)
+        rows, columns = (slice(size - n, size + n - 1) for size, n in zip(reach, grid, strict=True))
+        terms["content_position"] = {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]}
+    if encoding.content_bias is not None:
+        terms["position_content"] = {"kind": "keys", "bias": encoding.content_bias[...] * encoding.head_size**-0.5}
+    return content_maps(encoding, terms)
+
+
+POSITION: Table = {Quadratic: gaussian("quadratic"), GeneralizedQuadratic: gaussian("gaussian")}
+CONTENT: Table = {
+    Content: lambda encoding, grid: content_maps(encoding, {"content": product()}),
+    Relative: relative_content,
+    Absolute: absolute_content,
+}
+
+
+def score_table(encoding: Encoding, grid: Grid) -> Parameters | None:
+    """The sum of all position terms as a table: by shift where nothing else counts, else for every pair of pixels."""
+    height, width = grid
+    terms = encoding.position_terms(*grid, jnp.array([0, height // 2, height - 1]))
+    if not terms:
+        return None
+    name, outer = "_and_".join(terms), summed(terms)
+    pairs = len(outer) * (height * width) ** 2
+    rows, scores = np.array([height // 2]), outer[:, [1]]
+    if pairs <= MOST_PAIRS:
+        rows = np.arange(height)
+        scores = summed(encoding.position_terms(*grid, jnp.arange(height)))
+    table = by_shift(outer[:, [0, 2]], grid)
+    if not close(at_shifts(table, rows, grid), scores, 1e-5):
+        if pairs > MOST_PAIRS:
+            raise UserError(
+                "position scores that depend on more than the shift between two pixels: a page holds at most "
+                f"{MOST_PAIRS:,} of them per layer, not {pairs:,}; choose a smaller --size"
+            )
+        return {"term": name, "kind": "pixels", "table": scores.reshape(len(scores), height * width, -1)}
+    row, column = table[:, :, [width - 1]], table[:, [height - 1], :]
+    column = column - table[:, [height - 1], [width - 1]][:, None]  # the score of shift zero is in both
+    if close(row + column, table, 1e-6):
+        return {"term": name, "kind": "axes", "row": row[:, :, 0], "column": column[:, 0, :]}
+    return {"term": name, "kind": "shifts", "table": table}
+
+
+def summed(terms: Mapping[str, Float[Array, "h i j k l"]]) -> Float[np.ndarray, "h i j k l"]:
+    return np.maximum(sum(np.asarray(term, np.float64) for term in terms.values()), LOWEST)
+
+
+def by_shift(corners: Float[np.ndarray, "h 2 j k l"], grid: Grid) -> Float[np.ndarray, "h r t"]:
+    """The score of every shift, from the most negative one: four corner queries see all shifts.
+
+    Args:
+      corners: scores of the first and of the last query row.
+      grid: rows and columns of pixels.
+    """
+    height, width = grid
+    table = np.zeros((len(corners), 2 * height - 1, 2 * width - 1))
+    for last_row in (0, 1):
+        for column in (0, width - 1):
+            first = (height - 1) * (1 - last_row), width - 1 - column  # where shift (-row, -column) stands
+            table[:, first[0] : first[0] + height, first[1] : first[1] + width] = corners[:, last_row, column]
+    return table
+
+
+def at_shifts(table: Float[np.ndarray, "h r t"], rows: np.ndarray, grid: Grid) -> Float[np.ndarray, "h i j k l"]:
+    """A table's scores for queries in some rows, and all keys."""
+    height, width = grid
+    row = np.arange(height)[None] - rows[:, None] + height - 1
+    column = np.arange(width)[None] - np.arange(width)[:, None] + width - 1
+    return table[:, row[:, None, :, None], column[None, :, None, :]]
+
+
+def close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
+    """Whether scores are the same up to a share of the largest one that is not `LOWEST`."""
+    largest = np.abs(b[b > LOWEST]).max(initial=1.0)
+    return np.allclose(a, b, rtol=tolerance, atol=tolerance * largest)
