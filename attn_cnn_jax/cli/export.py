@@ -2,8 +2,8 @@
 
 safetensors: a folder with the arrays by name. It can be given wherever a RUN is asked for.
 jax: a folder with StableHLO, which jax.export loads without this package, for CPU, CUDA and TPU.
-onnx: a folder with a file for ONNX Runtime. Needs jax2onnx: pip install "attn-cnn-jax[onnx]".
-pytorch: a file that the authors' PyTorch release loads. Needs PyTorch: pip install "attn-cnn-jax[torch]".
+onnx: a folder with a file for ONNX Runtime. Needs jax2onnx: pip install -e ".[onnx]".
+pytorch: a file that the authors' PyTorch release loads. Needs PyTorch: pip install -e ".[torch]".
 
 The folders also hold config.json and a model card: data, accuracy, classes, normalisation, how to load the network.
 Each folder is read back, and the largest difference of its logits from the run's is printed.
@@ -12,7 +12,8 @@ Each folder is read back, and the largest difference of its logits from the run'
 import argparse
 
 from attn_cnn_jax.cli.arguments import WHAT_IS_A_RUN, add_step, as_path, run_directory
-from attn_cnn_jax.interop.export import FORMATS, export_run
+from attn_cnn_jax.interop.export import FORMATS, check, export
+from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --format=safetensors --out=exported"
 
@@ -28,5 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(export_run(args.run, args.out, args.format, step=args.step, seed=args.seed, note=args.note))
+    check(args.out, args.format, args.note)
+    print(export(load_run(args.run, args.step, args.seed), args.out, args.format, args.note))
     return 0

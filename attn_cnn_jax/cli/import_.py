@@ -1,36 +1,41 @@
-"""Make a run of exported weights: a safetensors export, or a checkpoint of the authors' PyTorch release.
+"""Make a run of a checkpoint of the authors' PyTorch release, or of the arrays in one.
 
-A safetensors export is a folder that `attn-cnn export --format=safetensors` wrote; its configuration comes along.
-
-A file of the release tells the architecture by names and shapes, but not how the network was trained, so that the run's
-configuration has the paper's values there. The release normalises CIFAR-100 by the statistics of CIFAR-10, this
-package by its own: predictions of such a network differ a little. Needs PyTorch: pip install "attn-cnn-jax[torch]".
+--config describes the network in the file: names and shapes are compared with it. A file says nothing of how its
+network was trained; the run has the values of --config there. The release normalises CIFAR-100 by the statistics of
+CIFAR-10, this package by its own: predictions of such a network differ a little. Needs PyTorch: pip install -e
+".[torch]".
 
 The run can be looked at, and training can start from it with --config.start.run=RUN.
 """
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import as_path
+from attn_cnn_jax.cli.arguments import Parser, as_path, take_overrides
+from attn_cnn_jax.cli.configs import known_configs, load_config
+from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.pytorch import import_checkpoint
-from attn_cnn_jax.interop.safetensors import import_weights
-from attn_cnn_jax.runs.weights import FILE
+from attn_cnn_jax.interop.card import describe
+from attn_cnn_jax.interop.export import refuse_existing
+from attn_cnn_jax.interop.release import import_release
 
-EXAMPLE = "exported --out=runs/imported"
+EXAMPLE = "best.checkpoint --config=quadratic --out=runs/theirs"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR|FILE", type=as_path, help="folder of an export, or file of the release")
-    parser.add_argument(
-        "--out", metavar="RUN", type=as_path, required=True, help="run directory to write; must not exist yet"
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", type=as_path, help="that torch.save wrote")
+    parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
+    parser.add_argument("--out", metavar="RUN", type=as_path, help="run directory to write; must not exist yet")
+    take_overrides(parser)
+    parser.usage = "%(prog)s FILE --config=NAME|FILE --out=RUN [--config.KEY=VALUE ...]"
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.source.exists():
-        raise UserError(f"there is no file or folder {args.source}")
-    folder = args.source.parent if args.source.name == FILE else args.source
-    import_ = import_weights if folder.is_dir() else import_checkpoint
-    print(f"{args.out}: {import_(folder if folder.is_dir() else args.source, args.out)}")
+    if args.config is None or args.out is None:
+        return args.refuse(f"{'--config' if args.config is None else '--out'} is missing")
+    if not args.file.is_file():
+        raise UserError(f"there is no file {args.file}")
+    refuse_existing(args.out)
+    config = complete(load_config(args.config, args.overrides))
+    step = import_release(args.file, config, args.out)
+    print(f"{args.out}: {describe(config)}, step {step}")
     return 0

@@ -1,1 +1,1 @@
-"""Networks in other formats: exports as safetensors, StableHLO, ONNX or PyTorch; imports of safetensors and PyTorch."""
+"""Networks in other formats: exports as safetensors, StableHLO, ONNX or PyTorch; imports of the authors' release."""

@@ -1,5 +1,6 @@
 """The model card of an exported network: what it is, its data and accuracy, its classes, how to load it."""
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 
 from ml_collections import ConfigDict
@@ -39,21 +40,24 @@ def card(run: Run, format: str, note: str = "") -> str:
       note: a sentence on data or training; "" for none.
     """
     config, spec = run.config, run.spec
-    shape = ", ".join(map(str, config.model.image_shape))
-    accuracy = f"{run.test['accuracy']:.2%} of the test pictures, at step {run.step}" if run.test else "not measured"
-    classes = ", ".join(names) if (names := run.class_names) else "numbered from 0; their names are not known"
+    shape, (height, width, _) = ", ".join(map(str, config.model.image_shape)), config.model.image_shape
+    accuracy = f"{run.test['accuracy']:.2%} of the test images, at step {run.step}" if run.test else "not measured"
+    names = ", ".join(map(markdown, run.class_names)) or "numbered from 0; their names are not known"
     rows = [
         ("network", describe(config)),
         ("parameters", f"{count_parameters(config.model):,}"),
-        ("FLOPs per picture", short(count_flops(config.model).linear)),
-        ("data", f"{config.dataset.name}, pictures of {config.model.image_shape[0]}x{config.model.image_shape[1]}"),
+        ("FLOPs per image", short(count_flops(config.model).linear)),
+        (
+            "data",
+            f"{markdown(config.dataset.name)}, images of {height}x{width}",
+        ),
         ("accuracy", accuracy),
         ("training", training(config)),
         ("normalisation", f"(pixel / 255 - mean) / std, mean {numbers(spec.mean)}, std {numbers(spec.std)}"),
-        (f"{config.model.num_classes} classes", classes),
+        (f"{config.model.num_classes} classes", names),
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    inside = "" if format == "safetensors" else "The file normalises pictures itself.\n"
+    inside = "" if format == "safetensors" else "The file normalises images itself.\n"
     return f"""\
 ---
 library_name: attn-cnn-jax
@@ -61,10 +65,10 @@ pipeline_tag: image-classification
 tags: [jax, self-attention, arxiv:1911.03584]
 ---
 
-# {config.dataset.name}: {describe(config)}
+# {markdown(config.dataset.name)}: {describe(config)}
 
 An {ABOUT}.
-{note.strip()}
+{markdown(note)}
 
 | | |
 |---|---|
@@ -79,6 +83,13 @@ An {ABOUT}.
 
 Written by attn-cnn-jax {package_version()}.
 """
+
+
+def markdown(text: str) -> str:
+    """Returns a text as Markdown shows it literally, on one line and within a cell of a table, and HTML likewise."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", text)
 
 
 def describe(config: ConfigDict) -> str:

@@ -2,8 +2,6 @@
 
 PyTorch keeps a linear map as `(out, in)` and a convolution as `(out, in, row, column)`; here they are
 `(in, out)` and `(row, column, in, out)`.
-
-Encodings say themselves what their arrays are called there (`Encoding.release`).
 """
 
 import re
@@ -12,7 +10,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from attn_cnn_jax.arrays import AnyArray
-from attn_cnn_jax.models.encodings import REGISTRY, Content
+
+CENTRED = {"centre": "attention_centers", "spread": "attention_spreads"}
+# The encodings that the release has, by their names in `config.model.encoding`.
+ENCODINGS = {
+    "quadratic": CENTRED,
+    "quadratic_generalized": CENTRED,
+    # The release counts positions along a row where it says `row`: its row tables score shifts between columns.
+    "learned": {
+        "tables.row": "col_embeddings.weight",
+        "tables.column": "row_embeddings.weight",
+        "row_weight": "head_keys_col.weight",
+        "column_weight": "head_keys_row.weight",
+    },
+}
 
 ATTENTION = {
     "embedding": "features_upscale",
@@ -23,11 +34,12 @@ ATTENTION = {
     "output": "output.dense",
     "output_norm": "output.LayerNorm",
     "classifier": "classifier",
-    **{f"attention.content.{ours}": f"attention.self.{name}" for ours, name in Content.release.items()},
+    "attention.content.query": "attention.self.query",
+    "attention.content.key": "attention.self.key",
     **{
         f"attention.position.{ours}": f"attention.self.{name}"
-        for encoding in REGISTRY.values()
-        for ours, name in encoding.release.items()
+        for encoding in ENCODINGS.values()
+        for ours, name in encoding.items()
     },
 }
 
@@ -89,15 +101,8 @@ def _stage(number: int, blocks_a_stage: tuple[int, ...]) -> str:
     raise KeyError(f"block {number} is outside the stages {blocks_a_stage}")
 
 
-def transposed(name: str, x: np.ndarray) -> np.ndarray:
-    """Returns one of our arrays in PyTorch's order of axes."""
+def transposed(name: str, x: np.ndarray, *, back: bool = False) -> np.ndarray:
+    """Returns one of our arrays in PyTorch's order of axes, or with `back` the other way; `name` is ours."""
     if not name.endswith(".kernel"):
         return x
-    return x.T if x.ndim == 2 else x.transpose(3, 2, 0, 1)
-
-
-def transposed_back(name: str, x: np.ndarray) -> np.ndarray:
-    """Returns one of PyTorch's arrays in our order of axes; `name` is ours."""
-    if not name.endswith(".kernel"):
-        return x
-    return x.T if x.ndim == 2 else x.transpose(2, 3, 1, 0)
+    return x.T if x.ndim == 2 else x.transpose((2, 3, 1, 0) if back else (3, 2, 0, 1))

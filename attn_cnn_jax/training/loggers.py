@@ -60,7 +60,7 @@ def module_of(name: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"config.train.logger={name!r} needs a package that is not installed ({error.name}): "
-            f'pip install "attn-cnn-jax[{name}]"'
+            f'pip install -e ".[{name}]"'
         ) from error
 
 

@@ -10,6 +10,7 @@ from flax import nnx
 from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.interop.export import export
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory, weights
 from attn_cnn_jax.training import loop
@@ -173,7 +174,7 @@ def test_training_starts_from_exported_weights_and_pretrained_names(first, data_
     from attn_cnn_jax.runs import pretrained
 
     origin = first()
-    load_run(origin).export(tmp_path / "weights" / "mine")
+    export(load_run(origin), tmp_path / "weights" / "mine")
     monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "weights")
     expected = parameters(load_run(origin))
     for name in (str(tmp_path / "weights" / "mine"), "pretrained:mine"):

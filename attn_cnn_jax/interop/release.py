@@ -1,0 +1,211 @@
+"""Files of the authors' PyTorch release: read as a run of a given configuration, and written from a run.
+
+The release normalises CIFAR-100 by the statistics of CIFAR-10, this package by its own: predictions of such a network
+differ a little. Needs PyTorch: pip install -e ".[torch]".
+"""
+
+import json
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config.network import abstract_model, head_size
+from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.errors import UserError, listed, shortened
+from attn_cnn_jax.files import new_folder, replacing, write_atomically
+from attn_cnn_jax.interop.names import ENCODINGS, pytorch_name, to_pytorch, transposed
+from attn_cnn_jax.models.resnet import BLOCKS
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs import checkpoints, directory
+from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.training.muon import matrices
+from attn_cnn_jax.training.optimizer import create_optimizer
+
+BATCHES = "num_batches_tracked"  # steps, as PyTorch's batch norm counts them
+# What the release keeps beside weights and follows from shapes.
+BUFFERS = ("attention_mask", ".relative_indices", ".self.R", BATCHES)
+PREFIXES = ("module.", "_orig_mod.")  # of networks within torch.nn.DataParallel or torch.compile
+MOST_STEPS = 2**31 - 1
+
+
+def import_torch():
+    """Returns the module `torch`; UserError where it is not installed."""
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        message = 'PyTorch is not installed, and its files cannot be read without: pip install -e ".[torch]"'
+        raise UserError(message) from error
+    return torch
+
+
+def import_release(path: Path, config: ConfigDict, out: Path) -> int:
+    """Writes the run directory `out` with the network in a file of the release; returns its step.
+
+    Args:
+      path: of `torch.save`: the release's checkpoint, or a bare dictionary of its arrays.
+      config: complete; describes the network in the file.
+      out: a directory that does not exist yet; it appears whole or not at all.
+
+    Raises:
+      UserError: if PyTorch is not installed, or the file is damaged or holds another network.
+    """
+    content = read(path)
+    found = arrays_of(path, content)
+    network = abstract_model(config.model)
+    parameters, statistics = (from_release(path, found, group, config.model) for group in split(network)[1:])
+    if unknown := found.keys() - {pytorch_name(name, stages(config.model)) for name in parameters | statistics}:
+        raise other_network(path, {"unknown": sorted(unknown)})
+    step, epoch = (as_number(content, key) for key in ("step", "epoch"))
+    if step is None and epoch is not None:  # the release does not count steps
+        step = (epoch + 1) * (SPECS[config.dataset.name].train_examples // config.train.batch_size)
+    if step is None or not 0 <= step <= MOST_STEPS:
+        step = 0
+    optimizer = create_optimizer(config.optimizer, lambda step: 0.0, shaped=matrices(network)).init(parameters)
+    state = checkpoints.TrainState(jnp.int32(step), parameters, statistics, optimizer)
+    accuracy = as_number(content, "test_accuracy")
+    try:
+        with new_folder(out) as folder:
+            directory.claim(folder, config)
+            if accuracy is not None and epoch is not None:
+                record = {"step": int(step), "epoch": epoch + 1.0, "split": "test", "accuracy": accuracy}
+                write_atomically(folder / "metrics.jsonl", json.dumps(record) + "\n")
+            with checkpoints.open_checkpoints(folder, config) as manager:
+                checkpoints.save(manager, int(step), state, config, {"loss": [], "accuracy": []})
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
+    return int(step)
+
+
+def read(path: Path) -> dict:
+    """Returns what `torch.save` wrote, without running code from it; UserError for a damaged file or something else."""
+    torch = import_torch()
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if part := archive.testzip():  # torch.load does not compare the checksums that its files have
+                    raise ValueError(f"the checksum of {part} is not the one saved")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many types, as files can be broken in many ways
+        reason = shortened(error)
+        if "weights_only" in reason:  # torch's advice there is to run what the file asks for
+            reason = "it holds something else than arrays and numbers"
+        raise UserError(f"{path} is damaged or no file of torch.save: {reason}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}: allowed are arrays by name")
+    return content
+
+
+def arrays_of(path: Path, content: dict) -> dict[str, Any]:
+    """Returns PyTorch's arrays by the release's names, without prefixes and buffers; UserError if there are none."""
+    state = content.get("model_state_dict", content)
+    tensor = import_torch().Tensor
+    if not isinstance(state, dict) or not all(isinstance(x, tensor) and isinstance(n, str) for n, x in state.items()):
+        raise UserError(
+            f"{path} holds {listed([shortened(name) for name in content])}: allowed are arrays by name, or a "
+            "checkpoint of the authors' release with epoch, test_accuracy and model_state_dict"
+        )
+    for prefix in PREFIXES * 2:  # one within the other, in any order
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): array for name, array in state.items()}
+    return {name: array for name, array in state.items() if not name.endswith(BUFFERS)}
+
+
+def from_release(path: Path, found: dict[str, Any], expected: dict[str, Any], model: ConfigDict) -> dict[str, Any]:
+    """Returns the arrays of one group by our names, in our types, such as float32 for float16 and float64.
+
+    Raises:
+      UserError: with the names, for arrays that are missing, of another shape, not dense, or not finite.
+    """
+    names = {ours: pytorch_name(ours, stages(model)) for ours in expected}
+    shapes = {ours: transposed(ours, np.empty(like.shape, np.bool_)).shape for ours, like in expected.items()}
+    missing = [name for name in names.values() if name not in found]
+    wrong = [
+        f"{name} {tuple(found[name].shape)} in place of {shapes[ours]}"
+        for ours, name in names.items()
+        if name in found and tuple(found[name].shape) != shapes[ours]
+    ]
+    if missing or wrong:
+        raise other_network(path, {"missing": missing, "of another shape": wrong})
+    result = {}
+    for ours, name in names.items():
+        try:
+            array = found[name].detach().resolve_neg().double().numpy()
+        except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, quantised, meta
+            raise UserError(f"{path}: {name} is no dense array of numbers: {shortened(error)}") from error
+        if not np.isfinite(array).all():
+            raise UserError(f"{path}: {name} has numbers that are not finite: take an earlier checkpoint")
+        result[ours] = jnp.asarray(transposed(ours, array, back=True), expected[ours].dtype)
+    return result
+
+
+def other_network(path: Path, problems: dict[str, list[str]]) -> UserError:
+    """The error that says which arrays are not those of the configuration."""
+    text = "; ".join(f"{what}: {listed(list(map(shortened, names)))}" for what, names in problems.items() if names)
+    return UserError(f"{path} is not the network of --config; change --config or --config.model.KEY=VALUE\n{text}")
+
+
+def as_number(content: dict, key: str) -> float | None:
+    """Returns a finite number, or the one in a tensor, of a checkpoint's key; None for anything else."""
+    try:
+        number = float(content[key])
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if np.isfinite(number) else None
+
+
+def stages(model: ConfigDict) -> tuple[int, ...] | None:
+    """Returns the number of blocks in each stage of a ResNet; None for an attention network."""
+    return BLOCKS[model.depth] if model.name == "resnet" else None
+
+
+def check_release_has(model: ConfigDict) -> None:
+    """Raises UserError unless the release can load the network that `config.model` describes."""
+    which = None
+    if model.name == "resnet":
+        which = "layers" if model.layers != "convolution" else None
+    elif model.encoding not in ENCODINGS:
+        which = "encoding"
+    elif model.gate:
+        which = "gate"
+    elif model.content and model.encoding != "learned":
+        which = "content"
+    elif head_size(model) != model.hidden_size and (model.content or head_size(model) < model.hidden_size):
+        which = "head_size"
+    elif model.encoding == "learned" and model.image_shape[0] != model.image_shape[1]:
+        which = "image_shape"  # its row and column tables have one size
+    if which:
+        raise UserError(
+            f"config.model.{which}={model[which]!r}: the authors' release has no such network; it has quadratic "
+            "encodings, learned relative ones of square images, heads of the hidden size, and ResNets"
+        )
+
+
+def write_release(run: Run, path: Path) -> None:
+    """Writes the network of a run as a file that the release loads.
+
+    Raises:
+      UserError: if PyTorch is not installed, `path` cannot be written, or the release has no such network.
+    """
+    torch = import_torch()
+    check_release_has(run.config.model)
+    parameters, statistics = split(run.model)[1:]
+    arrays = to_pytorch(parameters | statistics, blocks_a_stage=stages(run.config.model))
+    for name in [name for name in arrays if name.endswith("running_mean")]:
+        arrays[name.replace("running_mean", BATCHES)] = np.int64(run.step)
+    epoch = round(run.test["epoch"]) - 1 if run.test else -1  # the release counts from 0
+    content = {
+        "step": run.step,  # what the release's epochs are depends on its batch size; it ignores this
+        "epoch": epoch if epoch >= 0 else None,
+        "test_accuracy": run.test and run.test["accuracy"],
+        "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in arrays.items()),
+    }
+    try:
+        with replacing(path) as file:
+            torch.save(content, file)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"cannot write {path}: {error}; choose another --out=FILE") from error

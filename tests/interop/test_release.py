@@ -1,0 +1,295 @@
+"""Checkpoints of the authors' release become runs, and runs such checkpoints: exactly, with the same logits."""
+
+import json
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax import load_run
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.config import attention_config, complete, resnet_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.interop import release
+from attn_cnn_jax.interop.export import export
+from attn_cnn_jax.models.variables import split
+from tests.support.networks import logits_of
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
+from tests.support import torch_networks  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+torch.set_num_threads(1)  # its idle threads would spin beside XLA's
+
+SMALL = {"image_shape": (8, 8, 1), "hidden_size": 12, "intermediate_size": 20, "num_layers": 2, "downsample": 1}
+NETWORKS = {
+    "quadratic": {},
+    "quadratic_generalized": {"num_heads": (3, 1)},  # as after pruning
+    "learned": {"image_shape": (32, 32, 3), "downsample": 4, "num_classes": 100},
+    "learned_content": {"num_layers": 1},
+}
+EPOCH = 1442 // 100  # steps of batch size 100 on digits
+
+
+def network_of(name):
+    torch.manual_seed(0)
+    if name == "resnet":
+        network = torch_networks.ResNet(10, image_channels=1, width=8)
+        with torch.no_grad():
+            network(torch.randn(8, 8, 8, 1))  # statistics of batch norm that are not those of the start
+    else:
+        network = torch_networks.AttentionClassifier(name, **(SMALL | {"num_heads": 3} | NETWORKS[name]))
+    return network.eval()
+
+
+def config_of(name, **changes):
+    if name == "resnet":
+        config = resnet_config(depth=10, width=8, image_shape=(8, 8, 1))
+    else:
+        encoding, content = name.removesuffix("_content"), name.endswith("_content")
+        values = SMALL | {"num_heads": 3, "encoding": encoding, "content": content} | NETWORKS[name] | changes
+        config = attention_config(**values)
+    config.dataset.name = "cifar100" if name == "learned" else "digits"
+    return complete(config)
+
+
+def save(path, state, **changes):
+    torch.save({"epoch": 4, "test_accuracy": 0.625, "model_state_dict": OrderedDict(state)} | changes, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """`imported(name)`: PyTorch's network, and the run made of its checkpoint."""
+    done = {}
+
+    def of(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp(name)
+            network = network_of(name)
+            file = save(folder / "best.checkpoint", network.state_dict())
+            release.import_release(file, config_of(name), folder / "run")
+            done[name] = network, load_run(folder / "run")
+        return done[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "resnet"])
+def test_logits_agree_and_the_way_back_is_exact(name, imported, tmp_path):
+    network, run = imported(name)
+    images = np.random.default_rng(0).integers(0, 256, (3, *run.config.model.image_shape), np.uint8)
+    x = np.array(run.normalised(images))
+    with torch.no_grad():
+        theirs = network(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(logits_of(run.model, x), theirs, rtol=1e-5, atol=1e-5)
+
+    export(run, tmp_path / "back.checkpoint", "pytorch")
+    back = torch.load(tmp_path / "back.checkpoint", weights_only=True)
+    ours, expected = back["model_state_dict"], network.state_dict()
+    assert ours.keys() == expected.keys()
+    for array in expected:
+        assert ours[array].dtype == expected[array].dtype
+        if not array.endswith("num_batches_tracked"):
+            assert torch.equal(ours[array], expected[array]), array
+    assert (back["epoch"], back["test_accuracy"]) == (4, 0.625)
+    network_of(name).load_state_dict(ours)
+
+
+def test_a_run_survives_the_way_there_and_back(quadratic_run, tmp_path):
+    """20 steps of 10 per epoch are not what a run of batch size 100 would have done: the file says so."""
+    run = load_run(quadratic_run)
+    export(run, tmp_path / "there", "pytorch")
+    assert release.import_release(tmp_path / "there", run.config, tmp_path / "back") == run.step == 20
+    before, after = (split(each.model)[1] for each in (run, load_run(tmp_path / "back")))
+    assert all(np.array_equal(before[name], after[name]) for name in before | after)
+
+
+def test_row_tables_of_the_release_run_along_a_row(tmp_path):
+    """One head that favours the next position along the row attends to the pixel to the right."""
+    state = torch_networks.AttentionClassifier("learned", num_heads=3, **SMALL | {"num_layers": 1}).state_dict()
+    name = "encoder.layer.0.attention.self."
+    for part in ("row_embeddings", "col_embeddings", "head_keys_row", "head_keys_col"):
+        state[name + part + ".weight"] = torch.zeros_like(state[name + part + ".weight"])
+    state[name + "row_embeddings.weight"][7 + 1, 0] = 100.0  # shift +1 of -7 .. 7
+    state[name + "head_keys_row.weight"][0, 0] = 1.0
+    release.import_release(
+        save(tmp_path / "file", state), config_of("learned_content", content=False), tmp_path / "run"
+    )
+    attention = load_run(tmp_path / "run").attention()[0]
+    np.testing.assert_allclose(attention[0, 3, 4, :, 5], 1 / 8, rtol=1e-6)  # any row, column 4 + 1
+    np.testing.assert_allclose(attention[1], 1 / 64, rtol=1e-6)
+
+
+def prefixed(state, *prefixes):
+    return {f"{''.join(prefixes)}{name}": array for name, array in state.items()}
+
+
+STORED = {
+    "bare": lambda s: s,
+    "of DataParallel": lambda s: {"model_state_dict": prefixed(s, "module.")},
+    "of torch.compile, bare": lambda s: prefixed(s, "_orig_mod."),
+    "of both": lambda s: prefixed(s, "module.", "_orig_mod."),
+    "of both, the other way": lambda s: {"state": 1, "model_state_dict": prefixed(s, "_orig_mod.", "module.")},
+    "double precision": lambda s: {name: array.double() for name, array in s.items()},
+    "parameters": lambda s: {name: torch.nn.Parameter(array) for name, array in s.items()},
+    "transposed views": lambda s: {n: a.mT.contiguous().mT if a.ndim > 1 else a for n, a in s.items()},
+    "with buffers": lambda s: (
+        s | {"attention_mask": torch.tensor(1.0), "encoder.layer.0.attention.self.R": torch.eye(2)}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_the_same_numbers_stored_otherwise_read_the_same(kind, imported, tmp_path):
+    network, run = imported("quadratic")
+    torch.save(STORED[kind](dict(network.state_dict())), tmp_path / "file")
+    release.import_release(tmp_path / "file", run.config, tmp_path / "run")
+    found, like = split(load_run(tmp_path / "run").model)[1], split(run.model)[1]
+    assert all(found[name].dtype == like[name].dtype and np.array_equal(found[name], like[name]) for name in like)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_the_old_file_format_are_read(dtype, imported, tmp_path):
+    network, run = imported("quadratic")
+    state = {name: array.to(dtype) for name, array in network.state_dict().items()}
+    content = {"epoch": 0, "test_accuracy": torch.tensor(0.5), "model_state_dict": state}
+    torch.save(content, tmp_path / "old", _use_new_zipfile_serialization=False)
+    assert release.import_release(tmp_path / "old", run.config, tmp_path / "run") == EPOCH
+    found, like = split(load_run(tmp_path / "run").model)[1], split(run.model)[1]
+    for name in like:
+        expected = torch.tensor(np.asarray(like[name])).to(dtype).float().numpy()
+        np.testing.assert_array_equal(found[name], expected)
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text())["accuracy"] == 0.5
+
+
+SELF = "encoder.layer.1.attention.self."
+
+
+def without(state, part):
+    return {name: array for name, array in state.items() if part not in name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: without(s, "layer.1.output.dense.bias"), "missing: encoder.layer.1.output.dense.bias"),
+        (lambda s: s | {"pixelizer.weight": torch.zeros(3, 12)}, "unknown: pixelizer.weight"),
+        (lambda s: s | {"a\nb" * 5000: torch.zeros(1)}, "unknown: a$"),
+        (
+            lambda s: s | {SELF + "value.weight": torch.zeros(12, 24)},
+            r"shape: .*value.weight \(12, 24\) in .* \(12, 36\)",
+        ),
+        (
+            lambda s: s | {"classifier.weight": torch.zeros(1).expand(40_000, 40_000)},
+            r"weight \(40000, 40000\) in place",
+        ),
+        (
+            lambda s: s | {"classifier.bias": torch.full((10,), torch.nan)},
+            "classifier.bias has numbers that are not fin",
+        ),
+        (lambda s: s | {"classifier.bias": torch.ones(10).to_sparse()}, "classifier.bias is no dense array"),
+        (lambda s: s | {"classifier.bias": torch.ones(10, device="meta")}, "classifier.bias is no dense array"),
+        (lambda s: s | {5: torch.zeros(3)}, "allowed are arrays by name"),
+        (lambda s: {}, "missing: .*, and 27 more"),
+    ],
+)
+def test_another_network_is_refused_with_the_names(change, message, imported, tmp_path):
+    network, run = imported("quadratic")
+    save(tmp_path / "file", change(dict(network.state_dict())))
+    with pytest.raises(UserError, match=message) as caught:
+        release.import_release(tmp_path / "file", run.config, tmp_path / "folder" / "run")
+    assert len(str(caught.value).splitlines()) <= 2
+    assert len(str(caught.value)) < 900
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+class Opens:
+    """What a pickle could do: call a function when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "text", "list", "code"])
+def test_a_damaged_file_is_refused_and_runs_no_code(damage, imported, tmp_path):
+    network, run = imported("quadratic")
+    file = save(tmp_path / "file", network.state_dict())
+    content = bytearray(file.read_bytes())
+    if damage == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        with zipfile.ZipFile(file) as archive:
+            largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+        content[largest.header_offset + 400] ^= 1
+        file.write_bytes(content)
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "text":
+        file.write_text("no checkpoint")
+    elif damage == "list":
+        torch.save([1, 2], file)
+    else:
+        save(file, {}, more=Opens(str(tmp_path / "opened")))
+    with pytest.raises(UserError, match=str(file)):
+        release.import_release(file, run.config, tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_numbers_out_of_range_beside_the_arrays_do_not_matter(imported, tmp_path):
+    network, run = imported("quadratic")
+    for n, epoch in enumerate((1e12, -5, 10**400, "four", None)):
+        file = save(tmp_path / f"file{n}", network.state_dict(), epoch=epoch)
+        assert release.import_release(file, run.config, tmp_path / f"run{n}") == 0
+
+
+def test_the_command_says_what_was_read_and_refuses_to_overwrite(imported, tmp_path, capsys):
+    file = save(tmp_path / "file", imported("quadratic")[0].state_dict())
+    sizes = [f"--config.model.{key}={value}" for key, value in SMALL.items() if key != "image_shape"]
+    command = ["import", str(file), "--config=digits", "--config.model.num_heads=3", *sizes]
+    assert main([*command, f"--out={tmp_path / 'runs' / 'run'}"]) == 0
+    assert "quadratic, 2 layers, 3 heads, hidden size 12, step" in capsys.readouterr().out
+    before = file.read_bytes()
+    run = str(tmp_path / "runs" / "run")
+    for arguments in ([*command, f"--out={run}"], ["export", run, "--format=pytorch", f"--out={file}"]):
+        assert main(arguments) == 1
+        assert "exists already" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert main(["import", str(tmp_path / "missing"), "--config=digits", f"--out={tmp_path / 'other'}"]) == 1
+    assert "there is no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "which"),
+    [
+        ({"gate": True, "content": True}, "gate=True"),
+        ({"encoding": "relative"}, "encoding='relative'"),
+        ({"content": True}, "content=True"),
+        ({"head_size": 4}, "head_size=4"),
+        ({"encoding": "learned", "image_shape": (8, 16, 1)}, "image_shape=.8, 16, 1."),
+    ],
+)
+def test_what_the_release_does_not_have_is_not_written(changes, which):
+    with pytest.raises(UserError, match=f"^config.model.{which}: .* no such network"):
+        release.check_release_has(attention_config(**SMALL | changes).model)
+
+
+def test_a_note_that_the_file_cannot_hold_is_refused(imported, tmp_path):
+    with pytest.raises(UserError, match=r"^note='on digits': .* no model card"):
+        export(imported("quadratic")[1], tmp_path / "file", "pytorch", note="on digits")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_where_writing_fails(imported, tmp_path, monkeypatch):
+    network, run = imported("quadratic")
+    file = save(tmp_path / "file", network.state_dict())
+    full = lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))  # noqa: E731
+    monkeypatch.setattr("attn_cnn_jax.runs.checkpoints.save", full)
+    with pytest.raises(UserError, match="No space left"):
+        release.import_release(file, run.config, tmp_path / "folder" / "run")
+    assert not (tmp_path / "folder").exists()
