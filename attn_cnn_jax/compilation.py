@@ -193,7 +193,7 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
     )
     count = shape((), jnp.int32)
     return (
-        create_train_steps(config, mesh, skeleton, optimizer, spec, steps_per_epoch).lower(state, train_set, count),
+        create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, count),
         create_evaluate(config, mesh, skeleton, spec).lower(state, test_set),  # pyright: ignore
     )
 

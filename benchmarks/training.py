@@ -76,7 +76,7 @@ def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainStat
     schedule = learning_rate(config.optimizer, epochs, steps_per_epoch)
     optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
     skeleton, state = initial_state(network, optimizer)
-    train_steps = create_train_steps(config, mesh, skeleton, optimizer, known_spec(config), steps_per_epoch)
+    train_steps = create_train_steps(config, mesh, skeleton, optimizer, known_spec(config))
     return train_steps, place(state, mesh)
 
 

@@ -32,16 +32,10 @@ ATTENTION = {
     "Adam at 0.003 for Muon": ("optimizer.name=adam", "optimizer.learning_rate=0.003"),
     "weight decay of 0.0001": ("optimizer.weight_decay=0.0001",),
     "no crop": ("augment.crop_padding=0",),
-    "mirrored in every other epoch": ("augment.alternate=True",),
     "start on a grid": ("model.init=grid",),
-    "start as the identity": ("model.init=grid", "model.init_values=identity"),
-    "embedding that whitens": ("start.whiten=True",),
+    "start as the identity": ("model.init=identity",),
     "labels smoothed by 0.1": ("train.label_smoothing=0.1",),
-    "averaged parameters, 0.99": ("optimizer.average_decay=0.99",),
     "heads of 32 channels": ("model.head_size=32",),
-    "half the size until half of it": ("augment.half_size_until=0.5",),
-    "mixup": ("augment.mix=mixup", "augment.mix_alpha=0.2"),
-    "CutMix": ("augment.mix=cutmix",),
     "one operation a picture": ("augment.operations=1",),
 }
 # Rates were searched for at 12 channels, widths with the best of them.
@@ -102,7 +96,7 @@ def configured(table: str, change: str, seed: int, data_dir: str | None) -> Conf
     config = load_config(f"cifar10_cpu:{network}", [f"--config.{each}" for each in settings])
     config.seed = seed
     config.dataset.update({"data_dir": data_dir or "", "num_validation": 5_000})
-    config.train.update({"eval_every_epochs": config.train.num_epochs, "tensorboard": False})
+    config.train.update({"eval_every_epochs": config.train.num_epochs, "logger": "none"})
     return config
 
 

@@ -42,6 +42,6 @@ def get_config(network="quadratic"):
             attention_dropout=0.0,
             **NETWORKS[name],
         )
-    config.train.update({"num_epochs": 4, "log_every_steps": 100, "tensorboard": False})
+    config.train.update({"num_epochs": 4, "log_every_steps": 100, "logger": "none"})
     config.checkpoint.keep_last = 4  # a checkpoint per epoch: the course of all encodings can be looked at
     return config

@@ -41,7 +41,7 @@ Attacked = Callable[[Bench, Path, random.Random], str]
 
 def streaming(attack: Attacked, workers: int) -> Attacked:
     """An attack on runs that read their pictures from the disk, by threads (0) or by so many processes."""
-    always = ("--config.dataset.feed=stream", f"--config.dataset.workers={workers}")
+    always = ("--config.dataset.feed=stream",)
 
     def attack_streaming(bench: Bench, folder: Path, generator: random.Random) -> str:
         return attack(bench._replace(trainer=bench.trainer._replace(always=always)), folder, generator)

@@ -186,7 +186,7 @@ def old_run(bench: Bench, folder: Path, generator: random.Random) -> str:
     with tarfile.open(ROOT / "tests/golden/version_0.1.0/quadratic.tar.xz") as archive:
         archive.extractall(workdir, filter="data")
     expected = comparable(workdir)
-    as_there = ("--config.train.batch_size=96", "--config.train.log_every_steps=10", "--config.train.tensorboard=False")
+    as_there = ("--config.train.batch_size=96", "--config.train.log_every_steps=10", "--config.train.logger=none")
     arguments = (*as_there, "--config.model.downsample=1", epochs(2))
     process = bench.trainer(workdir, *arguments)
     time.sleep(generator.uniform(0, 8))

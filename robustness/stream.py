@@ -1,6 +1,6 @@
 """Whether memory stays flat while a set streams that does not fit, and whether training waits for its pictures.
 
-    python -m robustness.stream [--gigabytes 20] [--seconds 120] [--size 32] [--workers 0] [--json FILE]
+    python -m robustness.stream [--gigabytes 20] [--seconds 120] [--size 32] [--json FILE]
 
 The set is generated: `--gigabytes` of pictures, decoded, of which a few are stored as PNG and stand for all others, so
 that every picture is decoded as from the disk. Its index takes 12 bytes per picture, and every epoch has an order.
@@ -119,12 +119,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=120, help="of the input alone; 0: all pictures once")
     parser.add_argument("--steps", type=int, default=200, help="of training; 0: none; of pictures of 32x32 alone")
     parser.add_argument("--size", type=int, default=32, help="side of a picture in pixels")
-    parser.add_argument("--workers", type=int, default=0, help="config.dataset.workers")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
     options = parser.parse_args(argv)
 
     config, mesh = load_config("cifar10_cpu"), data_mesh(jax.devices()[:1])
-    config.dataset.workers = options.workers
     pictures = generated(options.gigabytes, options.size)
     print(f"{len(pictures.labels):,} pictures of {options.size}x{options.size}: {options.gigabytes} GB decoded")
     moments = input_alone(Streamed(pictures, config, mesh), config.train.batch_size, options.seconds)

@@ -60,7 +60,7 @@ def make_run(tmp_path_factory, data_dir):
 def on_one_device():
     """Training in this process uses one device: batches need not be split, and programs compile sooner."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "data_mesh", lambda: data_mesh(jax.devices()[:1]))
+        patch.setattr(loop, "mesh_for", lambda batch_size: data_mesh(jax.devices()[:1]))
         yield
 
 

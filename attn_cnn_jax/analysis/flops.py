@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer
-from attn_cnn_jax.config.size import parameter_size, with_heads
+from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer, parameter_size, with_heads
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.layers import Linear
 from attn_cnn_jax.models.variables import join, split
@@ -38,7 +37,7 @@ class Flops(NamedTuple):
 
 def count_parameters(model: ConfigDict) -> int:
     """Returns the number of trainable values of the network that `config.model` describes; allocates none of them."""
-    return parameter_size(model).values
+    return parameter_size(model)[0]
 
 
 def count_flops(model: ConfigDict) -> Flops:

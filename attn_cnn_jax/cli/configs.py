@@ -10,9 +10,8 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import attn_cnn_jax
-from attn_cnn_jax.config.base import MODEL_COMMON
+from attn_cnn_jax.config.base import MODEL_COMMON, unknown_key
 from attn_cnn_jax.config.checks import allowed_values
-from attn_cnn_jax.config.fields import unknown_key
 from attn_cnn_jax.errors import UserError, shortened
 
 

@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--image-size", type=image_size, metavar="64|HxW", help=size)
     fraction = "part of each class that becomes the test split where there is none (0.2)"
     group.add_argument("--test-fraction", type=float, metavar="X", help=fraction)
-    group.add_argument("--split-seed", type=int, metavar="N", help="chooses that test split (0)")
     group.add_argument("--skip-unreadable", action="store_const", const=True, help="leave out unreadable pictures")
 
 
@@ -44,17 +43,17 @@ def data_set(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     if args.archive is not None and (args.name not in SPECS or not recipe(args.name).has_archive):
         return args.refuse(f"{args.name} takes no --archive")
-    own = {key: getattr(args, key) for key in ("path", "image_size", "test_fraction", "split_seed", "skip_unreadable")}
+    own = {key: getattr(args, key) for key in ("path", "image_size", "test_fraction", "skip_unreadable")}
     own = {key: value for key, value in own.items() if value is not None}
     if args.name not in SPECS and (args.name in OWN) != ("path" in own):
         return args.refuse(f"{args.name} {'needs' if args.name in OWN else 'takes no'} --path")
     if args.name in SPECS and own:
         return args.refuse(f"{args.name} takes no --{next(iter(own)).replace('_', '-')}")
-    from attn_cnn_jax.config import attention_config, validate  # takes JAX, which --help does without
+    from attn_cnn_jax.config import attention_config, complete  # takes JAX, which --help does without
 
     config = attention_config()
     config.dataset.update({"name": args.name} | own)
-    validate(config)
+    complete(config)
     prepare(recipe_of(config.dataset), args.archive, args.data_dir, replace=args.replace)
     return 0
 

@@ -19,7 +19,7 @@ from tabulate import tabulate
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import Parser, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config
-from attn_cnn_jax.config import attention_config, complete, resnet_config, with_defaults
+from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_of, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import SPECS
@@ -103,7 +103,7 @@ def default_configs() -> dict[str, ConfigDict]:
 
 def row(name: str, config: ConfigDict, accuracy: str) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
-    model = complete(config, data_is_known=True).model
+    model = complete(config, spec_of(config)).model
     published = next((known for known in TABLE_1.values() if same_network(known.config.model, model)), None)
     flops = count_flops(model)
     return (

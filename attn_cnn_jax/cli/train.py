@@ -20,8 +20,7 @@ from attn_cnn_jax import output
 from attn_cnn_jax.cli.arguments import Parser, address, as_path, integers, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.config.base import schema_of
-from attn_cnn_jax.config.fields import Field
+from attn_cnn_jax.config.base import Field, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.distributed.agreement import Interrupted, say
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 def train_one(config: ConfigDict, workdir: Path) -> float | None:
     """Trains one run and says where it is; returns its test accuracy, None where metrics.jsonl is lost."""
-    test = loop.run(config, workdir, draw_figures).get("test")
+    test = loop.run(config, workdir).get("test")
     if test:
         say(f"final test accuracy {test['accuracy']:.2%} after step {test['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}")
@@ -106,13 +105,6 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
         mean, deviation = np.mean(known), np.std(known, ddof=1)
         say(f"test accuracy of {len(known)} seeds: {mean:.2%} ± {deviation:.2%} (mean and standard deviation)")
     say(f"table and curves: {command_line('compare', *(workdir / f'seed_{number}' for number in numbers))}")
-
-
-def draw_figures(*arguments):
-    """Returns figures for TensorBoard; matplotlib is loaded only if a configuration asks for them."""
-    from attn_cnn_jax.analysis.figures import board
-
-    return board.draw(*arguments)
 
 
 def use_compilation_cache() -> None:

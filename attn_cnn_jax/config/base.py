@@ -3,37 +3,85 @@
 Files in configs/ call `attention_config` or `resnet_config` and change what differs.
 """
 
-from typing import Any
+import difflib
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
-from attn_cnn_jax.config.fields import (
-    OBSOLETE,
-    RENAMED,
-    Field,
-    boolean,
-    choice,
-    defaults,
-    integer,
-    integers,
-    number,
-    numbers,
-    pairs,
-    text,
-    unknown_key,
-)
 from attn_cnn_jax.data.builders import OWN, SPECS, is_own
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.implementations import IMPLEMENTATIONS
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.layers import ACTIVATIONS
 from attn_cnn_jax.models.resnet import BLOCKS, WIDTH
 
-MOST_DROPOUT = 0.9999  # rates are multiples of 2^-16 below 1
+
+class Field(NamedTuple):
+    """One configuration value: its default, a test of values, and what is allowed in words."""
+
+    default: Any
+    allows: Callable[[Any], bool]
+    allowed: str
+    any_type: bool = False  # whether values of another type than the default's are allowed, such as a tuple
+
+
+def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
+    def allows(value):
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    return Field(default, allows, f"an integer from {low} to {high}")
+
+
+def number(default: float, low: float, high: float = 1e6, *, open_low=False, open_high=True) -> Field:
+    def allows(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        # No comparison holds for NaN.
+        return (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
+
+    bounds = f"{'above' if open_low else 'from'} {low:g} {'and below' if open_high else 'to'} {high:g}"
+    return Field(default, allows, f"a number {bounds}")
+
+
+def choice(default: Any, *others: Any) -> Field:
+    values = (default, *others)
+    allows = lambda value: type(value) is type(default) and value in values  # noqa: E731
+    return Field(default, allows, "one of " + ", ".join(map(repr, sorted(values))))
+
+
+def boolean(default: bool) -> Field:
+    return Field(default, lambda value: isinstance(value, bool), "True or False")
+
+
+def text(default: str, allowed: str) -> Field:
+    return Field(default, lambda value: isinstance(value, str), allowed)
+
+
+def several(one: Field, allowed: str, *, default: tuple = (), length: int | None = None) -> Field:
+    """A tuple of values that `one` allows."""
+
+    def allows(value):
+        return isinstance(value, tuple | list) and length in (None, len(value)) and all(map(one.allows, value))
+
+    return Field(default, allows, allowed)
+
+
+def either(one: Field, many: Field, allowed: str) -> Field:
+    """A value or a tuple of values."""
+    return Field(one.default, lambda value: one.allows(value) or many.allows(value), allowed, any_type=True)
+
+
+def named(default: str, known: Callable[[str], bool], allowed: str) -> Field:
+    return Field(default, lambda value: isinstance(value, str) and known(value), allowed)
+
+
+COUNT = integer(1, 1)
+HEADS = integer(9, 1, 10_000)
+DROPOUT = number(0.1, 0, 0.9999, open_high=False)  # rates are multiples of 2^-16 below 1
 
 MODEL_COMMON = {
-    # Taken from the data set in training; the picture size of learned position tables.
-    "image_shape": integers((32, 32, 3), 1, "three positive integers (height, width, channels)", length=3),
+    # Taken from the data set in training; the image size of learned position tables.
+    "image_shape": several(COUNT, "three positive integers (height, width, channels)", default=(32, 32, 3), length=3),
     "num_classes": integer(10, 2, 100_000),
     "dtype": choice("float32", "bfloat16", "float64"),  # of activations; parameters and softmax: float32
 }
@@ -41,40 +89,20 @@ MODEL_COMMON = {
 ATTENTION = {
     "name": choice("attention"),
     **MODEL_COMMON,
-    "encoding": Field(
-        "quadratic",
-        lambda value: isinstance(value, str) and value in REGISTRY,
-        "the name of a registered encoding",
-    ),
+    "encoding": named("quadratic", lambda name: name in REGISTRY, "the name of a registered encoding"),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
     "gate": boolean(False),  # or weigh the two softmaxes by a gate per head, as ConViT does
-    "init": choice("paper", "grid"),  # of quadratic heads: at random, or on a grid as a kernel's entries
-    "locality": number(1.0, 0, open_low=True),  # of init "grid": alpha of every head, in one over squared pixels
-    "init_values": choice("random", "identity"),  # of init "grid": or every head moves its share of the channels
-    "share_tables": boolean(False),  # one pair of learned position tables for all layers
+    # Of quadratic heads: at random, on a grid as a kernel's entries, or there with every head moving its channels.
+    "init": choice("paper", "grid", "identity"),
+    "locality": number(1.0, 0, open_low=True),  # of init "grid" and "identity": alpha, in one over squared pixels
     "num_layers": integer(6, 1, 1000),
-    "num_heads": Field(
-        9,
-        lambda value: (
-            integer(9, 1, 10_000).allows(value)
-            or (
-                isinstance(value, tuple | list)
-                and len(value) > 0
-                and all(integer(9, 1, 10_000).allows(n) for n in value)
-            )
-        ),
-        "an integer from 1 to 10000, or one for every layer",
-        any_type=True,
-    ),
+    "num_heads": either(HEADS, several(HEADS, ""), "an integer from 1 to 10000, or one for every layer"),
     "hidden_size": integer(400, 1, 100_000),
     "head_size": integer(0, 0, 100_000),  # 0: the hidden size
     "intermediate_size": integer(512, 1, 100_000),
-    "activation": choice("gelu", *(name for name in ACTIVATIONS if name != "gelu")),  # of the feed-forward part
-    "layer_norm_epsilon": number(1e-12, 0, 1, open_low=True),  # inside the square root
-    "stem": choice("none", "resnet"),  # before the down-sampling: the stem and first stage of ResNet-18
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
-    "dropout": number(0.1, 0, MOST_DROPOUT, open_high=False),
-    "attention_dropout": number(0.1, 0, MOST_DROPOUT, open_high=False),
+    "dropout": DROPOUT,
+    "attention_dropout": DROPOUT,
     "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
     "implementation": choice(*IMPLEMENTATIONS),  # of attention; "auto": the cheapest that fits
 }
@@ -88,83 +116,57 @@ RESNET = {
     "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
 }
 
-
-def are_names(value: Any) -> bool:
-    """Returns whether a value is a tuple or list of texts."""
-    return isinstance(value, tuple | list) and all(isinstance(name, str) and name for name in value)
-
-
-FIGURES = ("centres", "maps", "training")  # see analysis/figures
-
+PAIR = several(COUNT, "", length=2)
+DATA_SETS = f"one of {', '.join(map(repr, sorted([*SPECS, *OWN])))} or 'tfds:NAME'"
 
 REST = {
     "seed": integer(0, 0),
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
-        "kernel": text("", "a .npy file with a kernel (K, K, D, D), or ''"),  # that all layers of init "grid" begin as
-        "whiten": boolean(False),  # without a run: with an embedding that whitens the patches of training pictures
         "prune": boolean(False),  # remove degenerate heads
         "reset": boolean(False),  # or start them again: position and value weights
-        "heads": pairs((), "pairs (layer, head) counted from 1, or () for those that are degenerate"),
-        "freeze_positions": boolean(False),  # of all heads that are not reset
-        "freeze_values": boolean(False),
+        "heads": several(PAIR, "pairs (layer, head) counted from 1, or () for those that are degenerate"),
         "freeze": text(
-            "", "'encoder' (all but the classifier), patterns of parameter names such as 'embedding.*', or ''"
+            "",
+            "'encoder' (all but the classifier), 'positions' or 'values' (of heads that are not reset), patterns of "
+            "parameter names such as 'embedding.*', several with commas, or ''",
         ),
-        "rate_factor": number(
-            1.0, 0, 1, open_low=True, open_high=False
-        ),  # of the learning rate, for what is taken over from the run: not for heads that are reset
         "new_head": boolean(False),  # whether the classifier starts anew, as it does for another number of classes
     },
     "dataset": {
-        "name": Field(
-            "cifar10",
-            lambda value: isinstance(value, str) and (value in SPECS or is_own(value)),
-            f"one of {', '.join(map(repr, sorted([*SPECS, *OWN])))} or 'tfds:NAME'",
-        ),
+        "name": named("cifar10", lambda name: name in SPECS or is_own(name), DATA_SETS),
         "path": text("", "of name 'folder' a folder of class folders, of 'npz' a file; else ''"),
-        "image_size": Field(
-            0,
-            lambda value: integer(0, 0, 10_000).allows(value) or integers((), 1, "", length=2).allows(value),
-            "of pictures of your own: a side in pixels, (height, width), or 0 for the size that all have",
-            any_type=True,
+        "image_size": either(
+            integer(0, 0, 10_000),
+            PAIR,
+            "of your own images: a side in pixels, (height, width), or 0 for the size they have",
         ),
         "test_fraction": number(0.2, 0, 1, open_low=True),  # of each class, where there is no test split
-        "split_seed": integer(0, 0),  # chooses that test split, for all values of `seed` the same
         "skip_unreadable": boolean(False),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
-        "feed": choice("auto", "device", "stream"),  # pictures all on the devices, or read from the disk in training
-        "workers": integer(0, 0, 1000),  # processes that read from the disk; 0: threads of this process
-        "num_validation": integer(0, 0),  # pictures held out of the training set
+        "feed": choice("auto", "device", "stream"),  # images all on the devices, or read from the disk in training
+        "num_validation": integer(0, 0),  # images held out of the training set
         # Taken from the data set in training, and kept with the run.
-        "mean": numbers((), "one number from 0 per channel, or () for that of the training pictures", low=0),
-        "std": numbers((), "one number above 0 per channel, or () for that of the training pictures", low=1e-9),
+        "mean": several(number(0.0, 0), "one number from 0 per channel, or () for that of the training images"),
+        "std": several(number(1.0, 1e-9), "one number from 1e-09 per channel, or () for that of the training images"),
         "has_validation": boolean(False),  # whether it has a validation split of its own
-        "class_names": Field((), are_names, "one text per class, or () for those of the data set"),
+        "class_names": several(named("", bool, ""), "one text per class, or () for those of the data set"),
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),
         "flip": boolean(True),
-        "alternate": boolean(False),  # mirror every picture in every other epoch, in the place of half at random
         "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/operations.py
-        "magnitude": number(0.5, 0, 1, open_low=True),  # of the strongest of them
-        "half_size_until": number(0.0, 0, 1),  # share of the epochs, from the first, that see pictures of half the size
-        "mix": choice("none", "mixup", "cutmix"),  # of pictures and labels within a batch, see data/mixing.py
-        "mix_alpha": number(1.0, 0, open_low=True),  # of the Beta distribution of their shares
     },
     "optimizer": {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices inside blocks; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),
         "momentum": number(0.9, 0, 1),  # of SGD and Muon; Adam has decay rates of its own
-        "weight_decay": number(1e-4, 0),  # added to the gradient; with Muon 0 is better, see docs/recipe.md
-        "average_decay": number(0.0, 0, 1),  # of a moving average of the parameters; 0: none
+        "weight_decay": number(1e-4, 0),  # see training/optimizer.py: decoupled with Muon
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),
-        "schedule_every": choice("step", "epoch"),  # the authors' release moves the rate once an epoch
         "warmup_fraction": number(0.05, 0, 1),
-        "boundaries": integers((80, 150, 250), 1, "a tuple of increasing epochs"),  # of schedule "step"
-        "decay": number(0.1, 0, 1, open_low=True, open_high=False),  # factor at each boundary
+        "boundaries": several(COUNT, "a tuple of increasing epochs", default=(80, 150, 250)),  # of schedule "step"
     },
     "train": {
         "batch_size": integer(100, 1),
@@ -176,20 +178,9 @@ REST = {
         "matmul_precision": choice("default", "high", "highest"),
         "eval_every_epochs": integer(1, 1),
         "log_every_steps": integer(50, 1),
-        "tensorboard": boolean(True),
-        "logger": choice("none", "trackio", "wandb"),  # where metrics go too, see training/loggers.py
-        "figures_every_epochs": integer(0, 0),  # in TensorBoard; 0: none
-        "figures": Field(
-            ("centres", "maps"),
-            lambda value: isinstance(value, tuple | list) and len(value) > 0 and all(name in FIGURES for name in value),
-            f"some of {', '.join(FIGURES)}",
-        ),
+        "logger": choice("tensorboard", "none", "trackio", "wandb"),  # where metrics go beside metrics.jsonl
     },
-    "checkpoint": {
-        "every_epochs": integer(1, 1),
-        "keep_last": integer(2, 1),
-        "keep_every_epochs": integer(0, 0),  # 0: none but the last ones
-    },
+    "checkpoint": {"every_epochs": integer(1, 1), "keep_last": integer(2, 1)},
 }
 
 
@@ -209,21 +200,30 @@ def attention_config(**model: Any) -> ConfigDict:
     Args:
       **model: values of `config.model` that differ.
     """
-    fields = attention_fields()
-    return ConfigDict(defaults(REST | {"model": fields | changed(fields, model)}))
+    return base(attention_fields(), model)
 
 
 def resnet_config(**model: Any) -> ConfigDict:
     """Returns the base configuration of the ResNet baseline, ResNet-18 unless `depth` says otherwise."""
-    return ConfigDict(defaults(REST | {"model": RESNET | changed(RESNET, model)}))
+    return base(RESNET, model)
 
 
-def changed(fields: dict[str, Field], values: dict[str, Any]) -> dict[str, Field]:
-    """Returns the fields that are given other defaults; UserError for names that no field has."""
-    for key in values:
+def base(fields: dict[str, Field], model: dict[str, Any]) -> ConfigDict:
+    """Returns the defaults, with other values of `config.model`; UserError for names that no field has."""
+    for key in model:
         if key not in fields:
             raise UserError(unknown_key(f"config.model.{key}", fields))
-    return {key: fields[key]._replace(default=value) for key, value in values.items()}
+    changed = {key: fields[key]._replace(default=value) for key, value in model.items()}
+    return ConfigDict(defaults(REST | {"model": fields | changed}))
+
+
+def defaults(schema: dict) -> dict:
+    """Returns the default of every field of a schema, for a ConfigDict, which holds each key to its default's type."""
+
+    def default_of(field: Field) -> Any:
+        return FieldReference(field.default, field_type=object) if field.any_type else field.default
+
+    return {key: defaults(field) if isinstance(field, dict) else default_of(field) for key, field in schema.items()}
 
 
 def schema_of(config: ConfigDict) -> dict:
@@ -238,21 +238,18 @@ def network_kind(config: ConfigDict) -> Any:
 
 
 def with_defaults(config: ConfigDict) -> ConfigDict:
-    """Returns a copy of a saved configuration with the keys of today.
+    """Returns a copy of a saved configuration, with the keys that it lacks at their defaults."""
 
-    Renamed keys are under their new names, and keys that earlier versions lack at their defaults. Keys that only
-    earlier versions had (fields.OBSOLETE) are left out, see runs/seeds.py for what one of them still means.
-    """
+    def fill(values: dict, schema: dict) -> dict:
+        known = {key: fill(value, schema[key]) for key, value in values.items() if isinstance(schema.get(key), dict)}
+        return defaults(schema) | values | known
 
-    def fill(values: dict, schema: dict, path: str) -> dict:
-        here = {RENAMED.get(f"{path}.{key}", key): value for key, value in values.items()}
-        missing = defaults({key: field for key, field in schema.items() if key not in here})
-        return missing | {
-            key: fill(value, schema[key], f"{path}.{key}")
-            if isinstance(value, dict) and isinstance(schema.get(key), dict)
-            else value
-            for key, value in here.items()
-            if f"{path}.{key}" not in OBSOLETE
-        }
+    return ConfigDict(fill(config.to_dict(), schema_of(config)))
 
-    return ConfigDict(fill(config.to_dict(), schema_of(config), "config"))
+
+def unknown_key(path: str, known: Any) -> str:
+    """Returns the line that refuses an unknown key, with what was probably meant."""
+    parent, _, key = path.rpartition(".")
+    close = difflib.get_close_matches(key, list(known), n=1)
+    meant = f"did you mean {parent}.{close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
+    return f"{path} is not a configuration key: {meant}"

@@ -1,7 +1,4 @@
-"""The check of a configuration that runs before any work.
-
-`validate` refuses unknown keys and impossible values; `complete` fills in what the data set determines.
-"""
+"""The checks of a configuration, and what it takes from its data set."""
 
 import math
 from typing import Any
@@ -9,207 +6,67 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.base import MODEL_COMMON, network_kind, schema_of
-from attn_cnn_jax.config.fields import Field, unknown_key
+from attn_cnn_jax.config.base import MODEL_COMMON, Field, network_kind, schema_of, unknown_key
 from attn_cnn_jax.config.network import depends_on_content, encoding_of, factorises
 from attn_cnn_jax.data.builders import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.encodings.absolute import Absolute
 
 
-def validate(config: ConfigDict, *, data_is_known: bool = False) -> None:
+def validate(config: ConfigDict) -> None:
     """Raises UserError, naming key, value and what is allowed, unless the configuration makes sense.
 
     Args:
-      config: to check.
-      data_is_known: whether it has what the user's own data determines, such as the picture size, as that of a run has.
+      config: with the image size and number of classes of its data set, as that of a run has them.
     """
-    if (name := network_kind(config)) not in ("attention", "resnet"):
-        _refuse("model.name", name, "'attention' or 'resnet'")
-    _check_fields(config, schema_of(config), "config")
-    _check_optimizer(config)
-    _check_start(config)
-    if config.augment.alternate and not config.augment.flip:
-        _refuse("augment.alternate", True, "False without config.augment.flip")
-    if config.train.figures_every_epochs and not config.train.tensorboard:
-        _refuse("train.figures_every_epochs", config.train.figures_every_epochs, "0 without config.train.tensorboard")
-    enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    if config.model.dtype == "float64" and not enabled:
-        _refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
-    _check_dataset(config.dataset, data_is_known=data_is_known)
-    shape_is_known = config.dataset.name in SPECS or data_is_known
-    if config.augment.half_size_until:
-        _check_half_size(config, shape_is_known=shape_is_known)
-    if config.model.name == "attention":
-        _check_attention(config.model, shape_is_known=shape_is_known)
+    check_fields(config)
+    check_combinations(config)
 
 
-def _check_fields(config: Any, schema: dict, path: str) -> None:
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"{path}={config!r}: expected the keys {', '.join(schema)}")
-    for key in config:
-        if key not in schema:
-            raise UserError(unknown_key(f"{path}.{key}", schema))
-    for key, field in schema.items():
-        if key not in config:
-            raise UserError(f"{path}.{key} is missing: start from attention_config() or resnet_config()")
-        if isinstance(field, dict):
-            _check_fields(config[key], field, f"{path}.{key}")
-        elif not field.allows(config[key]):
-            raise UserError(f"{path}.{key}={config[key]!r}: allowed is {field.allowed}")
+def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
+    """Returns a checked copy with what the data set determines: image size, classes, mean and standard deviation.
 
-
-def _refuse(key: str, value: Any, allowed: str) -> None:
-    raise UserError(f"config.{key}={value!r}: allowed is {allowed}")
-
-
-def _check_optimizer(config: ConfigDict) -> None:
-    boundaries = tuple(config.optimizer.boundaries)
-    if list(boundaries) != sorted(set(boundaries)):
-        _refuse("optimizer.boundaries", boundaries, "a tuple of increasing epochs")
-
-
-def _check_half_size(config: ConfigDict, *, shape_is_known: bool) -> None:
-    share, model = config.augment.half_size_until, config.model
-    height, width, _ = model.image_shape
-    squares = 2 * model.get("downsample", 1)
-    if shape_is_known and (height % squares or width % squares):
-        allowed = f"0 for {height}x{width} pictures: both sides must be divisible by {squares}"
-        _refuse("augment.half_size_until", share, allowed)
-    if model.name == "attention" and issubclass(encoding_of(model), Absolute):
-        _refuse("augment.half_size_until", share, f"0 for encoding {model.encoding!r}, whose positions are absolute")
-
-
-def _check_start(config: ConfigDict) -> None:
-    start = config.start
-    is_attention = config.model.name == "attention"
-    if start.whiten and not (is_attention and config.model.stem == "none"):
-        _refuse("start.whiten", True, "False for a ResNet and for a network with a stem")
-    encoding = encoding_of(config.model) if is_attention else None
-    changes = [key for key in ("prune", "reset") if start[key]]
-    if start.kernel and (start.run or config.model.get("init") != "grid"):
-        _refuse("start.kernel", start.kernel, "'' unless config.model.init='grid', and beside config.start.run")
-    if changes and not start.run:
-        _refuse(f"start.{changes[0]}", True, "False without a run to start from, config.start.run")
-    for key, nothing in (("freeze", ""), ("rate_factor", 1.0), ("new_head", False)):
-        if start[key] != nothing and not start.run:
-            _refuse(f"start.{key}", start[key], f"{nothing!r} without a run to start from, config.start.run")
-    if len(changes) == 2:
-        _refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
-    if start.heads and not changes:
-        _refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
-    if changes and not is_attention:
-        _refuse(f"start.{changes[0]}", True, f"False for a {config.model.name}")
-    if changes and not start.heads and depends_on_content(config.model):
-        allowed = "pairs (layer, head): with content, a head without a position of its own still attends"
-        _refuse("start.heads", (), allowed)
-    if start.freeze_positions and not (encoding and encoding.positions):
-        _refuse("start.freeze_positions", True, f"False for encoding {config.model.get('encoding')!r}")
-    if start.freeze_values and not is_attention:
-        _refuse("start.freeze_values", True, f"False for a {config.model.name}")
-    penalty = config.optimizer.covariance_penalty
-    if penalty and not (encoding and encoding.penalised):
-        _refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
-
-
-def _check_dataset(dataset: ConfigDict, *, data_is_known: bool) -> None:
-    if dataset.name in OWN and not dataset.path and not data_is_known:
-        kind = "a folder of class folders" if dataset.name == "folder" else "a .npz file"
-        _refuse("dataset.path", "", f"{kind} for config.dataset.name={dataset.name!r}")
-    if dataset.name not in OWN and dataset.path:
-        _refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
-    if dataset.name in SPECS and dataset.image_size != 0:
-        _refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose pictures have one size")
-
-
-def _check_attention(model: ConfigDict, *, shape_is_known: bool) -> None:
-    height, width, _ = model.image_shape
-    if shape_is_known and (height % model.downsample or width % model.downsample):
-        _refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} pictures")
-    if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
-        _refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
-    encoding = encoding_of(model)
-    if model.content and not encoding.accepts_content:
-        hint = f"; its options are {', '.join(f'config.model.{name}' for name in encoding.options)}"
-        hint = hint if encoding.options else ""
-        _refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
-    if model.gate and not model.content:
-        _refuse("model.gate", True, "False without content, config.model.content=True")
-    if model.init == "grid":
-        if encoding.start_on_grid is Encoding.start_on_grid:
-            _refuse("model.init", "grid", f"'paper' for encoding {model.encoding!r}, which has no centres")
-        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
-        if any(math.isqrt(count) ** 2 != count for count in counts):
-            _refuse("model.num_heads", model.num_heads, "a square number for config.model.init='grid'")
-    elif model.init_values != "random":
-        _refuse("model.init_values", model.init_values, "'random' unless config.model.init='grid'")
-    if model.share_tables and not encoding.has_tables:
-        _refuse("model.share_tables", True, f"False for encoding {model.encoding!r}, which has no tables")
-    if refusal := encoding.refusal(model.to_dict()):
-        _refuse(f"model.{refusal[0]}", model[refusal[0]], refusal[1])
-    factorising = "only " + " and ".join(sorted(name for name, kind in REGISTRY.items() if kind.factorises))
-    if model.attention_dropout_on == "factors" and not factorises(model):
-        allowed = f"'probabilities': {factorising} positions factorise"
-        _refuse("model.attention_dropout_on", "factors", allowed)
-    if model.implementation == "factorised":
-        if not factorises(model):
-            allowed = f"'auto', 'dense' or 'blocked': {factorising} positions factorise"
-            _refuse("model.implementation", "factorised", allowed)
-        if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
-            _refuse(
-                "model.implementation",
-                "factorised",
-                "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'",
-            )
-
-
-def complete(config: ConfigDict, spec: Spec | None = None, *, data_is_known: bool = False) -> ConfigDict:
-    """Returns a copy with what the data set determines: picture size, classes, mean and deviation; checked.
-
-    Of a data set of the package, picture size and number of classes may be left at their defaults; other values that
-    contradict it are refused. For pictures of the user's own they are taken from the data.
+    Of a data set of the package, image size and number of classes may be left at their defaults; other values that
+    contradict it are refused. For the user's own images they are taken from the data.
 
     Args:
       config: of a run.
-      spec: of its data set, once that is loaded. None before: then mean, deviation and class names stay as they are,
-        and of the user's own data the size and number of classes too.
-      data_is_known: see `validate`.
+      spec: of its data set, once that is loaded. None before: of the user's own data nothing is filled in, and only
+        the values one by one are checked.
+
+    Raises:
+      UserError: see `validate`.
     """
-    validate(config, data_is_known=data_is_known)
+    check_fields(config)
     config = config.copy_and_resolve_references()
-    own = config.dataset.name not in SPECS
-    known = spec or SPECS.get(config.dataset.name)
+    name, known = config.dataset.name, spec or SPECS.get(config.dataset.name)
     if known is None:
+        if name in OWN and not config.dataset.path:
+            kind = "a folder of class folders" if name == "folder" else "a .npz file"
+            refuse("dataset.path", "", f"{kind} for config.dataset.name={name!r}")
         return config
     for key, value in (("image_shape", known.image_shape), ("num_classes", known.num_classes)):
         given = config.model[key]
         given = tuple(given) if isinstance(given, tuple | list) else given
-        if given not in (MODEL_COMMON[key].default, value) and not own:
-            _refuse(f"model.{key}", given, f"{value!r} for {known.name}; leave it out")
+        if name in SPECS and given not in (MODEL_COMMON[key].default, value):
+            refuse(f"model.{key}", given, f"{value!r} for {known.name}; leave it out")
         config.model[key] = value
-    if spec is not None:
-        for key, value in (("mean", spec.mean), ("std", spec.std), ("class_names", spec.class_names)):
-            given = tuple(config.dataset[key])
-            if len(given) not in (0, len(value)):
-                _refuse(f"dataset.{key}", given, f"{len(value)} values for {spec.name}; or leave it out")
-            config.dataset[key] = given or value
-        config.dataset.has_validation = spec.has_validation
-        if spec.has_validation and config.dataset.num_validation:
-            place = config.dataset.path or config.dataset.name
-            allowed = f"0 for {place}, which has a validation split of its own"
-            _refuse("dataset.num_validation", config.dataset.num_validation, allowed)
-    validate(config, data_is_known=True)
+    for key, value in (("mean", known.mean), ("std", known.std), ("class_names", known.class_names)):
+        given = tuple(config.dataset[key])
+        if len(given) not in (0, len(value)):
+            refuse(f"dataset.{key}", given, f"{len(value)} values for {known.name}; or leave it out")
+        config.dataset[key] = given or value
+    config.dataset.has_validation = known.has_validation
+    if known.has_validation and config.dataset.num_validation:
+        allowed = f"0 for {config.dataset.path or name}, which has a validation split of its own"
+        refuse("dataset.num_validation", config.dataset.num_validation, allowed)
+    check_combinations(config)
     return config
 
 
 def spec_of(config: ConfigDict) -> Spec:
-    """Returns what a run keeps of its data set; of runs before 0.2.0, which kept nothing, what the package knows.
-
-    Args:
-      config: of a run, complete.
-    """
+    """Returns what a run keeps of its data set, of one of the package also where the configuration is not complete."""
     dataset, model = config.dataset, config.model
     known = SPECS.get(dataset.name)
     return Spec(
@@ -229,3 +86,105 @@ def allowed_values(config: ConfigDict, path: str) -> str:
     for part in path.split(".")[1:]:
         field = field.get(part, {}) if isinstance(field, dict) else field
     return field.allowed if isinstance(field, Field) else "what the config file's type says"
+
+
+def refuse(key: str, value: Any, allowed: str) -> None:
+    raise UserError(f"config.{key}={value!r}: allowed is {allowed}")
+
+
+def check_fields(config: ConfigDict) -> None:
+    """Raises UserError for unknown and missing keys, and values that are not allowed whatever the others are."""
+    if (name := network_kind(config)) not in ("attention", "resnet"):
+        refuse("model.name", name, "'attention' or 'resnet'")
+
+    def check(values: Any, schema: dict, path: str) -> None:
+        if not isinstance(values, ConfigDict):
+            raise UserError(f"{path}={values!r}: expected the keys {', '.join(schema)}")
+        for key in values:
+            if key not in schema:
+                raise UserError(unknown_key(f"{path}.{key}", schema))
+        for key, field in schema.items():
+            if key not in values:
+                raise UserError(f"{path}.{key} is missing: start from attention_config() or resnet_config()")
+            if isinstance(field, dict):
+                check(values[key], field, f"{path}.{key}")
+            elif not field.allows(values[key]):
+                raise UserError(f"{path}.{key}={values[key]!r}: allowed is {field.allowed}")
+
+    check(config, schema_of(config), "config")
+
+
+def check_combinations(config: ConfigDict) -> None:
+    """Raises UserError for values that do not go together."""
+    dataset, boundaries = config.dataset, list(config.optimizer.boundaries)
+    if boundaries != sorted(set(boundaries)):
+        refuse("optimizer.boundaries", tuple(boundaries), "a tuple of increasing epochs")
+    enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if config.model.dtype == "float64" and not enabled:
+        refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
+    if dataset.name not in OWN and dataset.path:
+        refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
+    if dataset.name in SPECS and dataset.image_size != 0:
+        refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose images have one size")
+    check_start(config)
+    if config.model.name == "attention":
+        check_attention(config.model)
+
+
+def check_start(config: ConfigDict) -> None:
+    start, is_attention = config.start, config.model.name == "attention"
+    encoding = encoding_of(config.model) if is_attention else None
+    for key in ("prune", "reset", "freeze"):
+        if start[key] and not start.run:
+            refuse(f"start.{key}", start[key], f"{type(start[key])()!r} without a run to start from, config.start.run")
+    if start.prune and start.reset:
+        refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
+    change = "prune" if start.prune else "reset" if start.reset else ""
+    if start.heads and not change:
+        refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
+    if change and not is_attention:
+        refuse(f"start.{change}", True, f"False for a {config.model.name}")
+    if change and not start.heads and depends_on_content(config.model):
+        allowed = "pairs (layer, head): with content, a head without a position of its own still attends"
+        refuse("start.heads", (), allowed)
+    words = [word.strip() for word in start.freeze.split(",")]
+    if "positions" in words and not (encoding and encoding.positions):
+        refuse("start.freeze", start.freeze, f"without 'positions' for encoding {config.model.get('encoding')!r}")
+    if "values" in words and not is_attention:
+        refuse("start.freeze", start.freeze, f"without 'values' for a {config.model.name}")
+    penalty = config.optimizer.covariance_penalty
+    if penalty and not (encoding and encoding.penalised):
+        refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
+
+
+def check_attention(model: ConfigDict) -> None:
+    height, width, _ = model.image_shape
+    if height % model.downsample or width % model.downsample:
+        refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
+    if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
+        refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
+    encoding = encoding_of(model)
+    if model.content and not encoding.accepts_content:
+        hint = f"; its options are {', '.join(f'config.model.{name}' for name in encoding.options)}"
+        hint = hint if encoding.options else ""
+        refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
+    if model.gate and not model.content:
+        refuse("model.gate", True, "False without content, config.model.content=True")
+    if model.init != "paper":
+        if encoding.start_on_grid is Encoding.start_on_grid:
+            refuse("model.init", model.init, f"'paper' for encoding {model.encoding!r}, which has no centres")
+        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
+        if any(math.isqrt(count) ** 2 != count for count in counts):
+            refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
+    if refusal := encoding.refusal(model.to_dict()):
+        refuse(f"model.{refusal[0]}", model[refusal[0]], refusal[1])
+    factorising = "only " + " and ".join(sorted(name for name, kind in REGISTRY.items() if kind.factorises))
+    if model.attention_dropout_on == "factors" and not factorises(model):
+        refuse("model.attention_dropout_on", "factors", f"'probabilities': {factorising} positions factorise")
+    if model.implementation == "factorised":
+        if not factorises(model):
+            allowed = f"'auto', 'dense' or 'blocked': {factorising} positions factorise"
+            refuse("model.implementation", "factorised", allowed)
+        if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
+            allowed = "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'"
+            refuse("model.implementation", "factorised", allowed)

@@ -1,6 +1,6 @@
 """The one place where a configuration becomes a network: modules themselves take explicit arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,33 +10,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.models.attention.encoding import Encoding, Sizes
 from attn_cnn_jax.models.classifier import AttentionClassifier
-from attn_cnn_jax.models.encodings import encoding_class
+from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
 from attn_cnn_jax.models.resnet import ResNet
-
-# Values of `config.model` that AttentionClassifier takes under the same name.
-SAME_NAME = (
-    "image_shape",
-    "num_classes",
-    "encoding",
-    "content",
-    "gate",
-    "share_tables",
-    "num_layers",
-    "num_heads",
-    "hidden_size",
-    "intermediate_size",
-    "activation",
-    "layer_norm_epsilon",
-    "stem",
-    "downsample",
-    "dropout",
-    "attention_dropout",
-    "attention_dropout_on",
-    "implementation",
-    "init",
-    "locality",
-    "init_values",
-)
 
 
 def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | ResNet:
@@ -46,28 +21,21 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
       model: `config.model` of any file in configs/.
       rngs: source of the initial parameters, `nnx.Rngs(seed)`.
     """
-    dtype = jnp.dtype(model.dtype)
+    options = {name for kind in REGISTRY.values() for name in kind.options}
+    values = {key: frozen(value) for key, value in model.items() if key not in options | {"name", "dtype"}}
+    common = {"dtype": jnp.dtype(model.dtype), "rngs": rngs}
     if model.name == "resnet":
-        return ResNet(
-            depth=model.depth,
-            width=model.width,
-            image_channels=model.image_shape[2],
-            num_classes=model.num_classes,
-            layers=model.layers,
-            sharpness=model.sharpness,
-            dtype=dtype,
-            rngs=rngs,
-        )
-    values = {name: frozen(model[name]) for name in SAME_NAME}
-    options = encoding_options(model)
-    return AttentionClassifier(**values, encoding_options=options, head_size=head_size(model), dtype=dtype, rngs=rngs)
+        shape = values.pop("image_shape")
+        return ResNet(image_channels=shape[2], **values, **common)
+    values["head_size"] = head_size(model)
+    return AttentionClassifier(encoding_options=encoding_options(model), **values, **common)
 
 
 class SameKey(nnx.Rngs):
     """Gives one key for all parameters, which does where only their shapes matter.
 
-    There the counter of `nnx.Rngs` is traced. Whenever it moves, JAX writes an error message about all operations so
-    far, which Flax drops: the time would grow with the square of the number of parameters.
+    It takes a quarter of the time: whenever the traced counter of `nnx.Rngs` moves, JAX formats a message about all
+    operations so far, which Flax drops.
     """
 
     def params(self) -> jax.Array:
@@ -78,6 +46,17 @@ class SameKey(nnx.Rngs):
 def abstract_model(model: ConfigDict) -> AttentionClassifier | ResNet:
     """Returns the network that `config.model` describes, with shapes and types in the place of arrays."""
     return nnx.eval_shape(lambda: create_model(model, rngs=SameKey(0)))
+
+
+def with_heads(model: ConfigDict, counts: Sequence[int]) -> ConfigDict:
+    """Returns `config.model` with as many layers as there are numbers of heads."""
+    return ConfigDict(model.to_dict() | {"num_layers": len(counts), "num_heads": tuple(counts)})
+
+
+def parameter_size(model: ConfigDict) -> tuple[int, int]:
+    """Returns the number of trainable values of the network that `config.model` describes, and of their bytes."""
+    arrays = jax.tree.leaves(nnx.state(abstract_model(model), nnx.Param))
+    return sum(array.size for array in arrays), sum(array.size * array.dtype.itemsize for array in arrays)
 
 
 def encoding_of(model: ConfigDict) -> type[Encoding]:
@@ -107,12 +86,12 @@ def head_size(model: ConfigDict) -> int:
 
 
 def grid(model: ConfigDict) -> tuple[int, int]:
-    """Returns rows and columns of the pixels that attention works on: the picture's over the down-sampling."""
+    """Returns rows and columns of the pixels that attention works on: the image's over the down-sampling."""
     return model.image_shape[0] // model.downsample, model.image_shape[1] // model.downsample
 
 
 def depends_on_content(model: ConfigDict) -> bool:
-    """Returns whether the attention of an attention network differs from picture to picture."""
+    """Returns whether the attention of an attention network differs from image to image."""
     return model.content or encoding_of(model).depends_on_content_with(encoding_options(model))
 
 

@@ -46,25 +46,7 @@ def mirror(images: Images, flips: Bool[AnyArray, " b"]) -> UInt8[Array, "b H W C
     return jnp.where(flips[:, None, None, None], images[:, :, ::-1], images)
 
 
-def alternating(key: Key, images: Images, epoch: int | Int32[Array, ""]) -> Bool[Array, " b"]:
-    """Returns which pictures are mirrored in an epoch: half of them in the first, then each in every other epoch.
-
-    So two epochs in a row show both sides of every picture. Which half comes first is a function of the key and of the
-    sum of a picture's values, not of where it lies in the data.
-
-    Args:
-      key: a JAX random key, the same in all epochs.
-      images: as the data set has them.
-      epoch: from 0.
-    """
-    sums = images.sum(axis=(1, 2, 3), dtype=jnp.uint32)
-    first = jax.vmap(lambda total: jax.random.bernoulli(jax.random.fold_in(key, total)))(sums)
-    return first ^ (epoch % 2 == 1)
-
-
-def augment(
-    key: Key, images: Images, *, crop_padding: int, flip: bool, flips: Bool[AnyArray, " b"] | None = None
-) -> Images:
+def augment(key: Key, images: Images, *, crop_padding: int, flip: bool) -> Images:
     """Returns the pictures, each cropped at random after zero padding, then half of them mirrored.
 
     Args:
@@ -72,19 +54,11 @@ def augment(
       images: values 0 .. 255, not yet normalised: the padding is black.
       crop_padding: zero pixels added on every side, 0 for no crop; static under `jax.jit`.
       flip: whether to mirror; static under `jax.jit`.
-      flips: which to mirror, see `alternating`; None: half of them at random.
     """
-    offsets, drawn = draw(key, images.shape[0], crop_padding)
-    flips = drawn if flips is None else flips
+    offsets, flips = draw(key, images.shape[0], crop_padding)
     if crop_padding:
         images = crop(images, offsets, crop_padding)
     return mirror(images, flips) if flip else images
-
-
-def halved(images: Float[AnyArray, "b H W C"]) -> Float[Array, "b H/2 W/2 C"]:
-    """Returns pictures of half the size: means of two by two pixels."""
-    b, height, width, channels = images.shape
-    return jnp.asarray(images).reshape(b, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
 
 
 def normalise(

@@ -1,5 +1,6 @@
 """The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,7 @@ from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.layers import ACTIVATIONS, Linear, at_least_float32, dropout, layer_norm, linear
-from attn_cnn_jax.models.resnet import WIDTH, ResNetStem
+from attn_cnn_jax.models.layers import Linear, at_least_float32, dropout, layer_norm, linear
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 
@@ -33,7 +33,6 @@ def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "
 class Block(nnx.Module):
     """BERT's post-norm block: `x = LN(x + drop(dense(attention(x))))`, `x = LN(x + drop(W2 gelu(W1 x)))`.
 
-    Another activation than GELU takes its place by name.
     For inference `dense` may be None: see merging.py.
 
     Attributes:
@@ -50,8 +49,6 @@ class Block(nnx.Module):
         *,
         hidden_size: int,
         intermediate_size: int,
-        activation: str = "gelu",
-        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
         dropout_rate: float = 0.0,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -59,7 +56,7 @@ class Block(nnx.Module):
         def layer_norm():
             return nnx.LayerNorm(
                 hidden_size,
-                epsilon=layer_norm_epsilon,
+                epsilon=LAYER_NORM_EPSILON,
                 use_fast_variance=False,
                 dtype=dtype,
                 param_dtype=at_least_float32(dtype),
@@ -72,7 +69,6 @@ class Block(nnx.Module):
         self.intermediate = linear(hidden_size, intermediate_size, dtype=dtype, rngs=rngs)
         self.output = linear(intermediate_size, hidden_size, dtype=dtype, rngs=rngs)
         self.output_norm = layer_norm()
-        self.activation = activation
         self.dropout_rate = dropout_rate
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None, counted: int | None = None) -> Activations:
@@ -92,19 +88,19 @@ class Block(nnx.Module):
                 return layer_norm(added(x, change), norm.scale[...], norm.bias[...], norm.epsilon)
             return jax.checkpoint(lambda x, change: norm(added(x, change)))(x, change)
 
-        activation = jax.checkpoint(ACTIVATIONS[self.activation])
+        gelu = jax.checkpoint(functools.partial(jax.nn.gelu, approximate=False))
 
         # What stands in for attention, in evaluation, takes no more.
         attended = self.attention(x, keys[0]) if counted is None else self.attention(x, keys[0], counted)
         if self.dense is not None:
             attended = self.dense(attended)
         x = add_and_norm(self.attention_norm, keys[1], x, attended)
-        transformed = self.output(activation(self.intermediate(x)))
+        transformed = self.output(gelu(self.intermediate(x)))
         return add_and_norm(self.output_norm, keys[2], x, transformed)
 
 
 class AttentionClassifier(nnx.Module):
-    """The network of the paper's experiments; its defaults are the paper's `quadratic` run.
+    """The network of the paper's experiments; its values are those of `config.model`, see config/base.py.
 
     Attributes:
       pixels_first: whether activations are `(H, W, b, d)` between the layers; see models/platform.py.
@@ -115,30 +111,25 @@ class AttentionClassifier(nnx.Module):
     def __init__(
         self,
         *,
-        image_shape: Sequence[int] = (32, 32, 3),
-        num_classes: int = 10,
-        encoding: str = "quadratic",
-        encoding_options: Mapping[str, Any] | None = None,
-        content: bool = False,
-        gate: bool = False,
-        share_tables: bool = False,
-        num_layers: int = 6,
-        num_heads: int | tuple[int, ...] = 9,
-        hidden_size: int = 400,
-        head_size: int | None = None,
-        intermediate_size: int = 512,
-        activation: str = "gelu",
-        layer_norm_epsilon: float = LAYER_NORM_EPSILON,
-        stem: str = "none",
-        downsample: int = 2,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        attention_dropout_on: str = "probabilities",
-        implementation: str = "auto",
-        init: str = "paper",
-        locality: float = 1.0,
-        init_values: str = "random",
-        dtype: DTypeLike = jnp.float32,
+        image_shape: Sequence[int],
+        num_classes: int,
+        encoding: str,
+        encoding_options: Mapping[str, Any],
+        content: bool,
+        gate: bool,
+        num_layers: int,
+        num_heads: int | tuple[int, ...],
+        hidden_size: int,
+        head_size: int,
+        intermediate_size: int,
+        downsample: int,
+        dropout: float,
+        attention_dropout: float,
+        attention_dropout_on: str,
+        implementation: str,
+        init: str,
+        locality: float,
+        dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
         """Creates the network.
@@ -150,23 +141,19 @@ class AttentionClassifier(nnx.Module):
           encoding_options: values of the encoding's own options.
           content: whether `q . k / sqrt(D_h)` is added to the position scores.
           gate: whether a gate per head weighs the two softmaxes instead.
-          share_tables: whether all layers share the position tables of the first.
           num_layers: number of blocks.
           num_heads: `N_h`, one number or (after pruning) one per layer.
           hidden_size: `D`.
-          head_size: `D_h`; None for the hidden size.
+          head_size: `D_h`.
           intermediate_size: channels between the two maps of a block's feed-forward part.
-          activation: between those two maps, one of `layers.ACTIVATIONS`.
-          layer_norm_epsilon: inside the square root.
-          stem: "none", or "resnet": a ResNet's stem and first stage before the down-sampling.
           downsample: side of the squares of pixels that become one.
           dropout: rate after `dense` and after the feed-forward part.
           attention_dropout: rate of dropout on attention.
           attention_dropout_on: see `SelfAttention.dropout_on`.
           implementation: see `SelfAttention`.
-          init: "paper", or "grid": centres on a square grid of shifts.
+          init: "paper"; "grid": centres on a square grid of shifts; "identity": there, and every head moves its share
+            of the channels.
           locality: `alpha` of every head on the grid, in one over square pixels.
-          init_values: on the grid, "random" or "identity": every head moves its share of the channels.
           dtype: of activations.
           rngs: source of the initial parameters.
         """
@@ -177,17 +164,12 @@ class AttentionClassifier(nnx.Module):
         counts = (num_heads,) * num_layers if isinstance(num_heads, int) else tuple(num_heads)
 
         self.downsample = downsample
-        # An attribute only where there is one: networks without a stem are then those of before.
-        if stem == "resnet":
-            self.stem = ResNetStem(channels, **common)
-            channels = WIDTH
         self.embedding = linear(channels * downsample**2, hidden_size, **common)
         blocks: list[Block] = []
         for heads in counts:
-            sizes = Sizes(heads, hidden_size, head_size or hidden_size, grid, jnp.dtype(dtype))
-            tables = getattr(blocks[0].attention.position, "tables", None) if blocks and share_tables else None
+            sizes = Sizes(heads, hidden_size, head_size, grid, jnp.dtype(dtype))
             layer = SelfAttention(
-                kind.create(sizes, rngs=rngs, tables=tables, **(encoding_options or {})),
+                kind.create(sizes, rngs=rngs, **encoding_options),
                 content=Content(*sizes[:3], **common) if content else None,
                 num_heads=heads,
                 hidden_size=hidden_size,
@@ -198,15 +180,13 @@ class AttentionClassifier(nnx.Module):
                 implementation=implementation,
                 **common,
             )
-            if init == "grid":
-                kernel = identity_kernel(heads, hidden_size) if init_values == "identity" else None
+            if init != "paper":
+                kernel = identity_kernel(heads, hidden_size) if init == "identity" else None
                 start_on_grid(layer, locality, kernel)
             block = Block(
                 layer,
                 hidden_size=hidden_size,
                 intermediate_size=intermediate_size,
-                activation=activation,
-                layer_norm_epsilon=layer_norm_epsilon,
                 dropout_rate=dropout,
                 **common,
             )
@@ -226,8 +206,7 @@ class AttentionClassifier(nnx.Module):
         Args:
           images: normalised; sides divisible by `downsample`.
           key: random key in training; None in evaluation (no dropout).
-          counts: which pictures count in training, the first ones: batch norm, of a stem, takes its statistics from
-            them; None for all.
+          counts: which pictures count in training, the first ones; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
@@ -239,8 +218,6 @@ class AttentionClassifier(nnx.Module):
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         pixels = jnp.asarray(images)
-        if hasattr(self, "stem"):
-            pixels = self.stem(pixels, key is not None, counts)
         x = space_to_depth(pixels, self.downsample)
         x = self.embedding(jnp.moveaxis(x, 0, 2) if self.pixels_first else x)
         intermediates: Intermediates = {"embedding": self.pictures_first(x), "layers": []}

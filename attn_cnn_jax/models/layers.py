@@ -12,13 +12,6 @@ from jax.extend.random import threefry2x32_p
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt16
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,  # the release calls it swish
-}
-
 
 def in_precision(precision: str, function: Callable) -> Callable:
     """Returns the function, to be jitted, with its matrix products in a precision.

@@ -171,24 +171,6 @@ class Bottleneck(ShortcutBlock):
         return self.joined(x, y, train, counts)
 
 
-class ResNetStem(nnx.Module):
-    """The beginning of ResNet-18: its 3x3 stem and its first stage, `(b, H, W, C) -> (b, H, W, 64)`."""
-
-    def __init__(self, image_channels: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        make = LayerMaker("convolution", math.inf, dtype, rngs)
-        self.conv = make(image_channels, WIDTH, 3, 1)
-        self.norm = make.norm(WIDTH)
-        self.blocks = nnx.List([ResidualBlock(make, WIDTH, WIDTH, 1) for _ in range(BLOCKS[18][0])])
-
-    def __call__(
-        self, images: Float[Array, "b H W C"], train: bool, counts: Bool[AnyArray, " b"] | None = None
-    ) -> Float[Array, "b H W o"]:
-        x = jax.nn.relu(batch_normalised(self.norm, self.conv(images), train, counts))
-        for block in self.blocks:
-            x = block(x, train, counts)
-        return x
-
-
 class ResNet(nnx.Module):
     """A ResNet for small pictures; the mean over the last stage is the 4x4 average pool of CIFAR."""
 

@@ -11,9 +11,7 @@ from flax import nnx
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.models.classifier import Block
-from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.merging import merged
-from attn_cnn_jax.models.resnet import ResNetStem
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.scores import content_parameters, linear
@@ -66,9 +64,9 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "mean": list(spec.mean),
         "std": list(spec.std),
         "classes": list(names),
-        "activation": config.model.activation,
+        "activation": "gelu",
         "epsilon": model.blocks[0].attention_norm.epsilon,
-        "stem": pack(stem_data(model.stem)) if hasattr(model, "stem") else None,
+        "stem": None,
         "embedding": pack(linear(model.embedding)),
         "layers": [pack(layer_data(block, grid)) for block in model.blocks],
         "classifier": pack(linear(model.classifier)),
@@ -122,23 +120,6 @@ def layer_data(block: Block, grid: Grid) -> dict:
         "transformed": linear(block.output),
         "outputNorm": norm(block.output_norm),
     }
-
-
-def stem_data(stem: ResNetStem) -> dict:
-    """Returns the convolutions of a stem: the first one, and two of every residual block."""
-    blocks = [[convolution(block.conv1, block.norm1), convolution(block.conv2, block.norm2)] for block in stem.blocks]
-    return {"first": convolution(stem.conv, stem.norm), "blocks": blocks}
-
-
-def convolution(layer: nnx.Conv | ConvolutionalAttention, norm: nnx.BatchNorm) -> dict:
-    """Returns a convolution and the batch norm behind it as kernel `(rows columns in, out)` and bias."""
-    assert isinstance(layer, nnx.Conv)  # as all layers of a stem are
-    assert norm.scale is not None
-    assert norm.bias is not None
-    mean, variance, scale, bias = (np.asarray(x[...], np.float64) for x in (norm.mean, norm.var, norm.scale, norm.bias))
-    factor = scale / np.sqrt(variance + norm.epsilon)
-    kernel = np.asarray(layer.kernel[...], np.float64)
-    return {"kernel": (kernel * factor).reshape(-1, kernel.shape[-1]), "bias": bias - mean * factor}
 
 
 def norm(layer: nnx.LayerNorm) -> dict:

@@ -91,14 +91,14 @@ def linear(layer: Any) -> Parameters | None:
 
 def absolute_content(encoding: Absolute, grid: Grid) -> Parameters:
     """The four terms of eq. 7."""
-    size = encoding.query.in_features - encoding.concatenated * encoding.position_size
+    size = encoding.query.in_features
     pixels = jnp.zeros((1, *grid, size), encoding.query.kernel[...].dtype)
     kinds = ("content", "position")
     return content_maps(
         encoding,
         {f"{query}_{key}": product(query, key) for query in kinds for key in kinds},
         positions=encoding.position_vectors(pixels)[0],
-        concatenated=encoding.concatenated,
+        concatenated=False,
     )
 
 

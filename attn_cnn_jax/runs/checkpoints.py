@@ -44,10 +44,10 @@ class TrainState(NamedTuple):
 
 
 @contextlib.contextmanager
-def saving(workdir: Path, config: ConfigDict, steps_per_epoch: int) -> Iterator[ocp.CheckpointManager]:
+def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]:
     """Opens the checkpoints of a run in training; at the end all are complete, or NotSaved is raised."""
     ignore_echoes()
-    checkpoints = open_checkpoints(workdir, config, steps_per_epoch=steps_per_epoch)
+    checkpoints = open_checkpoints(workdir, config)
     try:
         yield checkpoints
         finish(checkpoints)

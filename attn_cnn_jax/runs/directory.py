@@ -25,13 +25,13 @@ from attn_cnn_jax.runs.seeds import seeds_of
 # What the system says where a file system, often one of a network, has no locks.
 WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 # Where data lies, how it is read and where metrics go is no part of an experiment: a run may move to another machine.
-MAY_CHANGE = ("dataset.data_dir", "dataset.path", "dataset.feed", "dataset.workers", "train.logger")
+MAY_CHANGE = ("dataset.data_dir", "dataset.path", "dataset.feed", "train.logger")
 # Taken from the data when a run begins; runs before 0.2.0 kept nothing of it.
 FROM_DATA = ("dataset.mean", "dataset.std", "dataset.class_names", "dataset.has_validation")
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
 # What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
-RESOLVED = (("model", ("num_heads", "init", "init_values")), ("start", ("heads", "new_head")))
+RESOLVED = (("model", ("num_heads", "init")), ("start", ("heads", "new_head")))
 
 
 @contextlib.contextmanager

@@ -125,7 +125,7 @@ def known_config(workdir: Path, config: ConfigDict) -> ConfigDict:
     """Returns a saved configuration with the keys of today; UserError if it has what is not known here."""
     config = with_defaults(config)
     try:
-        validate(config, data_is_known=True)
+        validate(config)
     except UserError as error:
         raise UserError(f"{workdir} was trained by another version of attn-cnn-jax: {error}") from error
     return config

@@ -20,12 +20,10 @@ from attn_cnn_jax.files import is_folder
 log = logging.getLogger(__name__)
 
 
-def open_checkpoints(
-    workdir: Path, config: ConfigDict | None = None, *, steps_per_epoch: int = 1, read_only: bool = False
-) -> "Manager":
+def open_checkpoints(workdir: Path, config: ConfigDict | None = None, *, read_only: bool = False) -> "Manager":
     """Opens the checkpoints of a run directory.
 
-    Keeps the last `config.checkpoint.keep_last`, one every `keep_every_epochs` epochs, that of step 0 of a run that
+    Keeps the last `config.checkpoint.keep_last`, that of step 0 of a run that
     started from another, and, where there is a validation split, the one with the best validation accuracy; never
     chooses on test data.
 
@@ -34,9 +32,6 @@ def open_checkpoints(
     policies: list[preservation_policy.PreservationPolicy] = []
     if config is not None:
         policies = [preservation_policy.LatestN(config.checkpoint.keep_last)]
-        if config.checkpoint.keep_every_epochs:
-            every = config.checkpoint.keep_every_epochs * steps_per_epoch
-            policies.append(preservation_policy.EveryNSteps(every))
         if config.get("start", {}).get("run"):
             policies.append(preservation_policy.CustomSteps([0]))
         if validates(config):

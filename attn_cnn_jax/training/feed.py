@@ -108,11 +108,11 @@ class Streamed:
 
         Args:
           pictures: of the training split.
-          config: of the run; read are `seed`, `train.batch_size`, `train.num_epochs` and `dataset.workers`.
+          config: of the run; read are `seed`, `train.batch_size` and `train.num_epochs`.
           mesh: the devices that a batch is split over.
         """
         self._pictures, self._mesh, self._seed = pictures, mesh, config.seed
-        self._batch_size, self._workers = config.train.batch_size, config.dataset.workers
+        self._batch_size = config.train.batch_size
         self._per_epoch = len(pictures.labels) // self._batch_size
         self._total = config.train.num_epochs * self._per_epoch
         self._size = batches_per_chunk(pictures, self._batch_size, self._per_epoch)
@@ -134,7 +134,7 @@ class Streamed:
         items = Steps(self._pictures, self._seed, self._batch_size, rows, range(first, self._total))
         self._steps = range(first, first)
         with reading():
-            self._batches = read_ahead(items, workers=self._workers, ahead=self._size)
+            self._batches = read_ahead(items, workers=0, ahead=self._size)
 
     def at(self, step: int) -> Chunk:
         """Returns the chunk that holds the batch of a step; steps come in order, from `start` on.
@@ -173,7 +173,6 @@ class StreamedEvaluation(NamedTuple):
     """Pictures to evaluate on that are read from the disk, each time anew."""
 
     pictures: Stored
-    workers: int
 
     def chunks(self, batch_size: int, mesh: Mesh) -> Iterator[Chunk]:
         """Yields all pictures in order, in batches of `batch_size`, which the devices share evenly.
@@ -184,16 +183,16 @@ class StreamedEvaluation(NamedTuple):
         items = InOrder(self.pictures, batch_size, rows_of_process(batch_size, mesh))
         size = batches_per_chunk(self.pictures, batch_size, len(items))
         with reading():
-            batches = read_ahead(items, workers=workers_for(self.pictures, self.workers), ahead=size)
+            batches = read_ahead(items, workers=workers_for(self.pictures, 0), ahead=size)
         with contextlib.closing(batches):
             for first in range(0, len(items), size):
                 yield next_chunk(batches, range(first, min(first + size, len(items))), size, mesh)
 
 
-def to_evaluate(pictures: Split | Stored, workers: int, mesh: Mesh) -> Pictures | StreamedEvaluation:
-    """Returns an evaluation set as the evaluation takes it: on the devices, or to be read by so many processes."""
+def to_evaluate(pictures: Split | Stored, mesh: Mesh) -> Pictures | StreamedEvaluation:
+    """Returns an evaluation set as the evaluation takes it: on the devices, or to be read from the disk."""
     if isinstance(pictures, Stored):
-        return StreamedEvaluation(pictures, workers)
+        return StreamedEvaluation(pictures)
     return OnDevice(pictures, mesh).pictures
 
 
@@ -262,5 +261,4 @@ def reading() -> Iterator[None]:
     except Lost as error:
         raise UserError(f"{error}\n{GOES_ON}") from error
     except Exception as error:  # a process that the system ended, no room for another, what Grain may raise
-        remedy = "where memory or room in /dev/shm lacks, lower config.dataset.workers (0: no processes)"
-        raise UserError(f"reading pictures failed: {shortened(error)}\n{remedy}; {GOES_ON}") from error
+        raise UserError(f"reading images failed: {shortened(error)}\n{GOES_ON}") from error

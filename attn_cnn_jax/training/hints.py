@@ -1,55 +1,11 @@
-"""What a run says when something looks wrong: values that nothing reads, that it takes days, that it does not learn."""
-
-import math
+"""What a run says when something looks wrong: that it takes days, that it does not learn."""
 
 from ml_collections import ConfigDict
-
-from attn_cnn_jax.config.base import REST
-from attn_cnn_jax.runs.manager import validates
 
 LONG = 24 * 3600  # seconds from which on a run says how long it takes
 SECONDS_TO_ESTIMATE = 5.0  # of training, before its rate is trusted
 MIN_STEPS = 100  # before a network can be said not to learn
 ABOVE_CHANCE = 0.05  # share of the way from chance to all right that counts as having begun to learn
-
-
-def not_read(config: ConfigDict) -> list[str]:
-    """Returns a line for each value that the user may have set and that has no effect in this run."""
-    optimizer, num_epochs, found = config.optimizer, config.train.num_epochs, []
-    if optimizer.name == "adam" and optimizer.momentum != REST["optimizer"]["momentum"].default:
-        found.append(
-            f"config.optimizer.momentum={optimizer.momentum:g} has no effect: adam has decay rates of its own, 0.9 and "
-            "0.999"
-        )
-    late = [epoch for epoch in optimizer.boundaries if epoch >= num_epochs]
-    if optimizer.schedule == "step" and late:
-        found.append(
-            f"config.optimizer.boundaries: {', '.join(map(str, late))} have no effect: the run ends after epoch "
-            f"{num_epochs}, config.train.num_epochs"
-        )
-    if config.start.whiten and config.start.run:
-        found.append("config.start.whiten=True has no effect: the embedding is that of config.start.run")
-    return found
-
-
-def periods(config: ConfigDict) -> list[str]:
-    """Returns a line for each period of config.checkpoint that does not go with another, on what comes of both."""
-    every, kept, evaluated = (
-        config.checkpoint.every_epochs,
-        config.checkpoint.keep_every_epochs,
-        config.train.eval_every_epochs,
-    )
-    saved, found = f"checkpoints are saved every {every} epochs", []
-    if kept % every:
-        found.append(
-            f"config.checkpoint.keep_every_epochs={kept}: {saved}: those of every {math.lcm(kept, every)} epochs stay"
-        )
-    if validates(config) and every % evaluated:
-        found.append(
-            f"config.train.eval_every_epochs={evaluated}: {saved}: those of every {math.lcm(evaluated, every)} epochs "
-            "and of the last have a validation accuracy and can be the best"
-        )
-    return found
 
 
 def long_run(seconds: float, platform: str) -> str:

@@ -1,25 +1,22 @@
 """Checks, before any work, that data, devices and memory allow a run."""
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.size import parameter_size
+from attn_cnn_jax.config.network import parameter_size
 from attn_cnn_jax.data import stored
 from attn_cnn_jax.errors import UserError
 
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 
 
-def shares_in_words(batch_size: int, num_devices: int) -> str:
-    """Returns how devices share a batch that they cannot share evenly; "" for others."""
-    share = -(-batch_size // num_devices)
-    padding = share * num_devices - batch_size
-    if not padding:
+def unused_devices(batch_size: int, mesh: Mesh) -> str:
+    """Returns which devices are left out, as they cannot share a batch evenly; "" for none."""
+    count = jax.device_count()
+    if mesh.size == count:
         return ""
-    return (
-        f"config.train.batch_size={batch_size} over {num_devices} devices: {share} pictures each, "
-        f"{padding} of all {share * num_devices} only fill up the last shares and do not count"
-    )
+    return f"config.train.batch_size={batch_size}: runs on {mesh.size} of {count} devices, which share it evenly"
 
 
 def choose_feed(feed: str, pictures: int, memory: int) -> tuple[str, str]:
@@ -52,11 +49,11 @@ def check_counts(config: ConfigDict, num_pictures: int) -> None:
 
 def check_memory(config: ConfigDict) -> None:
     """Raises UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
-    size = parameter_size(config.model)
-    needed = COPIES * size.bytes
+    values, in_bytes = parameter_size(config.model)
+    needed = COPIES * in_bytes
     if needed > (there := device_memory()):
         raise UserError(
-            f"the network of config.model has {size.values:,} parameters: training needs "
+            f"the network of config.model has {values:,} parameters: training needs "
             f"{needed / 1e9:,.0f} GB with gradient and momentum; the device has {there / 1e9:,.0f} GB\n"
             "lower num_layers, num_heads, hidden_size or intermediate_size"
         )

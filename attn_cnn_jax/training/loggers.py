@@ -52,8 +52,8 @@ class Service(Logger):
 
 
 def module_of(name: str) -> Any:
-    """Returns the module of a service, None for "none"; UserError where its package is not installed."""
-    if name == "none":
+    """Returns the module of a service, None for what needs none; UserError where its package is not installed."""
+    if name in ("none", "tensorboard"):
         return None
     try:
         return importlib.import_module(name)
@@ -68,7 +68,7 @@ def create_logger(name: str, config: ConfigDict, workdir: Path) -> Logger:
     """Returns the logger that `config.train.logger` names.
 
     Args:
-      name: "none", "wandb" or "trackio".
+      name: "tensorboard", "none", "wandb" or "trackio".
       config: of the run, which is sent along.
       workdir: the run directory, which exists; its name is that of the record.
 

@@ -29,18 +29,18 @@ from attn_cnn_jax.training.distributed.comparison import (
     settings,
 )
 from attn_cnn_jax.training.feed import Streamed
-from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning, not_read, periods
+from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
 from attn_cnn_jax.training.limits import (
     check_counts,
     check_memory,
     choose_feed,
     device_memory,
-    shares_in_words,
+    unused_devices,
 )
 from attn_cnn_jax.training.loggers import module_of
-from attn_cnn_jax.training.mesh import data_mesh, place
+from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.plan import Plan, compiled, create_plan
-from attn_cnn_jax.training.reporter import NOTHING, DrawFigures, SilentReporter, create_reporter
+from attn_cnn_jax.training.reporter import NOTHING, SilentReporter, create_reporter
 from attn_cnn_jax.training.resume import EMPTY, Window, restore, say_missing
 from attn_cnn_jax.training.start import Beginning, begin, heads_in_words
 from attn_cnn_jax.training.step import most_steps
@@ -50,15 +50,12 @@ from attn_cnn_jax.training.step import most_steps
 SECONDS_PER_DISPATCH = 2.0
 
 
-def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | None = None) -> dict[str, dict]:
+def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
     """Trains as configured, from the newest checkpoint in `workdir` on.
 
     Args:
       config: what a file in configs/ returns.
       workdir: run directory; created if need be.
-      draw_figures: given configuration, step, network and run directory, draws what TensorBoard shows every
-        `config.train.figures_every_epochs` epochs, `(height, width, 3)` uint8 by name. An argument, for analysis
-        builds on training and not the other way round.
 
     Returns:
       The last record of metrics of every split, by the name of the split.
@@ -67,9 +64,10 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
       UserError: for a configuration, data or a run directory that cannot be trained with.
       Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
     """
-    config, workdir, mesh = complete(config), Path(workdir), data_mesh()
+    config, workdir = complete(config), Path(workdir)
     check_same_devices(jax.devices())
     check_same(settings(config))
+    mesh = mesh_for(config.train.batch_size)
     module_of(config.train.logger)
     folder_of(workdir)
     dataset = load_data(config.dataset)
@@ -84,14 +82,13 @@ def run(config: ConfigDict, workdir: Path | str, draw_figures: DrawFigures | Non
         plan, state = create_plan(beginning, workdir, mesh, dataset)
         check_same_begin(plan, state)
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
-        for text in (shares_in_words(config.train.batch_size, mesh.size), *not_read(config), *periods(config)):
-            hint(text)
+        hint(unused_devices(config.train.batch_size, mesh))
         if beginning.heads:
             say(heads_in_words(beginning))
         with stop_requests() as stop:
             try:
                 with contextlib.closing(plan.feed):
-                    train(plan, state, stop, draw_figures)
+                    train(plan, state, stop)
             except (OSError, NotSaved) as error:
                 reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
                 raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
@@ -108,7 +105,7 @@ def load_data(dataset: ConfigDict) -> stored.AnyDataset:
     if not streams:  # of all processes: they run the same program
         return sources.load(known, data_dir)
     hint(streams[0])
-    return stored.load(known, data_dir, workers=dataset.workers, say=say)
+    return stored.load(known, data_dir, say=say)
 
 
 def check_same_begin(plan: Plan, state: TrainState) -> None:
@@ -132,10 +129,10 @@ def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], No
         yield lambda beginning: directory.claim(workdir, beginning.config, given=config, heads=beginning.heads)
 
 
-def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: DrawFigures | None = None) -> None:
+def train(plan: Plan, state: TrainState, stop: dict[str, int]) -> None:
     """Trains to the end, from the newest intact checkpoint or else from `state`; see `run`."""
     config, total_steps = plan.config, plan.total_steps
-    with ckpt.saving(plan.workdir, config, plan.steps_per_epoch) as checkpoints:
+    with ckpt.saving(plan.workdir, config) as checkpoints:
         state, window = restore(plan, checkpoints, state)
         step = int(state.step)
         say_missing(plan, step)
@@ -149,7 +146,6 @@ def train(plan: Plan, state: TrainState, stop: dict[str, int], draw_figures: Dra
             plan.skeleton,
             after_step=NOTHING if is_new else step,
             total_steps=total_steps,
-            draw_figures=draw_figures,
         )
         save = functools.partial(save_checkpoint, plan, checkpoints, reporter)
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
@@ -219,8 +215,6 @@ def end_epoch(
     reporter.positions(step, float(epoch), state.parameters)
     if plan.due(epoch, config.train.eval_every_epochs):
         accuracy = record_evaluation(plan, reporter, step, state)
-    if plan.due(epoch, config.train.figures_every_epochs):
-        reporter.figures(step, state.parameters, state.statistics)
     if plan.due(epoch, config.checkpoint.every_epochs):
         save(accuracy.get("validation"))
 

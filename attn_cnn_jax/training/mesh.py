@@ -1,4 +1,4 @@
-"""All devices of a run as one mesh: batches are split over it, everything else is on every device."""
+"""The devices of a run as one mesh: batches are split over it, everything else is on every device."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, UInt8
 
 from attn_cnn_jax.arrays import AnyArray
+from attn_cnn_jax.errors import UserError
 
 
 class Pictures(NamedTuple):
@@ -22,6 +23,24 @@ def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """Returns a mesh of all JAX devices of all processes, or of those given, along one axis, `data`."""
     devices = jax.devices() if devices is None else devices
     return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def mesh_for(batch_size: int) -> Mesh:
+    """Returns a mesh of as many devices as share a training batch evenly.
+
+    Raises:
+      UserError: if several processes cannot share the batch evenly: all of them have to take part.
+    """
+    devices = jax.devices()
+    count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
+    if count < len(devices) and jax.process_count() > 1:
+        smaller = batch_size // len(devices) * len(devices)
+        sizes = " or ".join(map(str, filter(None, (smaller, smaller + len(devices)))))
+        raise UserError(
+            f"config.train.batch_size={batch_size}: allowed is a multiple of {len(devices)}, the devices of all "
+            f"processes, such as {sizes}"
+        )
+    return data_mesh(devices[:count])
 
 
 def platform_of(mesh: Mesh) -> str:

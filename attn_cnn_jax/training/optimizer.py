@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -11,15 +12,16 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.training.averaging import averaged
 from attn_cnn_jax.training.muon import Matrices, muon
+
+STEP_FACTOR = 0.1  # of the learning rate, at every boundary of schedule "step"
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
     """Returns the learning rate of every step: a linear warm-up from 0, then the schedule.
 
     Args:
-      config: `config.optimizer`. `schedule_every="epoch"` holds each epoch at the rate of its first step.
+      config: `config.optimizer`.
       num_epochs: length of the run.
       steps_per_epoch: optimizer steps in an epoch.
 
@@ -32,14 +34,12 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
         case "cosine":
             after = optax.cosine_decay_schedule(config.learning_rate, max(1, total - warmup))
         case "step":
-            steps = {epoch * steps_per_epoch - warmup: config.decay for epoch in config.boundaries}
+            steps = {epoch * steps_per_epoch - warmup: STEP_FACTOR for epoch in config.boundaries}
             after = optax.piecewise_constant_schedule(config.learning_rate, steps)
         case "constant":
             after = optax.constant_schedule(config.learning_rate)
 
     def schedule(step):
-        if config.schedule_every == "epoch":
-            step = step // steps_per_epoch * steps_per_epoch
         step = jnp.asarray(step, float)  # an integer would count in float32 even where x64 is on
         rising = config.learning_rate * step / max(1, warmup)
         return jnp.where(step < warmup, rising, after(jnp.maximum(step - warmup, 0)))
@@ -60,45 +60,57 @@ def create_optimizer(
     fixed: Mapping[str, np.ndarray] | None = None,
     *,
     frozen: Collection[str] = (),
-    factors: Mapping[str, Any] | None = None,
     shaped: Mapping[str, Matrices] | None = None,
 ) -> optax.GradientTransformation:
-    """Returns the optimizer of `config.optimizer`; weight decay is added to the gradient before momentum.
+    """Returns the optimizer of `config.optimizer`.
+
+    Weight decay of SGD and Adam is added to the gradient, as PyTorch's `SGD` and `Adam` do (not `AdamW`). With Muon it
+    is decoupled, as published: `w -= learning rate * decay * w`, whatever the gradient.
 
     Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is. Its norm is
     that of what is trained: gradients of parameters and entries that must not change do not count.
-
-    With `config.average_decay` the parameters are a moving average, see averaging.py.
 
     Args:
       config: `config.optimizer`.
       schedule: the learning rate of every step, see `learning_rate`.
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
       frozen: names of parameters that must not change at all; their gradients are not computed.
-      factors: of the learning rate, by a parameter's name, a number or an array that broadcasts to it; 1 for those
-        without.
       shaped: for "muon", the network's matrices, see muon.py.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
     match config.name:
         case "sgd":
-            rule = optax.sgd(schedule, momentum=config.momentum)
+            rule = optax.chain(decay, optax.sgd(schedule, momentum=config.momentum))
         case "adam":
-            rule = optax.adam(schedule)
+            rule = optax.chain(decay, optax.adam(schedule))
         case "muon":
             rule = muon(schedule, config.momentum, shaped or {})
-    clip = [clipped(config.max_grad_norm, fixed or {})] if config.max_grad_norm else []
-    parts = [*clip, decay, rule]
-    if factors:
-        parts.append(scaled(factors))
+            if config.weight_decay:
+                rule = added(rule, optax.chain(decay, optax.scale_by_learning_rate(schedule)))
+    parts = [clipped(config.max_grad_norm, fixed or {})] if config.max_grad_norm else []
+    parts.append(rule)
     if fixed:
         parts.append(hold(fixed))
     if frozen:
         held = hold({name: np.array(True) for name in frozen})
         # Before the rule, so that XLA leaves the gradients out; after it, for weight decay.
         parts = [held, *parts, held]
-    optimizer = optax.chain(*parts)
-    return averaged(optimizer, config.average_decay) if config.average_decay else optimizer
+    return optax.chain(*parts)
+
+
+def added(rule: optax.GradientTransformation, decay: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Adds to the updates of `rule` what `decay` makes of a gradient of zero."""
+
+    def init(params):
+        return rule.init(params), decay.init(params)
+
+    def update(updates, state, params=None):
+        zeros = jax.tree.map(jnp.zeros_like, updates)
+        moved, of_rule = rule.update(updates, state[0], params)
+        towards_zero, of_decay = decay.update(zeros, state[1], params)
+        return jax.tree.map(jnp.add, moved, towards_zero), (of_rule, of_decay)
+
+    return optax.GradientTransformation(init, update)
 
 
 def clipped(longest: float, fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
@@ -109,15 +121,6 @@ def clipped(longest: float, fixed: Mapping[str, np.ndarray]) -> optax.GradientTr
         return clip.update(zeroed(updates, fixed), optax.EmptyState())[0]
 
     return optax.stateless(shorten)
-
-
-def scaled(factors: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Multiplies updates by a factor per parameter, or per entry of it."""
-
-    def multiply(updates, parameters):
-        return {name: update * factors[name] if name in factors else update for name, update in updates.items()}
-
-    return optax.stateless(multiply)
 
 
 def hold(fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:

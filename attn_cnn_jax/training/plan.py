@@ -18,7 +18,7 @@ from attn_cnn_jax.data.sources import split_validation
 from attn_cnn_jax.data.stored import AnyDataset, Stored
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.platform import for_platform
-from attn_cnn_jax.models.variables import Skeleton, split
+from attn_cnn_jax.models.variables import Skeleton
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.distributed.agreement import say
 from attn_cnn_jax.training.evaluate import create_evaluate, create_evaluate_streamed
@@ -26,9 +26,8 @@ from attn_cnn_jax.training.feed import OnDevice, Streamed, padded, to_evaluate
 from attn_cnn_jax.training.mesh import place, platform_of
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.start import Beginning, fixed_entries, whiten
+from attn_cnn_jax.training.start import Beginning, held
 from attn_cnn_jax.training.step import create_train_steps, initial_state
-from attn_cnn_jax.training.transfer import frozen_names, hold_statistics, rate_factors
 
 
 class Plan(NamedTuple):
@@ -90,24 +89,11 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
     eval_sets = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
-    if config.start.whiten and not config.start.run:
-        assert isinstance(model, AttentionClassifier)
-        whiten(model, train_set, spec)
     steps_per_epoch = len(train_set.labels) // config.train.batch_size
     schedule = learning_rate(config.optimizer, config.train.num_epochs, steps_per_epoch)
-    names = list(split(model)[1])
-    frozen = frozen_names(config.start.freeze, names)
-    hold_statistics(model, frozen)
-    optimizer = create_optimizer(
-        config.optimizer,
-        schedule,
-        fixed_entries(config, model),
-        frozen=frozen,
-        factors=rate_factors(config, model),
-        shaped=matrices(model),
-    )
+    fixed, frozen = held(config, model)
+    optimizer = create_optimizer(config.optimizer, schedule, fixed, frozen=frozen, shaped=matrices(model))
     skeleton, state = initial_state(model, optimizer)
-    workers = config.dataset.workers
     if isinstance(train_set, Stored):
         feed, evaluate = Streamed(train_set, config, mesh), create_evaluate_streamed(config, mesh, skeleton, spec)
     else:
@@ -117,12 +103,12 @@ def create_plan(beginning: Beginning, workdir: Path, mesh: Mesh, dataset: AnyDat
         workdir=workdir,
         mesh=mesh,
         feed=feed,
-        eval_sets={name: to_evaluate(pictures, workers, mesh) for name, pictures in eval_sets.items()},
+        eval_sets={name: to_evaluate(pictures, mesh) for name, pictures in eval_sets.items()},
         schedule=schedule,
         skeleton=skeleton,
-        train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec, steps_per_epoch),
+        train_steps=create_train_steps(config, mesh, skeleton, optimizer, spec),
         evaluate=evaluate,
-        data=fingerprint(dataset, validation, workers),
+        data=fingerprint(dataset, validation, 0),
         implementations=implementations_in_words(config, mesh, for_platform(model, platform_of(mesh))),
     )
     return plan, place(state, mesh)

@@ -9,22 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from attn_cnn_jax import files, output
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join
+from attn_cnn_jax.models.variables import Arrays, Skeleton
 from attn_cnn_jax.runs import metrics, positions
 from attn_cnn_jax.training.distributed.agreement import is_main
 from attn_cnn_jax.training.loggers import create_logger
 
 NOTHING = -1  # as the step that a run goes on after: none, all records are to be written again
-
-# Given configuration, step, network and run directory: pictures `(height, width, 3)` uint8 by name.
-DrawFigures = Callable[[ConfigDict, int, nnx.Module, Path], dict[str, np.ndarray]]
 
 
 class SilentReporter:
@@ -35,9 +29,6 @@ class SilentReporter:
 
     def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
         """Reports where every head looks, as in runs/positions.py."""
-
-    def figures(self, step: int, parameters: Arrays, statistics: Arrays) -> None:
-        """Reports figures of the network with these parameters."""
 
     def flush(self) -> None:
         """Waits until what was recorded is on the disk."""
@@ -60,26 +51,23 @@ class Reporter(SilentReporter):
         *,
         after_step: int,
         total_steps: int,
-        draw_figures: DrawFigures | None = None,
     ):
         """Opens the files of a run that goes on after `after_step`.
 
         Args:
-          config: of the run; read are `model`, `train.batch_size`, `train.tensorboard` and `train.logger`.
+          config: of the run; read are `model`, `train.batch_size` and `train.logger`.
           workdir: the run directory.
           skeleton: of the network, see models/variables.py.
           after_step: the number of finished steps, NOTHING without a checkpoint; later records are removed, for the
             run writes them again.
           total_steps: length of the run.
-          draw_figures: draws what `figures` shows in TensorBoard; None for none.
         """
-        self._config, self._workdir, self._skeleton = config, workdir, skeleton
-        self._draw_figures = draw_figures
+        self._workdir = workdir
         self._metrics = workdir / metrics.FILE
         metrics.cut_back(self._metrics, after_step)
         self._record_positions = positions.create_recorder(config, skeleton, workdir, after_step)
         self._board = None
-        if config.train.tensorboard:
+        if config.train.logger == "tensorboard":
             from attn_cnn_jax.training.events import Events  # takes long to import
 
             self._board = Events(workdir, after_step)
@@ -97,15 +85,6 @@ class Reporter(SilentReporter):
 
     def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
         self._record_positions(step, epoch, parameters)
-
-    def figures(self, step: int, parameters: Arrays, statistics: Arrays) -> None:
-        if self._board is None or self._draw_figures is None:
-            return
-        model = join(self._skeleton, *jax.device_get((parameters, statistics)))
-        with jax.transfer_guard("allow"):  # drawing computes on small arrays as it goes
-            pictures = self._draw_figures(self._config, step, model, self._workdir)
-        for name, picture in pictures.items():
-            self._board.picture(f"figures/{name}", picture, step)
 
     def flush(self) -> None:
         for path in (self._metrics, self._workdir / positions.FILE):

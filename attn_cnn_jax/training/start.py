@@ -1,64 +1,48 @@
-"""Begins a run: a new network, or a finished run pruned, with heads reset, or, a ResNet, as attention.
+"""What training begins with: a new network, or a finished run that is fine-tuned, pruned, or has heads reset.
 
 `config.start` says which; a ResNet's convolutions become attention where `config.model.layers` says so (Theorem 1).
-Or, without a run, every layer begins as one kernel, or the embedding whitens the patches of training pictures.
 
-What was removed or reset stands in the configuration inside every checkpoint, and the first checkpoint is written
-before the first step: a run needs the one it started from only once.
+What was removed or reset is in the configuration inside every checkpoint, and the first checkpoint is written before
+the first step: a run needs the one it started from only once.
 """
 
-import io
+import fnmatch
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
+from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import create_model, with_defaults
-from attn_cnn_jax.config.network import grid, heads_by_layer
-from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.builders import Spec
-from attn_cnn_jax.data.sources import Split
-from attn_cnn_jax.data.stored import Stored
+from attn_cnn_jax.config.network import encoding_of, grid, heads_by_layer
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.files import read
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.models.classifier import space_to_depth
-from attn_cnn_jax.models.grid import start_on_grid
-from attn_cnn_jax.models.pruning import Heads, degenerate_heads, fixed, prune, reset
-from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.models.whitening import whitening
+from attn_cnn_jax.models.pruning import NAME, Heads, degenerate_heads, fixed, prune, reset
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import saved_config
-from attn_cnn_jax.runs.directory import MAY_CHANGE, MAY_GROW, read_config
+from attn_cnn_jax.runs.directory import MAY_CHANGE, MAY_GROW
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.pretrained import located
-from attn_cnn_jax.runs.seeds import seeds_of
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.distributed.agreement import say
-from attn_cnn_jax.training.transfer import changes, reset_heads, take_over
 
-WHITENED_FROM = 5_000  # pictures
+HEAD = "classifier."  # the parameters that depend on the classes
+TABLES = ("position.tables.row", "position.tables.column")  # of encodings by shift
+MOST_NAMES = 6  # of parameters, in a message
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
-INITIAL = ("init", "init_values", "locality", "sharpness", "centre_std", "spread_std")
+MAY_DIFFER = {
+    *("num_classes", "image_shape", "num_heads", "dropout", "attention_dropout", "attention_dropout_on"),
+    *("implementation", "dtype", "init", "locality", "sharpness"),
+}
 Reasons = Mapping[int, Mapping[int, str]]  # `Heads` with the reason of each
-MAY_DIFFER = (
-    "num_classes",
-    "image_shape",
-    "num_heads",
-    "dropout",
-    "attention_dropout",
-    "attention_dropout_on",
-    "implementation",
-    "dtype",
-    *INITIAL,
-)
 
 
 class Beginning(NamedTuple):
@@ -87,7 +71,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
       UserError: if the first run is not there, is of another kind, would lose no head, or all heads of a layer.
     """
     seed = config.seed
-    if not config.start.run and not config.start.kernel:
+    if not config.start.run:
         return Beginning(config, create_model(config.model, rngs=nnx.Rngs(seed)))
     saved = saved_config(workdir)
     if saved is not None:
@@ -95,10 +79,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         for room, key in (name.split(".") for name in (*MAY_CHANGE, *MAY_GROW)):
             saved[room][key] = config[room][key]
         return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(seed)))
-    if config.start.kernel:
-        return Beginning(config, create_from_kernel(config))
-    origin = located_at_home(config.start.run)
-    first = load_run(origin, seed=seed if has_several_seeds(origin) else None)
+    first = load_run(Path(located(config.start.run)).expanduser())
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
         first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
@@ -127,60 +108,6 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     if config.start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
     return Beginning(config, take_over(fresh, parameters, statistics, new_head=config.start.new_head), heads)
-
-
-def located_at_home(run: str) -> Path:
-    """Returns the directory of `config.start.run`, where `~` is the home folder; UserError where that is not known."""
-    try:
-        return located(run).expanduser()
-    except RuntimeError:
-        raise UserError(f"config.start.run={run!r}: the home folder is not known, HOME is not set") from None
-
-
-def has_several_seeds(workdir: Path) -> bool:
-    """Returns whether a run is one of several seeds, of which each goes on as the same seed (runs/seeds.py)."""
-    saved = read_config(workdir)
-    return saved is not None and len(seeds_of(saved)) > 1
-
-
-def create_from_kernel(config: ConfigDict) -> nnx.Module:
-    """Returns a new network whose layers all begin as the convolution in the file `config.start.kernel`."""
-    path = config.start.kernel
-    try:
-        kernel = np.lib.format.read_array(io.BytesIO(read(os.path.expanduser(path))), allow_pickle=False)
-    except OSError as error:
-        raise UserError(f"config.start.kernel={path!r} cannot be read: {error}") from error
-    except Exception as error:  # of the Python parser through which NumPy reads type and shape
-        raise UserError(f"config.start.kernel={path!r} is no array of numbers as numpy.save writes it") from error
-    model = create_model(config.model, rngs=nnx.Rngs(config.seed))
-    for block in model.blocks:
-        size = math.isqrt(block.attention.num_heads)
-        shape = (size, size, config.model.hidden_size, config.model.hidden_size)
-        if kernel.shape != shape or kernel.dtype.kind != "f":
-            found = f"{kernel.shape} {kernel.dtype}"
-            raise UserError(f"config.start.kernel={path!r} holds {found}: allowed is {shape}, floating point")
-        if not np.isfinite(kernel).all():
-            raise UserError(f"config.start.kernel={path!r} holds numbers that are not finite: save it anew")
-        start_on_grid(block.attention, config.model.locality, kernel)
-    return model
-
-
-def whiten(model: AttentionClassifier, pictures: Split | Stored, spec: Spec) -> None:
-    """Sets the embedding of a new network so that it whitens patches of training pictures (models/whitening.py).
-
-    Args:
-      model: without a stem.
-      pictures: of the training split; up to `WHITENED_FROM` of them, evenly spaced, are read.
-      spec: of the data set; its mean and standard deviation normalise the pictures.
-    """
-    count = len(pictures.labels)
-    chosen = np.linspace(0, count - 1, min(count, WHITENED_FROM)).astype(int)
-    images = pictures.at(chosen).images if isinstance(pictures, Stored) else pictures.images[chosen]
-    patches = np.asarray(space_to_depth(normalise(images, spec.mean, spec.std), model.downsample))
-    embedding = model.embedding
-    assert embedding.bias is not None
-    weight, bias = whitening(np.asarray(embedding.kernel[...]), patches.reshape(-1, patches.shape[-1]))
-    embedding.kernel[...], embedding.bias[...] = jnp.asarray(weight), jnp.asarray(bias)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -234,7 +161,7 @@ def resolved(config: ConfigDict, counts: tuple[int, ...], chosen: Heads) -> Conf
     """Returns the configuration with the numbers of heads that are left, and which were removed or reset."""
     values = config.to_dict()
     values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
-    values["model"] |= {"init": "paper", "init_values": "random"}  # heads that are left need not fill a grid
+    values["model"]["init"] = "paper"  # heads that are left need not fill a grid
     values["start"]["heads"] = named(chosen)
     return ConfigDict(values)
 
@@ -243,30 +170,19 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     """Raises UserError, naming what differs, unless the parameters of the first run fit this network."""
     there, here = first.model.to_dict(), config.model.to_dict()
     comparable = lambda value: list(value) if isinstance(value, tuple) else value  # noqa: E731
-    differing = [
-        f"config.model.{key} ({there.get(key)!r} there, {here.get(key)!r} here)"
-        for key in sorted(there | here)
-        if key not in MAY_DIFFER and comparable(there.get(key)) != comparable(here.get(key))
-    ]
+    different = {key for key in there | here if comparable(there.get(key)) != comparable(here.get(key))}
+    differing = different - MAY_DIFFER
     if there["image_shape"][2] != here["image_shape"][2]:
-        differing.append(f"config.model.image_shape ({there['image_shape']!r} there, {here['image_shape']!r} here)")
-    if not may_have_heads_of(config.model, first.model):
-        differing.append(f"config.model.num_heads ({there['num_heads']} there, {here['num_heads']} here)")
+        differing.add("image_shape")
+    # Of a first run that was pruned, one number asked for means what is left.
+    was_pruned = isinstance(here.get("num_heads"), int) and not isinstance(there.get("num_heads"), int)
+    if "num_heads" in different and not was_pruned and heads_by_layer(config.model) != heads_by_layer(first.model):
+        differing.add("num_heads")
     if differing:
+        names = [f"config.model.{key} ({there.get(key)!r} there, {here.get(key)!r} here)" for key in sorted(differing)]
         raise UserError(
-            f"config.start.run={config.start.run!r} is another network: {', '.join(differing)}\n"
-            "set them as they are there"
+            f"config.start.run={config.start.run!r} is another network: {', '.join(names)}\nset them as they are there"
         )
-
-
-def may_have_heads_of(model: ConfigDict, first: ConfigDict) -> bool:
-    """Returns whether a network may take over the heads of a first one; True where either has none."""
-    asked, found = model.get("num_heads"), first.get("num_heads")
-    if asked == found or asked is None or found is None:
-        return True
-    if isinstance(asked, int) and not isinstance(found, int):
-        return True  # the first was pruned: what is left is taken over
-    return heads_by_layer(model) == heads_by_layer(first)
 
 
 def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
@@ -279,16 +195,111 @@ def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
         )
 
 
-def fixed_entries(config: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray]:
-    """Returns which entries of the parameters training leaves alone, by name: those of surviving heads.
+def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays, *, new_head: bool) -> nnx.Module:
+    """Returns a network with the structure and types of `model` and the values of a trained one.
 
-    Boolean arrays that broadcast to the parameters, see pruning.fixed.
+    Args:
+      model: as it is created; may have other classes and be for another image size.
+      parameters: of the trained network, whose other sizes are those of `model`.
+      statistics: likewise.
+      new_head: whether the classifier stays as `model` has it.
+
+    Raises:
+      UserError: if an array that depends on the image size cannot be made to fit.
     """
-    if not isinstance(model, AttentionClassifier):
-        return {}
-    return fixed(
-        model,
-        reset_heads(config),
-        positions=config.start.freeze_positions,
-        values=config.start.freeze_values,
+    skeleton, own, _ = split(model)
+
+    def taken(name: str, fresh: Array) -> Array:
+        if new_head and name.startswith(HEAD):
+            return fresh
+        return fitted(model, name, jnp.asarray(parameters[name]), fresh.shape).astype(fresh.dtype)
+
+    return join(skeleton, {name: taken(name, fresh) for name, fresh in own.items()}, statistics)
+
+
+def fitted(model: Any, name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    """Returns an array for another image size: a table of vectors by shift, extended or cropped around shift zero."""
+    if array.shape == shape:
+        return array
+    match = NAME.fullmatch(name)
+    if match and match[2] in TABLES and model.blocks[int(match[1])].attention.position.has_tables:
+        return resized_table(array, shape[0])
+    raise UserError(
+        f"config.start.run: {name} has the shape {array.shape} there and {shape} here, and cannot be resized\n"
+        "allowed is the image size of that run, or an encoding by shifts"
     )
+
+
+def resized_table(table: Float[Array, "r d"], length: int) -> Float[Array, "s d"]:
+    """Returns a table with a vector per shift for another number of shifts; shift zero stays in the middle.
+
+    Shifts farther than the table reached get the vector of the farthest one.
+
+    Args:
+      table: shifts from `-(M - 1)` to `M - 1`.
+      length: the number of shifts wanted, odd.
+    """
+    reach, wanted = len(table) // 2, length // 2
+    shifts = np.clip(np.arange(-wanted, wanted + 1), -reach, reach)
+    return table[jnp.asarray(shifts + reach)]
+
+
+def changes(config: ConfigDict, first: ConfigDict) -> list[str]:
+    """Returns in words what a network does not take over as it is from that of another configuration."""
+    here, there = config.model, first.model
+    found = []
+    if config.start.new_head:
+        found.append(f"a new classifier for {here.num_classes} classes, before {there.num_classes}")
+    if tuple(here.image_shape) != tuple(there.image_shape):
+        sizes = [f"{model.image_shape[0]}x{model.image_shape[1]}" for model in (here, there)]
+        found.append(f"images of {sizes[0]} pixels, before {sizes[1]}")
+        if here.name == "attention" and encoding_of(here).has_tables:
+            longer = here.image_shape[0] > there.image_shape[0] or here.image_shape[1] > there.image_shape[1]
+            how = "extended (far shifts as the farthest known)" if longer else "cropped"
+            found[-1] += f"; position tables {how} around shift zero"
+    return found
+
+
+def held(config: ConfigDict, model: nnx.Module) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns what training leaves alone, as `config.start.freeze` says; frozen batch norms keep their statistics.
+
+    Returns:
+      By a parameter's name, a boolean array that broadcasts to it, true in entries of heads that must not change (see
+      pruning.fixed); and the names of parameters that must not change at all.
+
+    Raises:
+      UserError: if a pattern fits no parameter, or nothing is left to train.
+    """
+    words = [word.strip() for word in config.start.freeze.split(",") if word.strip()]
+    names = list(split(model)[1])
+    frozen = frozen_names([word for word in words if word not in ("positions", "values")], names)
+    for path, module in nnx.iter_modules(model):
+        name = ".".join(map(str, path))
+        if isinstance(module, nnx.BatchNorm) and {f"{name}.scale", f"{name}.bias"} <= set(frozen):
+            module.momentum = 1.0
+    if not isinstance(model, AttentionClassifier):
+        return {}, frozen
+    free: dict[int, set[int]] = {}
+    for layer, head in config.start.heads if config.start.reset else ():
+        free.setdefault(layer - 1, set()).add(head - 1)
+    return fixed(model, free, positions="positions" in words, values="values" in words), frozen
+
+
+def frozen_names(patterns: list[str], names: list[str]) -> list[str]:
+    """Returns the parameters that patterns fit; the pattern `encoder` fits all but the classifier."""
+    frozen = set()
+    for pattern in patterns:
+        fits = (
+            {name for name in names if not name.startswith(HEAD)}
+            if pattern == "encoder"
+            else set(fnmatch.filter(names, pattern))
+        )
+        if not fits:
+            raise UserError(
+                f"config.start.freeze has {pattern!r}, which fits no parameter\nallowed are 'encoder', 'positions', "
+                f"'values' and patterns of names such as {', '.join(names[:MOST_NAMES])}"
+            )
+        frozen |= fits
+    if len(frozen) == len(names):
+        raise UserError(f"config.start.freeze={','.join(patterns)!r}: allowed is what leaves a parameter to train")
+    return [name for name in names if name in frozen]

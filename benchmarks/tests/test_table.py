@@ -25,7 +25,7 @@ def test_a_kept_run_is_one_of_its_configuration(run):
     assert run.name == f"seed_{kept.seed}"
     for part in ("augment", "optimizer", "train"):
         for key, value in config[part].items():
-            if (part, key) not in (("train", "tensorboard"), ("train", "log_every_steps")):
+            if (part, key) not in (("train", "logger"), ("train", "log_every_steps")):
                 found = kept[part][key]
                 assert (tuple(found) if isinstance(found, list) else found) == value, f"{part}.{key}"
     for key in ("encoding", "content", "num_layers", "num_heads", "hidden_size", "head_size", "downsample"):

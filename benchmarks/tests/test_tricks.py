@@ -9,7 +9,6 @@ import pytest
 
 from attn_cnn_jax.config import validate
 from attn_cnn_jax.runs.directory import read_config
-from attn_cnn_jax.runs.metrics import read_metrics
 from benchmarks import kept, tricks
 
 KEPT = Path(__file__).parents[2] / "results" / "tricks"
@@ -68,12 +67,3 @@ def test_the_page_has_the_table_of_the_kept_runs(table):
     found = tricks.rows(KEPT, table)
     assert found
     assert kept.markdown(found, tricks.COLUMNS) in tricks.PAGE.read_text(encoding="utf-8")
-
-
-def test_the_page_says_what_whitening_is_worth_over_a_whole_run():
-    page = " ".join(tricks.PAGE.read_text(encoding="utf-8").split())
-    for folder, said in (("with", "with it"), ("without", "without")):
-        records = read_metrics(KEPT.parent / "whitening" / folder / "metrics.jsonl")
-        found = [f"{100 * record['accuracy']:.1f}" for record in records]
-        assert len(found) == 11
-        assert f"{', '.join(found[:3])}, ... {', '.join(found[-2:])}% {said}" in page

@@ -9,7 +9,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import board, centres, curves, maps, scheme, span, style, training
+from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.runs.positions import read_positions
@@ -207,26 +207,3 @@ def test_names_of_runs_are_shown_as_they_are(tmp_path):
     runs = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "b" / "_$x$"]
     assert curves.names(runs[:2]) == ["a/run", "b/run"]
     assert curves.names(runs[1:]) == ["run", "./_$x$"]
-
-
-def test_tensorboard_gets_the_mean_over_fewer_pictures_where_there_are_fewer(content_run, monkeypatch):
-    run = load_run(content_run)
-    monkeypatch.setattr(board, "PICTURES", 1000)  # of the 355 of digits
-    titles = []
-    monkeypatch.setattr(
-        maps, "draw", lambda layers, query, order, title: titles.append(title) or style.create_figure(1, 1)
-    )
-    assert set(board.draw(run.config, 20, run.model, content_run)) == {"centres", "maps"}
-    assert "mean over 355 test pictures" in titles[0]
-
-
-def test_tensorboard_gets_the_figures_that_the_configuration_names(quadratic_run):
-    run = load_run(quadratic_run)
-    with run.config.unlocked():
-        run.config.train.figures = ["maps", "training"]
-    drawn = board.draw(run.config, 20, run.model, quadratic_run)
-    assert set(drawn) == {"maps", "training_layer1", "training_layer2"}
-    for picture in drawn.values():
-        assert picture.dtype == np.uint8
-        assert picture.ndim == 3
-        assert picture.std() > 10  # something is drawn

@@ -69,7 +69,6 @@ ATTENTION_NETWORKS = [
     *({"encoding": "relative", "relative_terms": (term,)} for term in RELATIVE_TERMS),
     {"encoding": "absolute_learned"},
     {"encoding": "absolute_sinusoidal", "num_heads": (2, 3), "num_layers": 2},
-    {"encoding": "absolute_learned", "position_join": "concatenate", "position_size": 160},
     {"encoding": "content"},
 ]
 

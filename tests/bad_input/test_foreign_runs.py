@@ -59,14 +59,6 @@ PIPES = {
     "metrics.jsonl": ["compare", "RUN"],
     "positions.jsonl": ["page", "RUN", "--images=0"],
     "picture.png": ["predict", "RUN", "RUN/picture.png"],
-    "kernel.npy": [
-        "train",
-        "--config=digits",
-        "--config.model.init=grid",
-        "--config.train.batch_size=96",
-        "--config.start.kernel=RUN/kernel.npy",
-        "--workdir=RUN/new",
-    ],
 }
 
 

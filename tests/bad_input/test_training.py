@@ -1,10 +1,8 @@
 """What train.py refuses: flags, config files, every configuration value, combinations, folders."""
 
-import io
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from attn_cnn_jax.cli import train as command
@@ -141,8 +139,6 @@ COMBINATIONS = [
     ("model.gate=True", "False without content"),
     ("model.init=grid --config.model.num_heads=5", "a square number"),
     ("model.init=grid --config.model.encoding=learned", "which has no centres"),
-    ("model.init_values=identity", "'random' unless"),
-    ("model.share_tables=True", "has no tables"),
     ("model.implementation=factorised --config.model.encoding=relative", "only learned and quadratic"),
     ("model.encoding=absolute_sinusoidal --config.model.hidden_size=6", "a multiple of 4"),
     ("model.dtype=float64", "float32 or bfloat16"),
@@ -155,10 +151,8 @@ COMBINATIONS = [
     ("start.prune=True", "False without a run to start from"),
     ("start.reset=True", "False without a run to start from"),
     ("start.heads=((1,1),)", "() without config.start.prune"),
-    ("start.kernel=k.npy", "'' unless config.model.init='grid'"),
     ("optimizer.covariance_penalty=1.0", "0 unless config.model.encoding"),
     ("optimizer.boundaries=(5,3)", "a tuple of increasing epochs"),
-    ("train.figures_every_epochs=1 --config.train.tensorboard=False", "0 without config.train.tensorboard"),
     ("train.batch_size=8000", "together they must not exceed 1,442"),
     ("dataset.num_validation=1442", "together they must not exceed 1,442"),
 ]
@@ -196,32 +190,3 @@ def test_a_run_to_start_from_that_is_none(train, refused, tmp_path, quadratic_ru
         (quadratic_run, "is another network: config.model."),
     ):
         refused(lambda start=start: train(DIGITS, *SMALL, f"--config.start.run={start}"), message)
-
-
-def several_arrays():
-    file = io.BytesIO()
-    np.savez(file, np.zeros((2, 2, 8, 8)))
-    return file.getvalue()
-
-
-KERNELS = {
-    "not there": lambda path: None,
-    "a folder": lambda path: path.mkdir(),
-    "a text": lambda path: path.write_text("x"),
-    "empty": lambda path: path.touch(),
-    "a pickle": lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
-    "several arrays": lambda path: path.write_bytes(several_arrays()),
-    "half of several arrays": lambda path: path.write_bytes(several_arrays()[:100]),
-    "of another shape": lambda path: np.save(path, np.zeros((3, 3, 8, 8))),
-    "of integers": lambda path: np.save(path, np.zeros((2, 2, 8, 8), int)),
-    "not finite": lambda path: np.save(path, np.full((2, 2, 8, 8), np.nan)),
-    "without a brace": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00" + b" 'descr': '<f8'}".ljust(118)),
-    "half": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'"),
-}
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_to_start_from_that_is(train, refused, tmp_path, name):
-    KERNELS[name](tmp_path / "kernel.npy")
-    change = ("--config.model.init=grid", "--config.start.kernel=TMP/kernel.npy")
-    refused(lambda: train(DIGITS, *SMALL, *change), "config.start.kernel='")

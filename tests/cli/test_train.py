@@ -23,7 +23,7 @@ SMALL = (
     "--config.model.num_heads=(4, 1)",
     "--config.train.batch_size=80",
     "--config.train.num_epochs=1",
-    "--config.train.tensorboard=False",
+    "--config.train.logger=none",
 )
 
 

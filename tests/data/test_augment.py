@@ -99,29 +99,3 @@ def test_normalise_is_the_formula_in_float64():
     half = augment.normalise(images, mean, std, jnp.bfloat16)
     assert half.dtype == jnp.bfloat16
     np.testing.assert_allclose(half.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
-
-
-def test_half_the_size_is_the_mean_of_two_by_two_pixels():
-    images = np.random.default_rng(0).normal(size=(3, 6, 10, 2)).astype(np.float32)
-    half = np.asarray(augment.halved(images))
-    for i, j in np.ndindex(3, 5):
-        expected = images[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean(axis=(1, 2))
-        np.testing.assert_allclose(half[:, i, j], expected, atol=1e-6)
-
-
-def test_alternating_shows_both_sides_of_every_picture_in_two_epochs():
-    images, key = pictures(2000), jax.random.key(0)
-    flips = jax.jit(augment.alternating)
-    first = np.asarray(flips(key, images, jnp.int32(0)))
-    assert 0.46 < first.mean() < 0.54
-    np.testing.assert_array_equal(flips(key, images, jnp.int32(1)), ~first)
-    np.testing.assert_array_equal(flips(key, images, jnp.int32(6)), first)
-    order = np.random.default_rng(1).permutation(2000)  # a picture has its side wherever it lies
-    np.testing.assert_array_equal(flips(key, images[order], jnp.int32(0)), first[order])
-    assert (np.asarray(flips(jax.random.key(1), images, jnp.int32(0))) != first).mean() > 0.4
-
-
-def test_the_given_pictures_are_mirrored():
-    images, flips = pictures(8), np.arange(8) % 3 == 0
-    got = run(jax.random.key(0), images, crop_padding=0, flip=True, flips=flips)
-    chex.assert_trees_all_equal(np.asarray(got), np.where(flips[:, None, None, None], images[:, :, ::-1], images))

@@ -24,7 +24,7 @@ from tests.support.networks import logits_of
 
 PAGE = Path(__file__).parents[2] / "docs/extending.md"
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-SHORT = ("--config.train.batch_size=96", "--config.train.num_epochs=1", "--config.train.tensorboard=False")
+SHORT = ("--config.train.batch_size=96", "--config.train.num_epochs=1", "--config.train.logger=none")
 
 
 @pytest.fixture(scope="module")

@@ -98,14 +98,10 @@ def naive_scores(layer, x):
 
 
 def pixel_and_position(position, x, pixel):
-    """`X` and `P` at a pixel, beside zeros where they are concatenated: then too their sum is what is read."""
-    if position.position is None:
-        p = naive.sinusoidal_positions(HEIGHT, WIDTH, position.position_size)
-    else:
-        p = value(position.position)
-    if not position.concatenated:
-        return x[pixel], p[pixel]
-    return np.pad(x[pixel], (0, position.position_size)), np.pad(p[pixel], (HIDDEN, 0))
+    """`X` and `P` at a pixel."""
+    learned = position.position
+    p = naive.sinusoidal_positions(HEIGHT, WIDTH, HIDDEN) if learned is None else value(learned)
+    return x[pixel], p[pixel]
 
 
 CASES = [
@@ -122,8 +118,6 @@ CASES = [
     {"encoding": "content"},
     {"encoding": "learned", "position_size": 3},
     {"encoding": "relative", "head_size": HEAD_SIZE, "position_size": 5},
-    {"encoding": "absolute_learned", "position_join": "concatenate", "position_size": 3},
-    {"encoding": "absolute_sinusoidal", "position_join": "concatenate", "position_size": 8},
 ]
 
 
@@ -154,11 +148,10 @@ def test_layer_output_is_the_sum_over_heads(case):
     chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("join", ["add", "concatenate"])
 @pytest.mark.parametrize("encoding", ["absolute_learned", "absolute_sinusoidal"])
-def test_absolute_attention_shows_the_four_terms_of_eq_7(encoding, join):
+def test_absolute_attention_shows_the_four_terms_of_eq_7(encoding):
     """Each is the product of what pixels or positions alone give; their sum is the score that attention uses."""
-    layer, x = layer_and_picture(encoding=encoding, position_join=join, head_size=HEAD_SIZE)
+    layer, x = layer_and_picture(encoding=encoding, head_size=HEAD_SIZE)
     terms = layer.separate_terms(x[None])
     maps = {name: per_head(getattr(layer.position, name))[0] for name in ("query", "key")}
 
@@ -213,18 +206,6 @@ def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre(
         np.testing.assert_allclose(mean, value(layer.position.centre)[h], atol=1e-6)
         variance = (p * (row - mean[0]) ** 2).sum()
         np.testing.assert_allclose(variance, spread**-2, rtol=1e-6)
-
-
-def test_shared_tables_are_one_pair_for_all_layers():
-    config = attention_config(encoding="learned", share_tables=True, num_layers=3, hidden_size=8, image_shape=(4, 6, 3))
-    model = create_model(config.model, rngs=nnx.Rngs(0))
-    tables = [block.attention.position.tables for block in model.blocks]
-    assert all(table is tables[0] for table in tables)
-    with config.unlocked():
-        config.model.share_tables = False
-    count = lambda m: sum(leaf.size for leaf in jax.tree.leaves(nnx.state(m, nnx.Param)))  # noqa: E731
-    own = create_model(config.model, rngs=nnx.Rngs(0))
-    assert count(own) - count(model) == 2 * ((2 * 2 - 1) + (2 * 3 - 1)) * 8
 
 
 def test_pictures_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables():

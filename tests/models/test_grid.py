@@ -48,7 +48,7 @@ def test_every_head_attends_to_its_shift(encoding, num_heads):
 
 
 def test_identity_values_move_each_share_of_the_channels():
-    attention = layer(init="grid", init_values="identity", locality=40.0)
+    attention = layer(init="identity", locality=40.0)
     x = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, CHANNELS))
     y = attention(x)
     for channel, (row, column) in enumerate(kernel_shifts((3, 3))):
@@ -113,7 +113,7 @@ def test_gates_do_not_decay():
     [
         ({"init": "grid", "num_heads": 8}, "a square number"),
         ({"init": "grid", "encoding": "learned"}, "'paper' for encoding 'learned'"),
-        ({"init_values": "identity"}, "unless config.model.init='grid'"),
+        ({"init": "identity", "encoding": "learned"}, "'paper' for encoding 'learned'"),
         ({"gate": True}, "False without content"),
         ({"locality": 0.0}, "a number above 0"),
     ],

@@ -18,7 +18,7 @@ SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "
 NETWORKS = {
     "quadratic": {"encoding": "quadratic"},
     "generalised": {"encoding": "quadratic_generalized"},
-    "learned": {"encoding": "learned", "share_tables": True},
+    "learned": {"encoding": "learned"},
     "learned and content": {"encoding": "learned", "content": True, "head_size": 5},
     "relative": {"encoding": "relative"},
     "absolute": {"encoding": "absolute_learned"},
@@ -254,13 +254,6 @@ def test_names_of_the_resnets_variables():
     assert {f"{norm}.{kind}" for norm in norms for kind in ("scale", "bias")} <= set(parameters)
     assert {"stem.kernel", "blocks.3.conv2.kernel", "blocks.1.shortcut.kernel", "classifier.bias"} <= set(parameters)
     assert "blocks.0.shortcut.kernel" not in parameters
-
-
-def test_shared_tables_are_one_variable():
-    shared = set(variables.split(network("learned", num_layers=2))[1])
-    own = set(variables.split(network("learned", share_tables=False, num_layers=2))[1])
-    assert {name for name in own - shared if "tables" not in name} == set()
-    assert len(own) - len(shared) == 2
 
 
 def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():

@@ -72,7 +72,6 @@ NETWORKS = {
     "small heads of content": {"encoding": "content", "head_size": 3, "implementation": "dense"},
     "gated content": {"encoding": "learned", "content": True, "gate": True, "implementation": "dense"},
     "absolute": {"encoding": "absolute_learned", "implementation": "dense"},
-    "epsilon": {"implementation": "dense", "layer_norm_epsilon": 0.5},
 }
 
 

@@ -19,7 +19,7 @@ ENCODINGS = {
     "quadratic": {},
     "quadratic_generalized": {"encoding": "quadratic_generalized"},
     "quadratic and content": {"content": True},
-    "learned, shared tables": {"encoding": "learned", "share_tables": True},
+    "learned": {"encoding": "learned"},
     "learned and content": {"encoding": "learned", "content": True},
     "relative": {"encoding": "relative"},
     "absolute": {"encoding": "absolute_learned"},

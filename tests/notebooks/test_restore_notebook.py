@@ -19,7 +19,7 @@ def workdir(tmp_path_factory, one_device_in_module):
     )
     config.dataset.name, config.dataset.data_dir = "digits", str(tmp_path_factory.mktemp("data"))
     config.augment.update({"crop_padding": 0, "flip": False})
-    config.train.update({"batch_size": 48, "num_epochs": 4, "eval_every_epochs": 4, "tensorboard": False})
+    config.train.update({"batch_size": 48, "num_epochs": 4, "eval_every_epochs": 4, "logger": "none"})
     folder = tmp_path_factory.mktemp("run")
     run(config, folder)
     return folder

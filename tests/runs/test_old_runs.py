@@ -4,7 +4,7 @@ tests/golden/version_0.1.0 holds run directories of that version, trained on one
 
     python train.py --config=configs/digits.py --config.model.hidden_size=8 --config.model.intermediate_size=8 \
         --config.model.num_layers=1 --config.model.num_heads=4 --config.train.batch_size=96 \
-        --config.train.num_epochs=2 --config.train.log_every_steps=10 --config.train.tensorboard=False ...
+        --config.train.num_epochs=2 --config.train.log_every_steps=10 --config.train.logger=none ...
 
 with what OF_EACH adds; `probabilities.npy` are its predictions for `images()`. Left out are Orbax's
 commit_success.txt and, but for `quadratic`, the optimizer. Of `quadratic` there is the first checkpoint alone, and
@@ -41,7 +41,7 @@ SMALL = (
     "--config.train.batch_size=96",
     "--config.train.num_epochs=2",
     "--config.train.log_every_steps=10",
-    "--config.train.tensorboard=False",
+    "--config.train.logger=none",
 )
 OF_EACH = {
     "quadratic": ("--config.checkpoint.every_epochs=1",),

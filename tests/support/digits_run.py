@@ -16,7 +16,7 @@ def digits_config(data_dir):
     )
     config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
     config.augment.update({"crop_padding": 1, "flip": False})
-    config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 3, "log_every_steps": 10, "tensorboard": False})
+    config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 3, "log_every_steps": 10, "logger": "none"})
     return config
 
 

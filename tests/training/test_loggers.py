@@ -21,7 +21,7 @@ def config_of(data_dir, logger):
     """A small network on digits; three steps an epoch."""
     config = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=2, downsample=2)
     config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
-    config.train.update({"batch_size": 400, "num_epochs": 1, "tensorboard": False, "logger": logger})
+    config.train.update({"batch_size": 400, "num_epochs": 1, "logger": logger})
     return config
 
 

@@ -28,12 +28,8 @@ def config(data_dir):
         image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4, encoding="learned"
     )
     config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
-    config.augment.update(
-        {"crop_padding": 1, "alternate": True, "operations": 1, "half_size_until": 0.5, "mix": "cutmix"}
-    )
-    config.start.whiten = True
-    config.optimizer.average_decay = 0.9
-    config.train.update({"batch_size": 96, "num_epochs": 3, "log_every_steps": 4, "figures_every_epochs": 1})
+    config.augment.update({"crop_padding": 1, "operations": 1})
+    config.train.update({"batch_size": 96, "num_epochs": 3, "log_every_steps": 4})
     return config
 
 

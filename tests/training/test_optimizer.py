@@ -37,13 +37,6 @@ def test_warm_up_over_five_percent_then_half_a_cosine():
     assert got[warmup] == pytest.approx(0.1)
 
 
-def test_once_an_epoch_holds_the_rate_of_the_epochs_first_step():
-    config = attention_config().optimizer
-    by_step = rates(config, 20, 10)
-    config.schedule_every = "epoch"
-    np.testing.assert_array_equal(rates(config, 20, 10), np.repeat(by_step[::10], 10))
-
-
 def test_step_decay_divides_by_ten_at_the_boundaries():
     config = resnet_config().optimizer
     config.update({"schedule": "step", "warmup_fraction": 0.0, "boundaries": (2, 4)})
@@ -204,6 +197,24 @@ def test_muon_makes_the_update_of_every_head_and_convolution_orthogonal_and_leav
             found = moved.reshape(whole.shape)
             np.testing.assert_allclose(found, np.concatenate(by_part, axis or 0), atol=2e-5, err_msg=name)
     assert set(matrices(network)) == {name for name in parameters if name.startswith("b") and name.endswith("kernel")}
+
+
+def test_weight_decay_of_muon_is_decoupled_from_the_gradient():
+    """As published: `w -= learning rate * decay * w`, for matrices and what Adam trains, but for spared parameters."""
+    network = create_model(attention_config(image_shape=(8, 8, 3), **THREE_HEADS).model, rngs=nnx.Rngs(0))
+    parameters = {name: np.asarray(array) for name, array in split(network)[1].items()}
+    generator = np.random.default_rng(0)
+    for scale in (1.0, 1e-6):
+        gradient = {name: np.float32(scale * generator.normal(size=each.shape)) for name, each in parameters.items()}
+        moved = {}
+        for decay in (0.0, 0.3):
+            config = attention_config().optimizer
+            config.update({"name": "muon", "weight_decay": decay})
+            optimizer = create_optimizer(config, lambda step: 0.1, shaped=matrices(network))
+            moved[decay], _ = jax.jit(optimizer.update)(gradient, optimizer.init(parameters), parameters)
+        for name, array in parameters.items():
+            expected = 0.0 if name.endswith((".centre", ".spread")) else -0.1 * 0.3 * array
+            np.testing.assert_allclose(moved[0.3][name] - moved[0.0][name], expected, atol=2e-7, err_msg=name)
 
 
 def test_smoothed_labels_are_those_of_optax():

@@ -26,7 +26,7 @@ def configure(data_dir, name, path="", **dataset):
     config = attention_config(**SMALL, attention_dropout=0.0)
     config.dataset.update({"name": name, "data_dir": str(data_dir), "path": str(path), **dataset})
     config.augment.update({"crop_padding": 1, "flip": False})
-    config.train.update({"batch_size": 96, "num_epochs": 1, "log_every_steps": 5, "tensorboard": False})
+    config.train.update({"batch_size": 96, "num_epochs": 1, "log_every_steps": 5, "logger": "none"})
     return config
 
 

@@ -9,7 +9,6 @@ import struct
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -36,19 +35,13 @@ def network():
     return config, *split(create_model(config.model, rngs=nnx.Rngs(0)))
 
 
-def picture(config, step, model, workdir):
-    assert model(jnp.zeros((1, 8, 8, 1)))[0].shape == (1, 10)
-    return {"of_the_network": np.zeros((4, 4, 3), np.uint8)}
-
-
 def report_all(tmp_path, network):
     config, skeleton, *arrays = network
-    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40, draw_figures=picture)
+    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
     with contextlib.closing(reporter):
         reporter.positions(0, 0.0, arrays[0])
         reporter.advance(10)
         reporter.record(record(10))
-        reporter.figures(10, *arrays)
 
 
 def test_process_0_writes_metrics_positions_and_tensorboard(tmp_path, network):
@@ -57,7 +50,7 @@ def test_process_0_writes_metrics_positions_and_tensorboard(tmp_path, network):
     assert [position["step"] for position in read_positions(tmp_path)] == [0]
     (events,) = tmp_path.glob("events.out.tfevents.*")
     data = events.read_bytes()
-    for name in (b"train/loss", b"train/accuracy", b"figures/of_the_network"):
+    for name in (b"train/loss", b"train/accuracy"):
         assert name in data
     assert b"train/step" not in data
 
@@ -120,7 +113,7 @@ def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network, mo
 
 def test_records_are_on_the_disk_before_the_checkpoint_after_them(tmp_path, network, monkeypatch):
     config, skeleton, *arrays = network
-    config.train.tensorboard = False
+    config.train.logger = "none"
     done = []
     monkeypatch.setattr(os, "fsync", lambda file: done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name))
     monkeypatch.setattr(loop.ckpt, "save", lambda *arguments: done.append("checkpoint"))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.config import create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
@@ -55,34 +55,3 @@ def test_a_resnet_goes_on_as_attention(tmp_path):
     config.start.run = str(tmp_path / "attention")
     with pytest.raises(UserError, match=r"config\.model\.layers"):
         begin(config, tmp_path / "third")
-
-
-def on_a_grid(**model):
-    return attention_config(image_shape=(8, 8, 1), downsample=1, num_layers=2, hidden_size=4, init="grid", **model)
-
-
-def test_every_layer_begins_as_the_kernel_of_a_file(tmp_path):
-    kernel = np.random.default_rng(0).normal(size=(3, 3, 4, 4)).astype(np.float32)
-    np.save(tmp_path / "kernel.npy", kernel)
-    config = on_a_grid()
-    config.start.kernel = str(tmp_path / "kernel.npy")
-    for block in begin(config, tmp_path / "run")[1].blocks:
-        np.testing.assert_array_equal(block.attention.output.kernel[...].reshape(3, 3, 4, 4), kernel)
-
-
-def test_files_that_hold_no_such_kernel(tmp_path):
-    np.save(tmp_path / "small.npy", np.ones((3, 3, 2, 4)))
-    np.save(tmp_path / "whole.npy", np.ones((3, 3, 4, 4), int))
-    np.savez(tmp_path / "two.npz", a=np.ones(1), b=np.ones(1))
-    (tmp_path / "text.npy").write_text("no array")
-    for name, says in (
-        ("small.npy", r"allowed is \(3, 3, 4, 4\)"),
-        ("whole.npy", "floating point"),
-        ("two.npz", "no array of numbers"),
-        ("text.npy", "no array of numbers"),
-        ("none.npy", "cannot be read"),
-    ):
-        config = on_a_grid()
-        config.start.kernel = str(tmp_path / name)
-        with pytest.raises(UserError, match=says):
-            begin(config, tmp_path / "run")

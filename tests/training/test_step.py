@@ -12,21 +12,18 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
-from attn_cnn_jax.data.augment import augment, halved, normalise
+from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.builders import SPECS
-from attn_cnn_jax.models.attention import implementations
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
-    augmented,
     create_train_steps,
     epoch_order,
     initial_state,
     losses,
-    mixed_batch,
     most_steps,
     step_keys,
 )
@@ -92,31 +89,6 @@ def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, d
         np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("network", "batch_size", "devices"),
-    [("quadratic", 10, (3, 8)), ("learned_content", 5, (8,)), ("resnet", 25, (3,)), ("stem", 10, (8,))],
-)
-def test_same_losses_where_devices_cannot_share_a_batch_evenly(network, batch_size, devices, monkeypatch):
-    """With dropout, augmentation and batch norm: pictures that only fill up the last share count nowhere."""
-    config = small_config({"learned_content": "learned", "stem": "quadratic"}.get(network, network))
-    if network == "stem":
-        config.model.stem = "resnet"
-    if network == "learned_content":
-        config.model.content = True
-        # Which implementation runs depends on the pictures that count: `blocked` draws other masks than `dense`.
-        per_picture = 4 * config.model.num_heads * 16**2
-        monkeypatch.setattr(implementations, "DENSE_BYTES", batch_size * per_picture)
-    config.train.batch_size = batch_size
-    if network in ("resnet", "stem"):
-        config.optimizer.learning_rate = 0.002
-    one, state = losses_of_steps(config, 1, 5)
-    for num_devices in devices:
-        several, padded = losses_of_steps(config, num_devices, 5)
-        np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
-        chex.assert_trees_all_close(padded.statistics, state.statistics, atol=1e-5)
-    assert one.std() > 1e-4
-
-
 def test_many_steps_a_dispatch_are_the_same_steps_bit_for_bit():
     config = small_config("quadratic")
     state, data, train_steps, *_ = prepare(config, 1)
@@ -154,62 +126,6 @@ def test_a_step_is_gather_augment_loss_and_update():
         loss, parameters, optimizer_state = one_step(parameters, optimizer_state, x, data.labels[indices], dropout_key)
         np.testing.assert_allclose(results["loss"][0], loss, rtol=1e-5)
     chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize(("kind", "half_size_until"), [("mixup", 0.0), ("cutmix", 0.1)])
-def test_the_gradient_of_mixed_pictures_is_that_of_both_labels_by_their_shares(kind, half_size_until):
-    config = small_config("quadratic")
-    config.model.update({"dropout": 0.0, "attention_dropout": 0.0})
-    config.augment.update({"mix": kind, "alternate": True, "operations": 1, "half_size_until": half_size_until})
-    config.optimizer.update({"weight_decay": 0.0, "schedule": "constant", "warmup_fraction": 0.0})
-    config.train.label_smoothing = 0.1
-    state, data, train_steps, _, skeleton, _ = prepare(config, 1)
-    before = jax.tree.map(jnp.copy, state.parameters)
-    key = step_keys(config.seed, 0)[0]
-    indices = epoch_order(config.seed, 0, 40)[:8]
-
-    @jax.jit
-    def expected(parameters, images, labels):
-        images = normalise(augmented(config, key, images, jnp.int32(0)), SPEC.mean, SPEC.std)
-        mixed = mixed_batch(config, key, images, labels)
-        seen = halved(mixed.images) if half_size_until else mixed.images
-
-        def mean_loss(parameters):
-            logits = join(skeleton, parameters, {})(seen)[0]
-            share = mixed.share[:, None]
-            targets = share * jax.nn.one_hot(mixed.labels, 10) + (1 - share) * jax.nn.one_hot(mixed.others, 10)
-            loss = -((0.9 * targets + 0.01) * jax.nn.log_softmax(logits)).sum(axis=-1).mean()
-            return loss, losses(logits, mixed.labels)
-
-        gradients, plain = jax.grad(mean_loss, has_aux=True)(parameters)
-        return jax.tree.map(lambda p, g: p - config.optimizer.learning_rate * g, parameters, gradients), plain
-
-    parameters, (loss, correct) = expected(before, data.images[indices], data.labels[indices])
-    state, results = train_steps(state, data, jnp.int32(1))
-    chex.assert_trees_all_close(state.parameters, parameters, atol=1e-5)
-    np.testing.assert_allclose(results["loss"][0], loss.mean(), rtol=1e-4)
-    np.testing.assert_allclose(results["accuracy"][0], correct.mean())
-
-
-def test_averaged_parameters_leave_the_steps_as_they_are():
-    config = small_config("quadratic")
-    one, plain = losses_of_steps(config, 1, 10)
-    config.optimizer.average_decay = 0.5
-    same, averaged = losses_of_steps(config, 1, 10)
-    np.testing.assert_allclose(same, one, rtol=1e-5)
-    chex.assert_trees_all_close(averaged.optimizer.iterate, plain.parameters, rtol=1e-4, atol=1e-6)
-    assert any((averaged.parameters[name] != plain.parameters[name]).any() for name in plain.parameters)
-
-
-def test_same_losses_on_several_devices_with_every_trick():
-    config = small_config("quadratic")
-    config.augment.update({"alternate": True, "mix": "cutmix", "operations": 2, "half_size_until": 0.5})
-    config.optimizer.average_decay = 0.9
-    config.train.update({"batch_size": 10, "num_epochs": 10})  # here of one step each
-    one, state = losses_of_steps(config, 1, 10)
-    several, spread = losses_of_steps(config, 8, 10)
-    np.testing.assert_allclose(several, one, atol=1e-5, rtol=0)
-    chex.assert_trees_all_close(spread.parameters, state.parameters, atol=1e-5)
 
 
 @pytest.mark.parametrize(("precision", "found"), [("default", set()), ("high", {"HIGH"}), ("highest", {"HIGHEST"})])

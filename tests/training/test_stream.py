@@ -32,10 +32,9 @@ def config(tmp_path):
     sources.prepare(recipe("digits"), tmp_path / "data")
     config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
     config.dataset.update({"name": "digits", "data_dir": str(tmp_path / "data"), "num_validation": NUM_VALIDATION})
-    config.augment.update({"crop_padding": 1, "flip": True, "alternate": True})
-    config.start.whiten = True
+    config.augment.update({"crop_padding": 1, "flip": True})
     config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 2, "log_every_steps": 1, "eval_batch_size": 40})
-    config.train.tensorboard = False
+    config.train.logger = "none"
     return config
 
 
@@ -48,7 +47,7 @@ def small_chunks(monkeypatch):
 def run(config, workdir, monkeypatch, kind="stream", num_devices=1, **values):
     config = config.copy_and_resolve_references()
     config.dataset.update({"feed": kind} | values)
-    monkeypatch.setattr(loop, "data_mesh", lambda: data_mesh(jax.devices()[:num_devices]))
+    monkeypatch.setattr(loop, "mesh_for", lambda batch_size: data_mesh(jax.devices()[:num_devices]))
     loop.run(config, workdir)
     return numbers(workdir), split(load_run(workdir).model)[1]
 

@@ -181,6 +181,5 @@ def recipe_of(dataset: ConfigDict) -> Recipe:
         dataset["path"],
         image_size=(size, size) if isinstance(size, int) else tuple(size),
         test_fraction=dataset["test_fraction"],
-        split_seed=dataset["split_seed"],
         skip_unreadable=dataset["skip_unreadable"],
     )

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid, Shape
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Option, Sizes, number_from_0
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
@@ -27,11 +27,6 @@ class CentredEncoding(Encoding):
     positions = ("centre", "spread")
     not_decayed = ("centre", "spread")  # decay would pull heads towards the query pixel and towards uniform attention
     release = {"centre": "attention_centers", "spread": "attention_spreads"}
-    # Standard deviations of the initial values, in pixels and in one over pixels.
-    options = {
-        "centre_std": Option(2.0, number_from_0, "a number from 0 to 1e+06"),
-        "spread_std": Option(0.01, number_from_0, "a number from 0 to 1e+06"),
-    }
     circle: ClassVar[Float[np.ndarray, "..."]]  # the initial spread, before noise
 
     centre: nnx.Param
@@ -45,14 +40,12 @@ class CentredEncoding(Encoding):
         self,
         num_heads: int,
         *,
-        centre_std: float = 2.0,
-        spread_std: float = 0.01,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
         param_dtype = at_least_float32(dtype)
-        self.centre = nnx.Param(centre_std * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
-        noise = spread_std * jax.random.normal(rngs.params(), (num_heads, *self.circle.shape), param_dtype)
+        self.centre = nnx.Param(2.0 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
+        noise = 0.01 * jax.random.normal(rngs.params(), (num_heads, *self.circle.shape), param_dtype)
         self.spread = nnx.Param(self.circle.astype(param_dtype)[None] + noise)
 
     def start_on_grid(self, centre: Float[np.ndarray, "h 2"], sharpness: float) -> None:
@@ -85,8 +78,8 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
     """Isotropic quadratic encoding (eq. 9): `score_h(delta) = -alpha_h |delta - Delta_h|^2`, `alpha = s^2 / 2`.
 
     Attributes:
-      centre: `Delta`, `(h, 2)` pixels, row first; starts as N(0, 2^2) or another `centre_std`.
-      spread: `s`, `(h,)` one over pixels; starts as 1 + N(0, 0.01^2) or another `spread_std`.
+      centre: `Delta`, `(h, 2)` pixels, row first; starts as N(0, 2^2).
+      spread: `s`, `(h,)` one over pixels; starts as 1 + N(0, 0.01^2).
     """
 
     circle = np.ones(())

@@ -21,8 +21,8 @@ class GeneralizedQuadratic(CentredEncoding):
     """Generalised quadratic encoding: `-1/2 (delta - mu_h)^T Sigma_h^-1 (delta - mu_h)`, `Sigma^-1 = S S^T`.
 
     Attributes:
-      centre: `mu`, `(h, 2)` pixels, row first; starts as N(0, 2^2) or another `centre_std`.
-      spread: `S`, `(h, 2, 2)` one over pixels; starts as I + N(0, 0.01^2) or another `spread_std`.
+      centre: `mu`, `(h, 2)` pixels, row first; starts as N(0, 2^2).
+      spread: `S`, `(h, 2, 2)` one over pixels; starts as I + N(0, 0.01^2).
     """
 
     circle = np.eye(2)
