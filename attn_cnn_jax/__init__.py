@@ -1,28 +1,35 @@
-"""Classifiers made of self-attention alone, with relative position encodings (arXiv 1911.03584)."""
+"""Classifiers made of self-attention alone, with relative position encodings (arXiv 1911.03584).
+
+Heads and layers count from 0 in arrays and in the arguments of functions, from 1 in tables and figures.
+"""
+
+# What these functions need is imported on the first call, so that commands which need no model start fast.
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
     from attn_cnn_jax.models import AttentionClassifier, ResNet
     from attn_cnn_jax.runs.run import Run
 
-__all__ = ["create_model", "load_pretrained", "load_run"]
-
-# What these functions need is imported on the first call, so that commands which need no model start fast.
+__all__ = ["create_model", "export", "load_pretrained", "load_run", "show", "train"]
 
 
-def load_run(workdir: "str | Path", step: int | str = "latest", seed: int | None = None) -> "Run":
-    """Restores a run that `train.py` left: `config`, `step`, `model`, `predict`, `attention`, `export`.
+def load_run(workdir: "str | Path", step: int | str = "latest") -> "Run":
+    """Returns a trained run: `config`, `step`, `model`, `predict`, `evaluate`, `attention`, `intermediates`.
 
     Args:
-      workdir: the run directory, or a folder that `attn-cnn export --format=safetensors` wrote.
-      step: "latest", "best" or a number; see attn_cnn_jax.runs.load.
-      seed: which network of a run of several seeds.
+      workdir: the run directory, a folder that `export` wrote as safetensors, or "pretrained:NAME".
+      step: "latest", "best" (by validation accuracy) or the number of a checkpoint.
+
+    Raises:
+      UserError: if there is no such run or step, or its checkpoint is damaged.
     """
     from attn_cnn_jax.runs.load import load_run
 
-    return load_run(workdir, step, seed)
+    return load_run(workdir, step)
 
 
 def load_pretrained(name: str) -> "Run":
@@ -35,10 +42,7 @@ def load_pretrained(name: str) -> "Run":
     Raises:
       UserError: for any other name; lists the names that there are.
     """
-    from attn_cnn_jax.runs.load import load_run
-    from attn_cnn_jax.runs.pretrained import folder_of
-
-    return load_run(folder_of(name))
+    return load_run(f"pretrained:{name}")
 
 
 def create_model(name: str = "attention", *, seed: int = 0, **values: Any) -> "AttentionClassifier | ResNet":
@@ -64,3 +68,54 @@ def create_model(name: str = "attention", *, seed: int = 0, **values: Any) -> "A
     described = kinds[name](**values)
     config.validate(described)
     return config.create_model(described.model, rngs=nnx.Rngs(seed))
+
+
+def train(config: "ConfigDict", workdir: "str | Path") -> "Run":
+    """Trains as a configuration describes, from the newest checkpoint in `workdir` on; returns the trained run.
+
+    Args:
+      config: as `get_config()` of a file in configs/ or `attn_cnn_jax.config.attention_config()` returns it.
+      workdir: the run directory; created if need be.
+
+    Raises:
+      UserError: for a configuration, data or a run directory that cannot be trained with.
+    """
+    from attn_cnn_jax.training import loop
+
+    loop.run(config, workdir)
+    return load_run(workdir)
+
+
+def show(run: "Run", images: int = 8, data_dir: str | None = None, height: int = 800) -> Any:
+    """Returns the interactive page of a run's network, which a notebook shows in place.
+
+    Args:
+      run: as `load_run` returns it.
+      images: number of test images to choose from.
+      data_dir: folder of the data set, if not the one used in training. Without the data set there are no test
+        images; a network whose attention depends on content needs some.
+      height: of the frame, in pixels.
+
+    Raises:
+      UserError: if the network has no attention to show, or too much.
+    """
+    from attn_cnn_jax.page import inline
+
+    return inline.show(run, images, data_dir, height)
+
+
+def export(run: "Run", out: "str | Path", format: str = "safetensors", note: str = "") -> str:
+    """Writes a run's network for use elsewhere; returns a line that says what.
+
+    Args:
+      run: as `load_run` returns it.
+      out: a folder (for "pytorch" a file) that does not exist yet; it appears whole or not at all.
+      format: "safetensors", "jax" (StableHLO), "onnx" or "pytorch" (the authors' release).
+      note: a sentence on data or training for the model card.
+
+    Raises:
+      UserError: if `out` exists, a package is missing, or the format has no such network.
+    """
+    from attn_cnn_jax.interop.export import export
+
+    return export(run, out, format, note)

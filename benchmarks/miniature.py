@@ -124,7 +124,7 @@ def keep_heads(run: Path, place: Path) -> None:
     config = keep(run, place)
     if config.model.name == "attention":
         records = []
-        for step in reversed(steps_in(run / "checkpoints")):
+        for step in reversed(steps_in(run)):
             found = run_statistics(load_run(run, step), num_images=PICTURES, grid_size=3)
             records.append({"step": step, "layers": [head_measures(layer) for layer in found]})
         write_atomically(place / "heads.jsonl", "".join(json.dumps(record) + "\n" for record in records))

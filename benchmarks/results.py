@@ -21,7 +21,7 @@ from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.curves import names
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.directory import read_config
-from attn_cnn_jax.runs.metrics import mean_records, read_metrics
+from attn_cnn_jax.runs.metrics import read_metrics
 from benchmarks.measure import table, write_json
 
 COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s", "step (ms)", "bound (ms)")
@@ -36,8 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", help="also write the table there")
     options = parser.parse_args(argv)
     records = {
-        name: mean_records(read_metrics(run / "metrics.jsonl"))
-        for name, run in zip(names(options.runs), options.runs, strict=True)
+        name: read_metrics(run / "metrics.jsonl") for name, run in zip(names(options.runs), options.runs, strict=True)
     }
     rows = [
         row(name, of_run) | step_times(run, of_run, options.estimates)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from attn_cnn_jax.runs.failures import Damaged
 from flax import nnx
 
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.runs.checkpoints import open_checkpoints, read_plain, restore
 from attn_cnn_jax.runs.directory import read_config
-from attn_cnn_jax.runs.failures import Damaged
 from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.step import initial_state
 from robustness.small_runs import Trainer, assert_same_run, epochs, finish, finished_steps

@@ -29,7 +29,7 @@ def make_run(tmp_path_factory, data_dir):
         workdir = tmp_path_factory.mktemp(folder)
         config = resnet_config(**model) if model.get("name") == "resnet" else attention_config(**SMALL | model)
         config.dataset.name, config.dataset.data_dir = "digits", str(data_dir)
-        config = complete(config)
+        config = complete(config, sources.load("digits", data_dir).spec)
         network = create_model(config.model, rngs=nnx.Rngs(0))
         if config.model.get("encoding") == "quadratic":
             for block in network.blocks:
@@ -44,7 +44,7 @@ def make_run(tmp_path_factory, data_dir):
                 for name, array in state.parameters.items()
             }
             record(10 * epoch, float(epoch), moved)
-        with checkpoints.open_checkpoints(workdir, config) as manager:
+        with checkpoints.saving(workdir, config) as manager:
             checkpoints.save(manager, 20, state, config, {}, data=fingerprint(sources.load("digits", data_dir)))
         lines = [
             {"step": 10 * epoch, "epoch": epoch, "split": split, "loss": 2.0 / epoch, "accuracy": 0.3 * epoch}

@@ -1,5 +1,6 @@
 """A trained network's convolutions as attention (Theorem 1)."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -22,4 +23,4 @@ def resnet_to_attention(run: Run | str | Path, sharpness: float = math.inf) -> R
     run = run if isinstance(run, Run) else load_run(run)
     if run.config.model.name != "resnet":
         raise UserError(f"a network of config.model.name={run.config.model.name!r} has no convolutions: give a resnet")
-    return run._replace(model=convolutions_to_attention(run.model, sharpness))
+    return dataclasses.replace(run, model=convolutions_to_attention(run.model, sharpness))

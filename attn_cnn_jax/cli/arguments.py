@@ -80,7 +80,7 @@ def import_file(name: str) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds `RUN`, `--step`, `--seed` and `--data-dir`, for a subcommand that reads a network back."""
+    """Adds `RUN`, `--step` and `--data-dir`, for a subcommand that reads a network back."""
     parser.add_argument("run", metavar="RUN", type=run_directory, help=WHAT_IS_A_RUN)
     add_step(parser)
     add_data_dir(parser)
@@ -121,9 +121,8 @@ def beside(run: Path, name: str) -> Path:
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
-    """Adds `--step` and `--seed`: which network of a run."""
+    """Adds `--step`: which network of a run."""
     parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
-    parser.add_argument("--seed", type=int, help="which network, of a run with several seeds; the first by default")
 
 
 def as_path(text: str) -> Path:

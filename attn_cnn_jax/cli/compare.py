@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     Attributes:
       workdir: the run directory.
       model: `config.model` of its newest checkpoint, in which pruned heads are missing.
-      tests: the last test record, of runs of version 0.1 with several seeds one per seed; empty before the first.
+      tests: the last test record; empty before the first.
       seconds: duration of the training steps; None where metrics.jsonl does not tell.
     """
 
@@ -89,7 +89,7 @@ def training_seconds(records: list[dict], batch_size: int) -> float | None:
     """Returns how long the training steps took, from the rate of each training record; None where there is none."""
     total, before = 0.0, 0
     for record in records:
-        if record["split"] == "train" and "images_per_second" in record and "seed" not in record:
+        if record["split"] == "train" and "images_per_second" in record:
             total += (record["step"] - before) * batch_size / record["images_per_second"]
             before = record["step"]
     return total or None

@@ -47,7 +47,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    run = load_run(args.run, args.step, args.seed)
+    run = load_run(args.run, args.step)
     num_images = averaged_over(run, args.images, args.data_dir)
     original, results = measure_run(
         run, args.kernel_sizes, num_images=num_images, test_images=args.test_images, data_dir=args.data_dir

@@ -5,11 +5,11 @@ and those of its mirror image, which is not the accuracy that training records.
 """
 
 import argparse
+import dataclasses
 import json
 
 from tabulate import tabulate
 
-from attn_cnn_jax.analysis.evaluation import evaluate
 from attn_cnn_jax.analysis.pictures import load_dataset
 from attn_cnn_jax.cli.arguments import add_run
 from attn_cnn_jax.runs.load import load_run
@@ -25,12 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    run = load_run(args.run, args.step, args.seed)
+    run = load_run(args.run, args.step)
     test = load_dataset(run, args.data_dir).test
     kinds = {"as they are": False} | ({"with their mirror images": True} if args.mirrored else {})
-    found = {name: evaluate(run, test, mirrored=mirrored) for name, mirrored in kinds.items()}
+    found = {name: run.evaluate(test.images, test.labels, mirrored=mirrored) for name, mirrored in kinds.items()}
     if args.json:
-        print(json.dumps([{"pictures": name, "accuracy": e.accuracy} | e._asdict() for name, e in found.items()]))
+        print(
+            json.dumps(
+                [{"pictures": name, "accuracy": e.accuracy} | dataclasses.asdict(e) for name, e in found.items()]
+            )
+        )
         return 0
     rows = [(name, f"{e.accuracy:.2%}", f"{e.right:,} of {e.count:,}", f"{e.loss:.4f}") for name, e in found.items()]
     print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True))

@@ -30,5 +30,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check(args.out, args.format, args.note)
-    print(export(load_run(args.run, args.step, args.seed), args.out, args.format, args.note))
+    print(export(load_run(args.run, args.step), args.out, args.format, args.note))
     return 0

@@ -103,7 +103,7 @@ def draw(args: argparse.Namespace) -> list[Path]:
     out = args.out or beside(args.runs[0], "figures")
     if args.figures == ("curves",):  # metrics are enough
         return style.save(curves.draw(args.runs), out, "curves")
-    run = load_run(args.runs[0], args.step, args.seed)
+    run = load_run(args.runs[0], args.step)
     wanted = args.figures or applicable(run, args.runs[0])
     saves = []
     if "curves" in wanted:
@@ -125,7 +125,7 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
     if "training" in wanted:
         saves += draw_training(args, run, out, layer)
     if "course" in wanted:
-        figure = course_figure.draw(course(run, read_positions(args.runs[0], run.seed)), "layers over training")
+        figure = course_figure.draw(course(run, read_positions(args.runs[0])), "layers over training")
         saves.append(partial(style.save, figure, out, "course"))
     shown = set(wanted) - {"curves", "training", "course", "pictures"}
     num_images = pictures.averaged_over(run, args.images, args.data_dir) if shown else 0
@@ -163,7 +163,7 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     missing = set() if run.model.depends_on_content else {"pictures"}
     if not read_metrics(workdir / "metrics.jsonl"):
         missing.add("curves")
-    if not read_positions(workdir, run.seed):
+    if not read_positions(workdir):
         missing |= {"training", "course"}
     if not is_recorded(run):
         missing.add("course")
@@ -179,7 +179,7 @@ def chosen_layer(number: int | None, num_layers: int) -> int:
 
 
 def draw_training(args: argparse.Namespace, run: Run, out: Path, layer: int) -> list[Save]:
-    records = read_positions(args.runs[0], run.seed)
+    records = read_positions(args.runs[0])
     if not records:
         raise UserError(
             f"{args.runs[0]} has no recorded positions: its attention knows none, or it was trained without recording"

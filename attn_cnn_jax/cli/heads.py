@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    run = load_run(args.run, args.step, args.seed)
+    run = load_run(args.run, args.step)
     statistics = run_statistics(
         run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
     )

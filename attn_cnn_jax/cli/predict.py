@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    run = load_run(args.run, args.step, args.seed)
+    run = load_run(args.run, args.step)
     height, width, channels = run.config.model.image_shape
     paths = picture_files(args.pictures)
     loaded = [from_file(path, (height, width, channels)) for path in paths]

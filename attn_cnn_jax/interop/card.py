@@ -41,7 +41,8 @@ def card(run: Run, format: str, note: str = "") -> str:
     """
     config, spec = run.config, run.spec
     shape, (height, width, _) = ", ".join(map(str, config.model.image_shape)), config.model.image_shape
-    accuracy = f"{run.test['accuracy']:.2%} of the test images, at step {run.step}" if run.test else "not measured"
+    test = run.test_record
+    accuracy = f"{test['accuracy']:.2%} of the test images, at step {run.step}" if test else "not measured"
     names = ", ".join(map(markdown, run.class_names)) or "numbered from 0; their names are not known"
     rows = [
         ("network", describe(config)),

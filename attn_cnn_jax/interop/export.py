@@ -19,13 +19,14 @@ from attn_cnn_jax.interop.card import card
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.directory import to_json
+from attn_cnn_jax.runs.load import network
 from attn_cnn_jax.runs.run import Run
 
 
 def write_safetensors(folder: Path, run: Run) -> float:
     """Writes the arrays; returns the largest difference of the logits of the network that is read back."""
-    weights.write(folder, run.config, run.step, run.model, run.test)
-    skeleton, *arrays = split(weights.read(folder, run.config)[0])
+    weights.write(folder, run.config, run.step, run.model, run.test_record)
+    skeleton, *arrays = split(network(folder, run.config.model, weights.read_network(folder).arrays))
     logits = jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])
     return functions.difference(run, lambda images: logits(arrays, run.normalised(np.asarray(images))))
 

@@ -74,7 +74,7 @@ def import_release(path: Path, config: ConfigDict, out: Path) -> int:
             if accuracy is not None and epoch is not None:
                 record = {"step": int(step), "epoch": epoch + 1.0, "split": "test", "accuracy": accuracy}
                 write_atomically(folder / "metrics.jsonl", json.dumps(record) + "\n")
-            with checkpoints.open_checkpoints(folder, config) as manager:
+            with checkpoints.saving(folder, config) as manager:
                 checkpoints.save(manager, int(step), state, config, {"loss": [], "accuracy": []})
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
@@ -197,11 +197,11 @@ def write_release(run: Run, path: Path) -> None:
     arrays = to_pytorch(parameters | statistics, blocks_a_stage=stages(run.config.model))
     for name in [name for name in arrays if name.endswith("running_mean")]:
         arrays[name.replace("running_mean", BATCHES)] = np.int64(run.step)
-    epoch = round(run.test["epoch"]) - 1 if run.test else -1  # the release counts from 0
+    epoch = round(run.test_record["epoch"]) - 1 if run.test_record else -1  # the release counts from 0
     content = {
         "step": run.step,  # what the release's epochs are depends on its batch size; it ignores this
         "epoch": epoch if epoch >= 0 else None,
-        "test_accuracy": run.test and run.test["accuracy"],
+        "test_accuracy": run.test_record and run.test_record["accuracy"],
         "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in arrays.items()),
     }
     try:

@@ -1,17 +1,21 @@
-"""Orbax checkpoints: asynchronous, atomic, checksummed, with the configuration inside.
+"""Orbax checkpoints: written in the background, atomic, checksummed, with the configuration inside.
 
-A checkpoint has six parts: `network` (parameters and running statistics), `optimizer`, `config` (of the run), `data`
-(fingerprint of what it trains on), `progress` (the metrics of the steps since the last training record) and `checksums`
-(CRC-32 of the others); with a validation split also `metrics`, see manager.py. Those of version 0.1.0 and of imported
-weights have no `data`.
+A checkpoint is the folder `checkpoints/STEP` with the parts
+
+- `network`: parameters and running statistics; `optimizer`: its state;
+- `config`: of the run; `data`: fingerprint of what it trains on; `settings`: those of JAX that shape the numbers;
+- `progress`: the metrics of the steps since the last training record;
+- `metrics`: the validation accuracy, where there is a validation split;
+- `checksums`: the CRC-32 of each of the others.
 """
 
+import asyncio
 import contextlib
 import copy
-import errno
 import json
+import logging
 import os
-import shutil
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -24,14 +28,28 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
+from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.data.fingerprint import Fingerprint
-from attn_cnn_jax.errors import shortened
-from attn_cnn_jax.files import is_folder, read
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import Arrays
-from attn_cnn_jax.runs.failures import Damaged, check_shown, damaged, not_saved, said_by_the_system, unreadable
-from attn_cnn_jax.runs.manager import checksum_of_text, open_checkpoints, validation_accuracy
-from attn_cnn_jax.runs.quiet import ignore_echoes
+
+# What Orbax logs, with tracebacks from its threads, it also raises.
+logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
+logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
+
+# Settings of JAX outside the configuration that change a run's numbers.
+SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_random_seed_offset",
+    "jax_threefry_partitionable",
+)
+
+
+class Damaged(UserError):
+    """A checkpoint that lacks a file, or is not what was saved."""
 
 
 class TrainState(NamedTuple):
@@ -43,30 +61,83 @@ class TrainState(NamedTuple):
     optimizer: optax.OptState
 
 
+def settings() -> dict[str, Any]:
+    """Returns the settings of JAX that shape a run's numbers, by the names of their environment variables."""
+    return {name.upper(): getattr(jax.config, name) for name in SETTINGS}
+
+
+def folder_of(workdir: Path) -> Path:
+    """Returns the folder of the checkpoints without links: TensorStore would resolve `link/..` by its letters."""
+    return Path(os.path.realpath(workdir / "checkpoints"))
+
+
+def check_folder(workdir: Path) -> None:
+    """Raises UserError where Orbax or TensorStore would take the path for a pattern or another place."""
+    folder = folder_of(workdir)
+    if found := next((text for text in ("\\", "*", "?", "[", "gs:/") if text in str(folder)), ""):
+        raise UserError(f"{folder.parent}: checkpoints cannot be saved below {found!r}; choose another --workdir=DIR")
+
+
 @contextlib.contextmanager
 def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]:
-    """Opens the checkpoints of a run in training; at the end all are complete, or NotSaved is raised."""
-    ignore_echoes()
-    checkpoints = open_checkpoints(workdir, config)
+    """Opens the checkpoints of a run for writing; at the end all are complete, or UserError is raised.
+
+    Keeps the last `config.checkpoint.keep_last`, that of step 0 of a run that started from another, and, where there
+    is a validation split, the one with the best validation accuracy; never chooses on test data. Of several processes all open it.
+    """
+    policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(config.checkpoint.keep_last)]
+    if config.get("start", {}).get("run"):
+        policies.append(preservation_policy.CustomSteps([0]))
+    if validates(config):
+        policies.append(preservation_policy.BestN(get_metric_fn=accuracy_of, n=1))
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
+        best_fn=accuracy_of if validates(config) else None,
+        save_interval_steps=1,
+        cleanup_tmp_directories=True,
+    )
+    with explained(workdir):
+        checkpoints = ocp.CheckpointManager(folder_of(workdir), options=options)
     try:
         yield checkpoints
         finish(checkpoints)
     finally:
-        with contextlib.suppress(Exception):  # after an error, closing raises what was already said
+        with contextlib.suppress(Exception):  # after an error, closing raises it again
             checkpoints.close()
 
 
+def validates(config: ConfigDict) -> bool:
+    """Returns whether a run has a validation split, held out of the training set or of the data set's own."""
+    return config.dataset.num_validation > 0 or config.dataset.has_validation
+
+
+def accuracy_of(metrics: dict) -> float:
+    """Returns the validation accuracy in the part `metrics` of a checkpoint."""
+    return metrics["validation_accuracy"]
+
+
+def without_echoes(unraisable: Any) -> None:
+    """Shows what Python cannot raise, but for reads that end after one beside them has failed, in other threads."""
+    if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
+        sys.__unraisablehook__(unraisable)
+
+
+@contextlib.contextmanager
+def explained(place: Path) -> Iterator[None]:
+    """Raises UserError for whatever goes wrong in saving: Orbax raises many types for a full disk."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(
+            f"cannot save a checkpoint in {place}: {shortened(error, 500)}\n"
+            "the same command continues from the last checkpoint there"
+        ) from error
+
+
 def finish(checkpoints: ocp.CheckpointManager) -> None:
-    """Waits for what is being saved in the background; raises NotSaved if that fails."""
-    with not_saved(checkpoints):
+    """Waits for what is being saved in the background; raises UserError if that fails."""
+    with explained(Path(checkpoints.directory)):
         checkpoints.wait_until_finished()
-
-
-def best_step(checkpoints: ocp.CheckpointManager, number: int = 0) -> int | None:
-    """Returns the step with the best validation accuracy, of seed `number`; None where no checkpoint has one."""
-    metrics = {step: checkpoints.metrics(step) for step in checkpoints.all_steps()}
-    accuracy = {step: validation_accuracy(found, number) for step, found in metrics.items() if found}
-    return max(accuracy, key=accuracy.__getitem__, default=None)
 
 
 def save(
@@ -80,161 +151,186 @@ def save(
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
-    What the caller does afterwards with what it gave does not reach the checkpoint.
-
-    Raises:
-      NotSaved: if this cannot begin, or the one before could not be completed.
+    The caller may change what it gave afterwards. Raises UserError if saving cannot begin, or the checkpoint before
+    could not be completed.
     """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
-    # Orbax holds on to arrays itself, donated ones too; plain values it takes up only as it writes them.
-    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress} | ({"data": data} if data else {}))
+    # Orbax holds on to arrays itself, donated ones too; plain values it reads only as it writes them.
+    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress, "settings": settings()})
+    plain |= copy.deepcopy({"data": data}) if data else {}
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in (plain | {"metrics": metrics}).items()}
-    with not_saved(checkpoints):
-        checkpoints.save(
-            step,
-            metrics=copy.deepcopy(metrics),
-            args=ocp.args.Composite(
-                **{part: ocp.args.StandardSave(tree) for part, tree in arrays.items()},
-                **{part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()},
-            ),
-        )
+    parts = {part: ocp.args.StandardSave(tree) for part, tree in arrays.items()}
+    parts |= {part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()}
+    with explained(Path(checkpoints.directory)):
+        checkpoints.save(step, metrics=copy.deepcopy(metrics), args=ocp.args.Composite(**parts))
 
 
-def restore(checkpoints: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[TrainState, dict]:
-    """Returns the state at a step, placed as `like` is, and the `progress` saved with it.
+def steps_in(workdir: Path) -> list[int]:
+    """Returns the steps of the finished checkpoints of a run, newest first; [] where there is none."""
+    try:
+        with os.scandir(workdir / "checkpoints") as entries:
+            return sorted((int(entry.name) for entry in entries if entry.name.isdecimal()), reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
-    Raises:
-      Damaged, failures.Unreadable: see `read_arrays`.
-    """
-    restored = read_arrays(checkpoints, step, "network", network(like))
-    optimizer = read_arrays(checkpoints, step, "optimizer", like.optimizer)
+
+def restore(workdir: Path, step: int, like: TrainState) -> tuple[TrainState, dict]:
+    """Returns the state at a step, placed as `like` is, and the `progress` saved with it; raises Damaged."""
+    restored = read_arrays(workdir, step, "network", network(like))
+    optimizer = read_arrays(workdir, step, "optimizer", like.optimizer)
     number = jax.device_put(jnp.full(like.step.shape, step, jnp.int32), like.step.sharding)
     state = TrainState(number, restored["parameters"], restored["statistics"], optimizer)
-    return state, read_plain(checkpoints, step, "progress")
+    return state, read_plain(workdir, step, "progress")
 
 
-def all_steps(checkpoints: ocp.CheckpointManager) -> list[int]:
-    """Returns the steps of all checkpoints, newest first, with those that Orbax leaves out as it cannot see them."""
-    steps = steps_in(Path(checkpoints.directory))
-    if not set(steps) <= set(checkpoints.all_steps()):
-        checkpoints.reload()
-    return steps
-
-
-def steps_in(folder: Path) -> list[int]:
-    """Returns the steps of the checkpoints in a folder, newest first."""
-    with os.scandir(folder) as entries:
-        steps = [int(entry.name) for entry in entries if entry.name.isdigit() and entry.is_dir()]
-    return sorted(steps, reverse=True)
-
-
-def saved_config(workdir: Path) -> ConfigDict | None:
-    """Returns the configuration inside the newest intact checkpoint, as saved; None where there is none.
-
-    Raises:
-      failures.Unreadable: if the system fails.
-    """
-    if not is_folder(workdir / "checkpoints"):
-        return None
-    with open_checkpoints(workdir, read_only=True) as checkpoints:
-        for step in all_steps(checkpoints):
-            with contextlib.suppress(Damaged):  # damaged: the loop says so, and goes on from an older one
-                return ConfigDict(read_plain(checkpoints, step, "config"))
-    return None
-
-
-def network(state: TrainState) -> dict[str, dict]:
+def network(state: TrainState) -> dict[str, Arrays]:
     """Returns the part of a state that makes predictions, as checkpoints keep it."""
     return {"parameters": state.parameters, "statistics": state.statistics}
 
 
-def read_arrays(checkpoints: ocp.CheckpointManager, step: int, part: str, like: Any) -> Any:
-    """Returns one part of a checkpoint, `network` or `optimizer`, with shapes, types and placement as in `like`.
+def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
+    """Returns one part of a checkpoint, `network` or `optimizer`.
+
+    Each of several processes reads for itself.
+
+    Args:
+      workdir: the run directory.
+      step: of the checkpoint.
+      part: which part.
+      like: shapes, types and placement; by default those saved, all on one device of this process.
 
     Raises:
-      Damaged: if it lacks a file, or is not what was saved: not every flipped byte makes reading fail.
-      failures.Unreadable: if the system fails.
+      Damaged: if anything is wrong with it, which not every flipped byte makes Orbax notice.
     """
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-    tree = _read(checkpoints, step, part, ocp.args.StandardRestore(abstract))
-    _compare(checkpoints, step, part, checksum(tree))
+    here = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+    folder, device = folder_of(workdir) / str(step) / part, jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    try:
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
+            if like is None:
+                saved: Any = reader.metadata(folder).item_metadata
+                like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), dict(saved))
+            abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+            tree = reader.restore(folder, args=ocp.args.StandardRestore(abstract))
+    except Exception as error:  # Orbax raises any type, a bare Exception too
+        sys.unraisablehook = without_echoes
+        raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
+    check_sum(workdir, step, part, checksum(tree))
     return tree
 
 
-def read_plain(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
-    """Returns one part of a checkpoint that is no array, `config` or `progress`; raises as `read_arrays` does."""
-    value = _read_json(checkpoints, step, part)
-    _compare(checkpoints, step, part, checksum_of_text(value))
+def read_plain(workdir: Path, step: int, part: str) -> dict:
+    """Returns one part of a checkpoint that is JSON, such as `config`; raises Damaged as `read_arrays` does."""
+    value = read_json(workdir, step, part)
+    check_sum(workdir, step, part, checksum_of_text(value))
     return value
 
 
-def check_depth(checkpoints: ocp.CheckpointManager, step: int, num_layers: int) -> None:
-    """Raises Damaged if a network has fewer arrays than layers: to build that many would take long, and be in vain."""
+def read_optional(workdir: Path, step: int, part: str) -> dict | None:
+    """Returns `data` or `settings`, None where a checkpoint has none, as those of imported weights."""
+    return read_plain(workdir, step, part) if part in read_json(workdir, step, "checksums") else None
+
+
+def read_json(workdir: Path, step: int, part: str) -> dict:
+    """Returns a part that Orbax wrote as JSON; raises Damaged if it holds no JSON object."""
+    path = folder_of(workdir) / str(step) / part / ("metrics" if part == "metrics" else "metadata")
     try:
-        content = json.loads(read(Path(checkpoints.directory, str(step), "network", "_METADATA")))
-        count = len(content["tree_metadata"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return  # reading the arrays says more
-    if count < num_layers:
-        raise damaged(checkpoints, step, f"its network has {count} arrays, its configuration {num_layers} layers")
-
-
-def read_data(checkpoints: ocp.CheckpointManager, step: int) -> Fingerprint | None:
-    """Returns the fingerprint of the data of a run, None where it was not saved; raises as `read_arrays` does."""
-    return read_plain(checkpoints, step, "data") if "data" in _read_json(checkpoints, step, "checksums") else None
-
-
-def _compare(checkpoints: ocp.CheckpointManager, step: int, part: str, found: int) -> None:
-    if _read_json(checkpoints, step, "checksums").get(part) != found:
-        raise damaged(checkpoints, step, f"the checksum of its {part} is not the one saved")
-
-
-def _read_json(checkpoints: ocp.CheckpointManager, step: int, part: str) -> dict:
-    value = _read(checkpoints, step, part, ocp.args.JsonRestore())
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
     if not isinstance(value, dict):
-        raise damaged(checkpoints, step, f"its {part} holds no JSON object")
+        raise damaged(workdir, step, f"its {part} holds no JSON object")
     return value
 
 
-def _read(checkpoints: ocp.CheckpointManager, step: int, part: str, how: ocp.args.CheckpointArgs) -> Any:
-    # Orbax raises a bare Exception, and its threads print tracebacks of their own, for files that are not whole.
-    # It takes for missing what the system fails to show: only what fails twice, with every file shown, is damaged.
-    for _ in range(2):
-        try:
-            return checkpoints.restore(step, args=ocp.args.Composite(**{part: how}))[part]
-        except Exception as error:
-            ignore_echoes()
-            reason, of_the_system = shortened(error), said_by_the_system(error)
-        if of_the_system:
-            raise unreadable(checkpoints, step, f"{of_the_system}, in its {part}")
-        check_shown(checkpoints, step)
-    raise damaged(checkpoints, step, f"its {part} cannot be read, {reason}")
+def check_sum(workdir: Path, step: int, part: str, found: int) -> None:
+    """Raises Damaged unless the checksum of a part is the one saved."""
+    if read_json(workdir, step, "checksums").get(part) != found:
+        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
 
 
-def set_aside(checkpoints: ocp.CheckpointManager, workdir: Path, step: int) -> None:
-    """Moves a damaged checkpoint out of the way, into `damaged/` of the run directory, from another disk too."""
-    folder = Path(checkpoints.directory, str(step))
+def damaged(workdir: Path, step: int, reason: str) -> Damaged:
+    """Returns the error for a damaged checkpoint."""
+    return Damaged(f"the checkpoint of step {step} in {workdir} is damaged: {reason}")
+
+
+class Saved(NamedTuple):
+    """A network as it is stored, and what is stored beside it.
+
+    Attributes:
+      step: number of finished steps.
+      config: of the run, as it was saved.
+      arrays: parameters and running statistics by name.
+      data: fingerprint of what it was trained on, None where that is not known.
+      settings: those of JAX that it was trained with, None where they are not known.
+    """
+
+    step: int
+    config: ConfigDict
+    arrays: Arrays
+    data: Fingerprint | None = None
+    settings: dict[str, Any] | None = None
+
+
+def read_network(workdir: Path, step: int | str = "latest") -> Saved:
+    """Returns the network of a checkpoint: the latest, the best by validation accuracy, or that of a step.
+
+    A training that continues there may remove what is being read: then the newer ones are looked at again.
+
+    Raises:
+      UserError: if there is no such checkpoint, or it is damaged.
+    """
+    known = steps_in(workdir)
+    if not known:
+        raise UserError(f"{workdir} has no checkpoint yet")
+    found = known[0] if step == "latest" else best_step(workdir) if step == "best" else step
+    if step == "best" and found is None:
+        raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
+    if isinstance(found, str | bool) or found not in known:
+        raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
+    try:
+        network = read_arrays(workdir, found, "network")
+        config = ConfigDict(read_plain(workdir, found, "config"))
+        data, settings = (read_optional(workdir, found, part) for part in ("data", "settings"))
+        return Saved(found, config, network["parameters"] | network["statistics"], data, settings)
+    except Damaged:
+        if known == steps_in(workdir):
+            raise
+    return read_network(workdir, step)
+
+
+def saved_config(workdir: Path) -> ConfigDict | None:
+    """Returns the configuration inside the newest intact checkpoint, as saved; None where there is none."""
+    for step in steps_in(workdir):
+        with contextlib.suppress(Damaged):
+            return ConfigDict(read_plain(workdir, step, "config"))
+    return None
+
+
+def best_step(workdir: Path) -> int | None:
+    """Returns the step with the best validation accuracy; None where no checkpoint has one."""
+    accuracies = {}
+    for step in steps_in(workdir):
+        with contextlib.suppress(Damaged):
+            accuracies[step] = accuracy_of(read_plain(workdir, step, "metrics"))
+    return max(accuracies, key=accuracies.__getitem__, default=None)
+
+
+def check_metrics(workdir: Path, step: int) -> None:
+    """Raises Damaged where Orbax could not read the validation accuracy, as it does for all checkpoints at once."""
+    if (folder_of(workdir) / str(step) / "metrics").exists():
+        read_plain(workdir, step, "metrics")
+
+
+def set_aside(workdir: Path, step: int) -> None:
+    """Moves a damaged checkpoint into `damaged/` of the run directory."""
     aside = workdir / "damaged" / f"{step}-{time.time_ns()}"
     aside.parent.mkdir(exist_ok=True)
-    try:
-        os.rename(folder, aside)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.copytree(folder, aside)
-        shutil.rmtree(folder)
-    checkpoints.reload()
-
-
-def lie_aside(workdir: Path) -> bool:
-    """Returns whether a run has checkpoints in `damaged/`."""
-    try:
-        return bool(os.listdir(workdir / "damaged"))
-    except FileNotFoundError:
-        return False
+    os.rename(folder_of(workdir) / str(step), aside)
 
 
 def checksum(tree: Any) -> int:
@@ -243,3 +339,8 @@ def checksum(tree: Any) -> int:
     for leaf in jax.tree.leaves(tree):
         crc = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)).view(np.uint8).data, crc)
     return crc
+
+
+def checksum_of_text(value: dict | None) -> int:
+    """Returns the CRC-32 of plain values, by what they look like in JSON."""
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())

@@ -6,7 +6,6 @@ why.
 """
 
 import contextlib
-import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -20,14 +19,9 @@ from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.fingerprint import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.files import read, write_atomically
-from attn_cnn_jax.runs.seeds import seeds_of
 
-# What the system says where a file system, often one of a network, has no locks.
-WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-# Where data lies, how it is read and where metrics go is no part of an experiment: a run may move to another machine.
+# Where data is, how it is read and where metrics go is no part of an experiment: a run may move to another machine.
 MAY_CHANGE = ("dataset.data_dir", "dataset.path", "dataset.feed", "train.logger")
-# Taken from the data when a run begins; runs before 0.2.0 kept nothing of it.
-FROM_DATA = ("dataset.mean", "dataset.std", "dataset.class_names", "dataset.has_validation")
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
 # What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
@@ -49,13 +43,6 @@ def locked(workdir: Path) -> Iterator[None]:
     except filelock.Timeout:
         raise UserError(f"another process is training in {workdir}: wait for it, or choose --workdir=DIR") from None
     except OSError as error:
-        if new:
-            discard(workdir, new)
-        if error.errno in WITHOUT_LOCKS:
-            raise UserError(
-                f"the file system of the run directory {workdir} cannot lock files (flock): {error.strerror}\n"
-                "mount it with locks, or choose --workdir=DIR on another"
-            ) from error
         raise UserError(
             f"cannot write to the run directory {workdir}: {error.strerror or error}; choose --workdir=DIR"
         ) from error
@@ -63,17 +50,11 @@ def locked(workdir: Path) -> Iterator[None]:
         yield
     finally:
         if not (workdir / "config.json").exists():
-            discard(workdir, new)
+            with contextlib.suppress(OSError):  # a folder that is not empty stays
+                (workdir / ".lock").unlink()
+                for folder in new:  # inner first
+                    folder.rmdir()
         lock.release()
-
-
-def discard(workdir: Path, new: Sequence[Path]) -> None:
-    """Removes what a run that did not begin has left: its lock, and those of the new folders, inner first, it made."""
-    with contextlib.suppress(OSError):
-        (workdir / ".lock").unlink(missing_ok=True)
-    for folder in new:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def to_json(config: ConfigDict) -> str:
@@ -105,20 +86,21 @@ def read_config(workdir: Path) -> ConfigDict | None:
 
 
 def read_given(workdir: Path) -> ConfigDict | None:
-    """Returns the configuration of the run in a directory as the user gave it, None where there is none.
-
-    Raises:
-      UserError: if a file is damaged.
-    """
+    """Returns the configuration of the run in a directory as the user gave it, None where there is none."""
     config = read_config(workdir)
-    if config is None or not (workdir / START).exists():
-        return config
-    try:
+    if config is not None:
         with config.ignore_type():
-            config.update_from_flattened_dict(json.loads(read(workdir / START))["given"])
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UserError(f"{workdir / START} is damaged ({error}): restore it, or choose --workdir=DIR") from error
+            config.update_from_flattened_dict(read_start(workdir).get("given", {}))
     return config
+
+
+def read_start(workdir: Path) -> dict[str, Any]:
+    """Returns the content of `start.json`, {} where there is none; UserError if it is damaged."""
+    path = workdir / START
+    try:
+        return dict(json.loads(read(path))) if path.exists() else {}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}): restore it, or choose --workdir=DIR") from error
 
 
 def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None, heads: Sequence[dict] = ()) -> None:
@@ -134,44 +116,19 @@ def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None,
     before = read_given(workdir)
     check_same(workdir, before, given)
     if before is not None:
-        lengthen(workdir, config.train.num_epochs)
+        if config.train.num_epochs > before.train.num_epochs:
+            longer = read_config(workdir) or before
+            longer.train.num_epochs = config.train.num_epochs
+            write_atomically(workdir / "config.json", to_json(longer))
         return
     real, asked = (flatten(from_json(to_json(each))) for each in (config, given))
-    is_new = not (workdir / START).exists()
     if changed := {key: value for key, value in asked.items() if real[key] != value}:
         # Where only config.json is lost, the checkpoint does not tell again which heads were removed, and why.
-        found = {"pruned" if config.start.prune else "reset": list(heads)} if heads else known_heads(workdir)
-        write_atomically(workdir / START, json.dumps({"given": changed} | found, indent=2))
+        found = {"pruned" if config.start.prune else "reset": list(heads)} if heads else read_start(workdir)
+        write_atomically(workdir / START, json.dumps(found | {"given": changed}, indent=2))
     else:
         (workdir / START).unlink(missing_ok=True)  # of a run that was killed as it began
-    try:
-        write_atomically(workdir / "config.json", to_json(config))
-    except BaseException:
-        if is_new:
-            (workdir / START).unlink(missing_ok=True)
-        raise
-
-
-def known_heads(workdir: Path) -> dict[str, list]:
-    """Returns what `start.json` has of pruned or reset heads; {} where it has nothing that can be read."""
-    try:
-        content = json.loads(read(workdir / START))
-        return {key: content[key] for key in ("pruned", "reset") if key in content}
-    except (OSError, ValueError, TypeError, RecursionError):
-        return {}
-
-
-def lengthen(workdir: Path, num_epochs: int) -> None:
-    """Raises the number of epochs in `config.json`, where it is smaller."""
-    config = read_config(workdir)
-    if config is not None and is_larger(num_epochs, flatten(config).get("train.num_epochs")):
-        config.train.num_epochs = num_epochs
-        write_atomically(workdir / "config.json", to_json(config))
-
-
-def is_larger(new: Any, old: Any) -> bool:
-    """Returns whether both are integers and the first is the larger one."""
-    return isinstance(new, int) and isinstance(old, int) and new > old
+    write_atomically(workdir / "config.json", to_json(config))
 
 
 def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict) -> None:
@@ -183,20 +140,13 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
       config: of the run that would train there.
 
     Raises:
-      UserError: with the keys that differ, but for a number of epochs that was raised; or for a run of several seeds,
-        which can only be read.
+      UserError: with the keys that differ, but for a number of epochs that was raised.
     """
     if before is None:
         return
-    if len(seeds := seeds_of(before)) > 1:
-        raise UserError(
-            f"{place} holds a run of {len(seeds)} seeds, which version 0.1.0 trained together: it can be read, but not "
-            f"continued\ntrain one run directory per seed: attn-cnn train --seeds={seeds[0]}-{seeds[-1]}"
-        )
     old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
-    ignored = (*MAY_CHANGE, *(key for key in FROM_DATA if not old.get(key) or not new.get(key)))
-    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in ignored]
-    differing = [key for key in differing if key not in MAY_GROW or not is_larger(new.get(key), old.get(key))]
+    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
+    differing = [key for key in differing if key not in MAY_GROW or not new[key] > old[key]]
     if differing:
         changes = [f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing]
         raise UserError(
@@ -222,6 +172,19 @@ def check_same_data(place: Path | str, before: Fingerprint | None, data: Fingerp
             f"{place} was trained on other data: {different}\n"
             "set config.dataset.data_dir to the folder of that data, or choose another --workdir=DIR"
         )
+
+
+def check_same_settings(place: Path | str, before: dict[str, Any] | None, here: dict[str, Any]) -> None:
+    """Raises UserError, with what to set, if a run was trained with other settings of JAX; None where not known."""
+    if differing := different_settings(before or {}, here):
+        now = ", ".join(f"{name} is {here[name]} here" for name in differing)
+        then = " ".join(f"{name}={before[name]}" for name in differing) if before else ""
+        raise UserError(f"{place} was trained with {then}: {now}\nset these variables, or choose another --workdir=DIR")
+
+
+def different_settings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Returns the names of the settings that two runs both know and do not share."""
+    return [name for name in a if name in b and a[name] != b[name]]
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict:

@@ -1,21 +1,18 @@
 """metrics.jsonl: reads it, cuts it back to a checkpoint, appends to it.
 
-A record of metrics.jsonl has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per picture) and
-`accuracy` (0 to 1); of `train` also `learning_rate` and `images_per_second`. Runs of several seeds, which version
-0.1.0 wrote, have one record per seed, with its number in `seed`: see seeds.py.
+A record of metrics.jsonl has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per image) and
+`accuracy` (0 to 1); of `train` also `learning_rate` and `images_per_second`.
 
 A line of metrics.jsonl reaches the file in one write, and a resumed run first cuts the file back to the step of its
 checkpoint: no half lines, no step twice, none left out.
 """
 
-import itertools
 import json
 from pathlib import Path
 from types import UnionType
 
 from attn_cnn_jax import files
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.seeds import mean_record
 
 FILE = "metrics.jsonl"
 NUMBER = int | float
@@ -43,35 +40,39 @@ def read_records(path: Path | str, fields: Types, optional: Types | None = None)
         lines = files.read(path).splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    kinds = fields, optional or {}
-    return [parse(path, n, line, *kinds) for n, line in enumerate(lines, start=1) if line.endswith(b"\n")]
-
-
-def parse(path: Path | str, n: int, line: bytes, fields: Types, optional: Types) -> dict:
-    """Returns a line as a record; UserError, naming line `n`, if it is none."""
-    try:
-        record = json.loads(line)
-        needed = fields | {key: kind for key, kind in optional.items() if key in record}
-        if all(isinstance(record[key], kind) for key, kind in needed.items()):
-            return record
-    except (ValueError, TypeError, LookupError, RecursionError):
-        pass
-    raise UserError(f"{path} is damaged in line {n}: remove that line, or restore the file")
+    records = []
+    for n, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            record = json.loads(line)
+            needed = fields | {key: kind for key, kind in (optional or {}).items() if key in record}
+            valid = all(isinstance(record[key], kind) for key, kind in needed.items())
+        except (ValueError, TypeError, LookupError, RecursionError):
+            valid, record = False, {}
+        if not valid:
+            raise UserError(f"{path} is damaged in line {n}: remove that line, or restore the file")
+        records.append(record)
+    return records
 
 
 def last_records(workdir: Path) -> dict[str, dict]:
     """Returns the last record of every split, by the name of the split."""
-    return {record["split"]: record for record in mean_records(read_metrics(workdir / FILE))}
+    return {record["split"]: record for record in read_metrics(workdir / FILE)}
 
 
-def mean_records(records: list[dict]) -> list[dict]:
-    """Returns one record per split and step: as it is, or the mean over seeds (`seeds.mean_record`)."""
-    by_moment = itertools.groupby(records, lambda record: (record["split"], record["step"]))
-    return [mean_record(list(group)) for _, group in by_moment]
+def test_record(workdir: Path, step: int) -> dict | None:
+    """Returns the record with the test accuracy at a step; None where there is none that can be read."""
+    try:
+        records = read_metrics(workdir / FILE)
+    except (UserError, OSError):  # a network is whole without it
+        return None
+    found = [record for record in records if record["split"] == "test" and record["step"] == step]
+    return found[-1] if found else None
 
 
 def cut_back(path: Path, after_step: int) -> None:
-    """Drops the records of steps after `after_step`, which a run that goes on from there will write again."""
+    """Drops the records of steps after `after_step`, which a run that continues from there will write again."""
     kept = [record for record in read_records(path, {"step": int}) if record["step"] <= after_step]
     files.write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
 

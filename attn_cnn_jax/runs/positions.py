@@ -8,8 +8,7 @@ in pixels of the grid that attention works on, rows first.
   the central query pixel by those scores alone, relative to that pixel;
 - layers without position scores: an empty object. A network without any has no positions.jsonl.
 
-Runs of several seeds, which version 0.1.0 wrote, have one line per seed, with its number in `seed`. Written like
-metrics.jsonl: no half lines, and a resumed run neither repeats nor skips an epoch.
+Written like metrics.jsonl: no half lines, and a resumed run neither repeats nor skips an epoch.
 """
 
 from collections.abc import Callable
@@ -34,15 +33,9 @@ FILE = "positions.jsonl"
 SIGNIFICANT_DIGITS = 6
 
 
-def read_positions(workdir: Path | str, seed: int | None = None) -> list[dict]:
-    """Returns the records of positions.jsonl, oldest first; an empty list where none was written.
-
-    Args:
-      workdir: the run directory.
-      seed: which seed of a run of several; None for all.
-    """
-    records = read_records(Path(workdir) / FILE, {"step": int, "epoch": NUMBER, "layers": list})
-    return [record for record in records if seed in (None, record.get("seed", seed))]
+def read_positions(workdir: Path | str) -> list[dict]:
+    """Returns the records of positions.jsonl, oldest first; an empty list where none was written."""
+    return read_records(Path(workdir) / FILE, {"step": int, "epoch": NUMBER, "layers": list})
 
 
 def create_recorder(

@@ -1,9 +1,8 @@
 """A run as it was read back: its configuration, its network, its predictions and what its heads attend to."""
 
-import importlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +10,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 from ml_collections import ConfigDict
+from scipy.special import log_softmax
 
-from attn_cnn_jax.arrays import Activations, Images
+from attn_cnn_jax.arrays import Activations, AnyArray, Images, Labels
 from attn_cnn_jax.config import spec_of
-from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.config.network import abstract_model, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.data.fingerprint import Fingerprint
@@ -22,19 +22,52 @@ from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 
+AT_ONCE = 5000  # images in memory, of a set that is not
 
-class Run(NamedTuple):
-    """A run as `load_run` returns it: its configuration, and its network at one step."""
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What a network makes of some images.
+
+    Attributes:
+      right: how many of them have their own class as the most probable one.
+      count: how many there are.
+      loss: mean cross-entropy, nats.
+    """
+
+    right: int
+    count: int
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the images, 0 to 1."""
+        return self.right / self.count
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """A run as `load_run` returns it: its configuration, and its network at one step.
+
+    Attributes:
+      config: of the run.
+      step: number of finished steps.
+      model: the network, in evaluation mode: called without a key.
+      test_record: the record of metrics.jsonl with the test accuracy at this step; None where there is none.
+      data: fingerprint of the data that it was trained on, None where that is not known.
+      settings: those of JAX that it was trained with, None where they are not known.
+    """
 
     config: ConfigDict
     step: int
-    model: AttentionClassifier | ResNet  # in evaluation mode: called without a key
-    seed: int | None = None  # which seed of a run of several (seeds.py); else None
-    test: dict[str, Any] | None = None  # the record of metrics.jsonl with the test accuracy at this step
-    data: Fingerprint | None = None  # of the data that it was trained on, where that is known
+    model: AttentionClassifier | ResNet
+    test_record: dict[str, Any] | None = None
+    data: Fingerprint | None = None
+    settings: dict[str, Any] | None = None
 
     @property
     def spec(self) -> Spec:
@@ -53,14 +86,14 @@ class Run(NamedTuple):
             kind = f"{layers} of attention, {heads}; encoding {model.encoding}{content}"
         shape = "x".join(map(str, model.image_shape))
         return (
-            f"Run on {self.config.dataset.name} after step {self.step}, seed {self.seed or self.config.seed}\n"
+            f"Run on {self.config.dataset.name} after step {self.step}, seed {self.config.seed}\n"
             f"  {kind}; {parameters:,} parameters, {model.dtype}\n"
             f"  pictures {shape} uint8 -> {model.num_classes} classes"
         )
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes by number; () where a run of version 0.1.0 does not know them."""
+        """The names of the classes by number; () where they are not known."""
         return self.spec.class_names
 
     def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
@@ -96,10 +129,10 @@ class Run(NamedTuple):
         Raises:
           UserError: for a network without attention, or images that are missing or of another shape or type.
         """
-        if not isinstance(self.model, AttentionClassifier):
-            raise UserError(f"a {self.config.model.name} has no attention to show")
-        if not self.model.depends_on_content:
-            return [np.asarray(layer) for layer in self.model.attention(self.config.model.image_shape)]
+        model = self._attention_network()
+        if not model.depends_on_content:
+            with jax.transfer_guard("allow"):
+                return [np.asarray(layer) for layer in model.attention(self.config.model.image_shape)]
         if images is None:
             raise UserError("this network's attention depends on content: give images, uint8 (B, H, W, C)")
 
@@ -107,21 +140,6 @@ class Run(NamedTuple):
             return [layer["attention"] for layer in model(x)[1]["layers"]]
 
         return self._in_batches(attention, images, batch_size)
-
-    def show(self, images: int = 8, data_dir: str | None = None, height: int = 800) -> Any:
-        """Returns the interactive page of this network, which a notebook shows in place.
-
-        Args:
-          images: number of test pictures to choose from.
-          data_dir: folder of the data set, if not the one used in training. Without the data set there are no test
-            pictures; a network whose attention depends on content needs some.
-          height: of the frame, in pixels.
-
-        Raises:
-          UserError: if the network has no attention to show, or too much.
-        """
-        # By name, since the page is built on runs and not the other way round.
-        return importlib.import_module("attn_cnn_jax.page.inline").show(self, images, data_dir, height)
 
     def intermediates(self, images: Images, batch_size: int = 100) -> dict[str, Any]:
         """Returns the logits and what the network computes on the way to them, as NumPy arrays.
@@ -145,19 +163,84 @@ class Run(NamedTuple):
 
         return self._in_batches(all_of_it, images, batch_size)
 
-    def export(self, out: str | Path, format: str = "safetensors", note: str = "") -> str:
-        """Writes the network for use elsewhere, see attn_cnn_jax.interop.export; returns a line that says what.
+    def evaluate(self, images: Images, labels: Labels, *, mirrored: bool = False, batch_size: int = 100) -> Evaluation:
+        """Returns loss and accuracy on images with labels, each counted once.
 
         Args:
-          out: a folder (for "pytorch" a file) that does not exist yet; it appears whole or not at all.
-          format: "safetensors", "jax" (StableHLO), "onnx" or "pytorch" (the authors' release).
-          note: a sentence on data or training for the model card.
+          images: `(b, H, W, C)` uint8, also a memory map of more than memory holds.
+          labels: `(b,)` integers.
+          mirrored: classify by the mean of the logits of an image and of its mirror image.
+          batch_size: images per call of the network.
 
         Raises:
-          UserError: if `out` exists, a package is missing, or the format has no such network.
+          UserError: for images of another shape or type, or another number of labels.
         """
-        # By name, for interop builds on runs and not the other way round.
-        return importlib.import_module("attn_cnn_jax.interop.export").export(self, out, format, note)
+        if len(images) != len(labels):
+            raise UserError(f"{len(images)} images and {len(labels)} labels: allowed is one label per image")
+        right, loss = 0, 0.0
+        for start in range(0, len(labels), AT_ONCE):
+            some, known = images[start : start + AT_ONCE], np.asarray(labels[start : start + AT_ONCE])
+            logits = self.logits(some, batch_size)
+            if mirrored:
+                logits = (logits + self.logits(some[:, :, ::-1], batch_size)) / 2
+            right += int((logits.argmax(axis=1) == known).sum())
+            loss -= float(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(known)), known].sum())
+        return Evaluation(right, len(labels), loss / len(labels))
+
+    def without_heads(self, heads: Iterable[tuple[int, int]]) -> "Run":
+        """Returns a new run without some heads: it computes what this one does where their values are zero.
+
+        Args:
+          heads: (layer, head), both from 0 as in arrays; tables and figures count them from 1.
+
+        Raises:
+          UserError: for a head that there is not, or if a layer would have none left.
+        """
+        model = self._attention_network()
+        counts = heads_by_layer(self.config.model)
+        chosen: dict[int, set[int]] = {}
+        for layer, head in heads:
+            if not (0 <= layer < len(counts) and 0 <= head < counts[layer]):
+                raise UserError(
+                    f"({layer}, {head}) is no head: layers, from 0, have {', '.join(map(str, counts))} heads"
+                )
+            chosen.setdefault(layer, set()).add(head)
+        left = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
+        if 0 in left:
+            raise UserError(f"layer {left.index(0)}, counted from 0, would have no head left")
+        values = self.config.to_dict()
+        # Heads that are left need not fill the grid that they began on.
+        values["model"] |= {"num_heads": left if len(set(left)) > 1 else left[0], "init": "paper"}
+        config = ConfigDict(values)
+        skeleton, statistics = split(abstract_model(config.model))[0], split(model)[2]
+        return dataclasses.replace(
+            self, config=config, model=join(skeleton, prune(model, chosen), statistics), test_record=None
+        )
+
+    def with_centres(self, centres: Sequence[Float[AnyArray, "h 2"] | None]) -> "Run":
+        """Returns a new run whose heads look elsewhere: with other centres of a quadratic encoding.
+
+        Args:
+          centres: one array per layer, rows and columns in pixels from the query; None leaves a layer as it is.
+
+        Raises:
+          UserError: if the encoding has no centres, or arrays are of another number or shape, or not finite.
+        """
+        skeleton, parameters, statistics = split(self._attention_network())
+        if len(centres) != self.config.model.num_layers:
+            raise UserError(f"centres of {len(centres)} layers: the network has {self.config.model.num_layers}")
+        for layer, given in enumerate(centres):
+            if given is None:
+                continue
+            name = f"blocks.{layer}.attention.position.centre"
+            if name not in parameters:
+                raise UserError(f"the encoding {self.config.model.encoding} has no centres: allowed are quadratic ones")
+            new = np.asarray(given, np.float32)
+            if new.shape != parameters[name].shape or not np.isfinite(new).all():
+                expected = parameters[name].shape
+                raise UserError(f"centres of layer {layer}, from 0: allowed is {expected}, finite; got {new.shape}")
+            parameters = parameters | {name: jnp.asarray(new)}
+        return dataclasses.replace(self, model=join(skeleton, parameters, statistics), test_record=None)
 
     def normalised(self, images: Images) -> Activations:
         """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.
@@ -181,9 +264,14 @@ class Run(NamedTuple):
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
         return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
 
+    def _attention_network(self) -> AttentionClassifier:
+        if not isinstance(self.model, AttentionClassifier):
+            raise UserError(f"a {self.config.model.name} has no attention to show")
+        return self.model
+
     def _merged(self) -> "Run":
         """Returns the run with fewer linear maps: once, and not again in every batch."""
-        return self._replace(model=merged(self.model, self.config.model.image_shape))
+        return dataclasses.replace(self, model=merged(self.model, self.config.model.image_shape))
 
     def _in_batches(self, function: Callable[[nnx.Module, jax.Array], Any], images: Images, batch_size: int) -> Any:
         """Applies a jitted `function(model, x)` batch by batch; returns its results joined, as NumPy arrays."""
@@ -193,14 +281,16 @@ class Run(NamedTuple):
         jitted = jax.jit(
             in_precision(self.config.train.matmul_precision, lambda arrays, x: function(join(skeleton, *arrays), x))
         )
-        x = self.normalised(images)
-        parts = [jitted(arrays, x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
+        with jax.transfer_guard("allow"):  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
+            x = self.normalised(images)
+            parts = [jitted(arrays, x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
+            parts = jax.tree.map(np.asarray, parts)
         if len(parts) == 1:
-            return jax.tree.map(np.asarray, parts[0])
+            return parts[0]
         # A result has an axis of pictures where its shape follows the size of the batch.
         more = jax.eval_shape(jitted, arrays, jax.ShapeDtypeStruct((batch_size + 1, *x.shape[1:]), x.dtype))
 
         def joined(more, first, *others):
-            return np.concatenate([first, *others]) if more.shape != first.shape else np.asarray(first)
+            return np.concatenate([first, *others]) if more.shape != first.shape else first
 
         return jax.tree.map(joined, more, *parts)

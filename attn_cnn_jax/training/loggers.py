@@ -104,7 +104,7 @@ def identity_of(workdir: Path) -> str:
         return read(workdir / FILE).decode().strip()
     except FileNotFoundError:
         pass
-    if (workdir / "checkpoints").is_dir() and steps_in(workdir / "checkpoints"):  # begun by an earlier version
+    if steps_in(workdir):  # begun by an earlier version
         return hashlib.blake2b(str(workdir).encode(), digest_size=8).hexdigest()
     identity = secrets.token_hex(8)
     write_atomically(workdir / FILE, identity + "\n")

@@ -18,8 +18,6 @@ from attn_cnn_jax.errors import UserError, in_words
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.runs.failures import NotSaved
-from attn_cnn_jax.runs.manager import folder_of
 from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
 from attn_cnn_jax.training.distributed.comparison import (
     check_same,
@@ -69,7 +67,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
     check_same(settings(config))
     mesh = mesh_for(config.train.batch_size)
     module_of(config.train.logger)
-    folder_of(workdir)
+    ckpt.check_folder(workdir)
     dataset = load_data(config.dataset)
     config = complete(config, dataset.spec)
     for line in sources.describe(config.dataset):
@@ -89,9 +87,9 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             try:
                 with contextlib.closing(plan.feed):
                     train(plan, state, stop)
-            except (OSError, NotSaved) as error:
-                reason = str(error) if isinstance(error, UserError) else f"cannot use {workdir}: {in_words(error)}"
-                raise UserError(f"{reason}\nthe same command goes on from the last checkpoint there") from error
+            except OSError as error:
+                reason = f"cannot use {workdir}: {in_words(error)}"
+                raise UserError(f"{reason}\nthe same command continues from the last checkpoint there") from error
         return metrics.last_records(workdir)
 
 
@@ -132,14 +130,14 @@ def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], No
 def train(plan: Plan, state: TrainState, stop: dict[str, int]) -> None:
     """Trains to the end, from the newest intact checkpoint or else from `state`; see `run`."""
     config, total_steps = plan.config, plan.total_steps
+    state, window = restore(plan, state)
+    step = int(state.step)
     with ckpt.saving(plan.workdir, config) as checkpoints:
-        state, window = restore(plan, checkpoints, state)
-        step = int(state.step)
         say_missing(plan, step)
         if step >= total_steps:
             say(f"{plan.workdir} is already trained to the end (step {step}).")
             return
-        is_new = not ckpt.all_steps(checkpoints)
+        is_new = not ckpt.steps_in(plan.workdir)
         reporter = create_reporter(
             config,
             plan.workdir,

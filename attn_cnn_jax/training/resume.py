@@ -3,14 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.runs.failures import Damaged
 from attn_cnn_jax.training.distributed.agreement import is_main, say
 from attn_cnn_jax.training.distributed.comparison import everyone
 from attn_cnn_jax.training.plan import Plan
@@ -33,28 +31,33 @@ class Window(NamedTuple):
 EMPTY = Window({"loss": [], "accuracy": []})
 
 
-def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -> tuple[TrainState, Window]:
+def restore(plan: Plan, state: TrainState) -> tuple[TrainState, Window]:
     """Returns the state of the newest intact checkpoint and its window; without a checkpoint, the state given.
 
-    All processes read the same one: a checkpoint that one of them finds damaged counts as damaged.
+    Moves damaged newer ones into `damaged/`, once an intact one is found. All processes read the same one: a checkpoint
+    that one of them finds damaged counts as damaged.
+
+    Raises:
+      UserError: if no checkpoint is intact, or they are of another run.
     """
-    for step in everyone(ckpt.all_steps(checkpoints))[0]:
-        damage, saved, progress = "", plan.config, {}
+    workdir, damaged = plan.workdir, []
+    for step in everyone(ckpt.steps_in(workdir))[0]:
+        reason, saved, progress = "", plan.config, {}
         try:
-            saved = ConfigDict(ckpt.read_plain(checkpoints, step, "config"))
-            directory.check_same(f"the checkpoint of step {step} in {plan.workdir}", saved, plan.config)
-            directory.check_same_data(plan.workdir, ckpt.read_data(checkpoints, step), plan.data)
-            state, progress = ckpt.restore(checkpoints, step, state)
-        except Damaged as error:
-            damage = str(error)
-        if any(found := everyone(damage)):
-            say(f"skipping: {next(filter(None, found))}")
-            if is_main():
-                ckpt.set_aside(checkpoints, plan.workdir, step)
-            everyone("it is moved")
-            checkpoints.reload()
+            ckpt.check_metrics(workdir, step)
+            saved = ConfigDict(ckpt.read_plain(workdir, step, "config"))
+            directory.check_same(f"the checkpoint of step {step} in {workdir}", saved, plan.config)
+            directory.check_same_data(workdir, ckpt.read_optional(workdir, step, "data"), plan.data)
+            directory.check_same_settings(workdir, ckpt.read_optional(workdir, step, "settings"), ckpt.settings())
+            state, progress = ckpt.restore(workdir, step, state)
+        except ckpt.Damaged as error:
+            reason = str(error)
+        if reason := next(filter(None, everyone(reason)), ""):
+            say(f"skipping: {reason}")
+            damaged.append(step)
             continue
-        say(f"going on after step {step} of {plan.total_steps} in {plan.workdir}")
+        put_aside(plan, step, damaged)
+        say(f"continuing after step {step} of {plan.total_steps} in {workdir}")
         before, now = saved.train.num_epochs, plan.config.train.num_epochs
         if before < now and step < plan.total_steps:
             say(
@@ -62,12 +65,26 @@ def restore(plan: Plan, checkpoints: ocp.CheckpointManager, state: TrainState) -
                 f"longer run, {plan.learning_rate(step):.4g} in the next step"
             )
         return state, Window(progress)
-    if ckpt.lie_aside(plan.workdir):
+    if damaged:
         raise UserError(
-            f"no checkpoint in {plan.workdir} is intact; they lie in {plan.workdir / 'damaged'}\n"
-            "move what is whole back from damaged/STEP-... to checkpoints/STEP, or choose another --workdir=DIR"
+            f"no checkpoint in {workdir} is intact; all stay where they are\n"
+            "restore one from a copy, or choose another --workdir=DIR"
         )
     return state, EMPTY
+
+
+def put_aside(plan: Plan, intact: int, damaged: list[int]) -> None:
+    """Moves damaged checkpoints away, also older ones whose validation accuracy Orbax would fail to read."""
+    for step in ckpt.steps_in(plan.workdir) if is_main() else ():
+        try:
+            if step < intact:
+                ckpt.check_metrics(plan.workdir, step)
+        except ckpt.Damaged as error:
+            say(f"moving to damaged/: {error}")
+            damaged = [*damaged, step]
+    for step in damaged if is_main() else ():
+        ckpt.set_aside(plan.workdir, step)
+    everyone("they are moved")
 
 
 def say_missing(plan: Plan, step: int) -> None:

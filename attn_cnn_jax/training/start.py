@@ -6,6 +6,7 @@ What was removed or reset is in the configuration inside every checkpoint, and t
 the first step: a run needs the one it started from only once.
 """
 
+import dataclasses
 import fnmatch
 import math
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     first = load_run(Path(located(config.start.run)).expanduser())
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
-        first = first._replace(model=convolutions_to_attention(first.model, config.model.sharpness))
+        first = dataclasses.replace(first, model=convolutions_to_attention(first.model, config.model.sharpness))
     check_same_kind(config, first.config)
     if config.model.num_classes != first.config.model.num_classes:
         config = ConfigDict(config.to_dict() | {"start": config.start.to_dict() | {"new_head": True}})

@@ -32,7 +32,7 @@ def save_run(tmp_path_factory, data_dir):
         directory.claim(workdir, config)
         _, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(0)))
         state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
-        with checkpoints.open_checkpoints(workdir, config) as manager:
+        with checkpoints.saving(workdir, config) as manager:
             checkpoints.save(manager, 1, state, config, {})
             manager.wait_until_finished()
         return workdir

@@ -1,5 +1,6 @@
 """A run directory from somebody else: to look at it writes, prepares, removes and waits for nothing elsewhere."""
 
+import dataclasses
 import os
 import shutil
 
@@ -24,7 +25,9 @@ def foreign(content_run, tmp_path):
 
 @pytest.mark.parametrize("command", ["heads", "figures", "page", "convolution"])
 def test_looking_prepares_and_removes_nothing(content_run, foreign, command, refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"attn_cnn_jax.cli.{command}.load_run", lambda *args: load_run(*args)._replace(config=foreign))
+    monkeypatch.setattr(
+        f"attn_cnn_jax.cli.{command}.load_run", lambda *args: dataclasses.replace(load_run(*args), config=foreign)
+    )
     refused(lambda: main([command, str(content_run)]), f"digits is not in {tmp_path}/mine/digits/1.0.0, where")
 
 

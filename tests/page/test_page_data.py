@@ -1,6 +1,7 @@
 """What the page is given, without a browser: attention computed from the embedded data is the model's."""
 
 import base64
+import dataclasses
 import json
 import re
 
@@ -218,5 +219,5 @@ def test_content_of_ones_own_is_run_where_the_table_has_it(runs, monkeypatch, is
     model.blocks[1].attention.content = other(2, 16, 16, rngs=nnx.Rngs(0))
     if is_described:
         monkeypatch.setitem(CONTENT, other, CONTENT[Content])
-    found = reason_not_to_compute(run._replace(model=model), (HEIGHT, WIDTH))
+    found = reason_not_to_compute(dataclasses.replace(run, model=model), (HEIGHT, WIDTH))
     assert found == (None if is_described else "its encoding Other is not in attn_cnn_jax.page.scores.CONTENT")

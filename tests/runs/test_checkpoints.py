@@ -1,16 +1,31 @@
-"""A checkpoint holds what was given to `save`, whatever the caller does while it is being written."""
+"""Checkpoints: what is saved is what was given, damage is noticed and nothing is lost by it, the best one is found."""
 
+import json
 import os
+import shutil
 import time
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
-from attn_cnn_jax.config import attention_config
+from attn_cnn_jax import load_run
+from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
+from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.checkpoints import TrainState
+from attn_cnn_jax.training.loop import run
 from attn_cnn_jax.training.mesh import data_mesh, place, replicated
+from attn_cnn_jax.training.optimizer import create_optimizer
+from attn_cnn_jax.training.plan import Plan
+from attn_cnn_jax.training.resume import restore
+from attn_cnn_jax.training.step import initial_state
+
+# What Orbax's reading threads leave behind when a file is not whole.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+TINY = TrainState(np.int32(1), {"a": np.ones(1000, np.float32)}, {}, {"m": np.ones(4, np.float32)})
 
 
 @pytest.fixture
@@ -25,31 +40,207 @@ def slow_folders(monkeypatch):
     monkeypatch.setattr(os, "mkdir", slowly)
 
 
-def test_a_checkpoint_shares_nothing_with_the_run_that_goes_on(tmp_path, slow_folders):
+def test_a_checkpoint_shares_nothing_with_the_run_that_continues(tmp_path, slow_folders):
     mesh = data_mesh()
     # Orbax writes one copy of a short array, and of a long one a part from every device.
     parameters = place({"short": np.ones(3, np.float32), "long": np.ones((8, 1000), np.float32)}, mesh)
     statistics = {"on_host": np.ones(3, np.float32)}
     state = TrainState(place(np.int32(1), mesh), parameters, statistics, place({"mean": np.ones(4, np.float32)}, mesh))
     expected = jax.tree.map(lambda x: np.array(x, copy=True), state)
-    config, progress, metrics = attention_config(), {"loss": [1.0]}, {"validation_accuracy": [0.5]}
+    config, progress, metrics = attention_config(), {"loss": [1.0]}, {"validation_accuracy": 0.5}
     config.dataset.num_validation = 1
     with config.unlocked():
         config.numbers = [1]
     train = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0, out_shardings=replicated(mesh))
     train = train.lower(parameters).compile()
-    with ckpt.open_checkpoints(tmp_path, config) as checkpoints:
+    with ckpt.saving(tmp_path, config) as checkpoints:
         ckpt.save(checkpoints, 1, state, config, progress, metrics)
-        for values in (config.numbers, progress["loss"], metrics["validation_accuracy"]):
-            values.append(7)
+        config.numbers.append(7)
+        progress["loss"].append(7)
+        metrics["validation_accuracy"] = 7
         jax.block_until_ready(train(parameters))
         statistics["on_host"] += 1
         statistics["another"] = parameters.pop("short")
         assert not (tmp_path / "checkpoints/1").exists(), "written already: nothing was put to the test"
-        checkpoints.wait_until_finished()
-        restored, saved_progress = ckpt.restore(checkpoints, 1, expected._replace(step=state.step))
-        for found, value in zip(jax.tree.leaves(restored), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_array_equal(found, value)
-        assert saved_progress == {"loss": [1.0]}
-        assert ckpt.read_plain(checkpoints, 1, "config")["numbers"] == [1]
-        assert checkpoints.metrics(1) == {"validation_accuracy": [0.5]}
+    restored, saved_progress = ckpt.restore(tmp_path, 1, expected._replace(step=state.step))
+    for found, value in zip(jax.tree.leaves(restored), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(found, value)
+    assert saved_progress == {"loss": [1.0]}
+    assert ckpt.read_plain(tmp_path, 1, "config")["numbers"] == [1]
+    assert ckpt.read_plain(tmp_path, 1, "metrics") == {"validation_accuracy": 0.5}
+
+
+@pytest.fixture
+def two(quadratic_run, tmp_path):
+    """A run directory with intact checkpoints of steps 10 and 20, which may be damaged."""
+    workdir = shutil.copytree(quadratic_run, tmp_path / "run")
+    shutil.copytree(workdir / "checkpoints/20", workdir / "checkpoints/10")
+    return workdir
+
+
+def resume(workdir):
+    """Restores as training does; returns the step."""
+    config = ckpt.saved_config(workdir) or directory.read_config(workdir)
+    model = create_model(config.model, rngs=nnx.Rngs(0))
+    state = place(initial_state(model, create_optimizer(config.optimizer, lambda step: 0.1))[1], data_mesh())
+    known = {"workdir": workdir, "config": config, "data": ckpt.read_json(workdir, 10, "data"), "feed": range(1000)}
+    plan = Plan(**dict.fromkeys(Plan._fields) | known)
+    return int(restore(plan, state)[0].step)
+
+
+def truncate_arrays(checkpoint):
+    for path in checkpoint.glob("network/**/d/*"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def replace(part, text):
+    return lambda checkpoint: (checkpoint / part / "metadata").write_text(text)
+
+
+DAMAGE = {
+    "truncated arrays": (truncate_arrays, "its network cannot be read"),
+    "no arrays": (lambda checkpoint: [path.unlink() for path in checkpoint.glob("network/**/d/*")], "its network"),
+    "no network": (lambda checkpoint: shutil.rmtree(checkpoint / "network"), "its network cannot be read"),
+    "no checksums": (lambda checkpoint: shutil.rmtree(checkpoint / "checksums"), "its checksums cannot be read"),
+    "no JSON": (replace("config", "{"), "its config cannot be read"),
+    "no object": (replace("config", "[]"), "its config holds no JSON object"),
+    "another config": (replace("config", "{}"), "the checksum of its config is not the one saved"),
+    "empty": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.mkdir()), "cannot be read"),
+    "a file": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.write_text("")), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_moved_and_the_one_before_taken(two, name, capfd):
+    damage, message = DAMAGE[name]
+    damage(two / "checkpoints/20")
+    with pytest.raises(UserError, match=rf"the checkpoint of step 20 in .*{message}"):
+        load_run(two)
+    assert load_run(two, step=10).step == 10
+    assert resume(two) == 10
+    out, err = capfd.readouterr()
+    assert "skipping: the checkpoint of step 20" in out
+    assert message in out
+    assert "Traceback" not in out + err
+    assert ckpt.steps_in(two) == [10]
+    assert [path.name.partition("-")[0] for path in (two / "damaged").iterdir()] == ["20"]
+
+
+def test_without_an_intact_checkpoint_training_stops_and_touches_nothing(two):
+    for step in (10, 20):
+        replace("progress", "{")(two / f"checkpoints/{step}")
+    before = sorted(two.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"no checkpoint in .* is intact; all stay where they are"):
+            resume(two)
+    assert sorted(two.rglob("*")) == before
+
+
+def test_a_flipped_byte_anywhere_is_noticed_or_harmless(quadratic_run, tmp_path):
+    workdir = shutil.copytree(quadratic_run, tmp_path / "run")
+    noticed, expected = 0, load_run(workdir)
+    for path in sorted((workdir / "checkpoints/20").rglob("*")):
+        if not path.is_file() or not path.stat().st_size:
+            continue
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(flipped) // 2] ^= 0xFF
+        path.write_bytes(flipped)
+        try:
+            found = load_run(workdir)
+            jax.tree.map(np.testing.assert_array_equal, nnx.state(found.model), nnx.state(expected.model))
+            assert found.config.to_dict() == expected.config.to_dict()
+        except UserError:
+            noticed += 1
+        path.write_bytes(whole)
+    assert noticed >= 3
+
+
+SETTINGS = {"jax_default_prng_impl": "rbg", "jax_threefry_partitionable": False, "jax_enable_x64": True}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_does_not_continue_with_settings_that_change_its_numbers(two, name):
+    """With another generator the data order, augmentation and dropout of the steps to come would be others."""
+    before = getattr(jax.config, name)
+    jax.config.update(name, SETTINGS[name])
+    try:
+        with pytest.raises(UserError, match=f"was trained with {name.upper()}={before}: .* is {SETTINGS[name]} here"):
+            resume(two)
+    finally:
+        jax.config.update(name, before)
+    assert resume(two) == 20
+
+
+def test_checkpoints_of_another_run_are_not_moved_as_damaged(two, content_run):
+    shutil.copytree(content_run / "checkpoints/20", two / "checkpoints/21")
+    config = ckpt.read_json(two, 20, "config")
+    with pytest.raises(UserError, match="the checkpoint of step 21 in"):
+        run(directory.from_json(json.dumps(config)), two)
+    assert not (two / "damaged").exists()
+
+
+def test_the_best_checkpoint_is_the_one_with_the_highest_intact_validation_accuracy(tmp_path):
+    config = attention_config()
+    config.dataset.num_validation, config.checkpoint.keep_last = 1, 10
+
+    def save(step, accuracy):
+        with ckpt.saving(tmp_path, config) as checkpoints:
+            ckpt.save(checkpoints, step, TINY, config, {}, {"validation_accuracy": accuracy})
+        return ckpt.best_step(tmp_path)
+
+    assert [save(1, 0.5), save(2, 0.6), save(3, 0.4)] == [1, 2, 2]
+    path = tmp_path / "checkpoints/2/metrics/metrics"
+    whole = path.read_text()
+    for text in (whole[:7], whole.replace("0.6", "0.9"), "[]"):
+        path.write_text(text)
+        assert ckpt.best_step(tmp_path) == 1
+        with pytest.raises(UserError, match="the checkpoint of step 2 in"):
+            ckpt.check_metrics(tmp_path, 2)
+
+
+def test_the_last_and_the_best_checkpoints_stay(tmp_path):
+    config = attention_config()
+    config.dataset.num_validation, config.checkpoint.keep_last = 1, 2
+    with ckpt.saving(tmp_path, config) as checkpoints:
+        for step, accuracy in enumerate((0.5, 0.9, 0.1, 0.2, 0.3), start=1):
+            ckpt.save(checkpoints, step, TINY, config, {}, {"validation_accuracy": accuracy})
+    assert ckpt.steps_in(tmp_path) == [5, 4, 2]
+
+
+def test_a_run_is_read_while_training_removes_what_is_being_read(two, monkeypatch):
+    read, calls = ckpt.read_arrays, []
+
+    def read_late(workdir, step, *arguments):
+        calls.append(step)
+        if step == 20:
+            (two / "checkpoints/20").rename(two / "checkpoints/30")
+        return read(workdir, step, *arguments)
+
+    monkeypatch.setattr(ckpt, "read_arrays", read_late)
+    assert load_run(two).step == 30
+    assert calls == [20, 30]
+
+
+def test_arrays_are_where_the_system_says_that_the_run_is(tmp_path):
+    """TensorStore makes `link/..` the folder that the link is in."""
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep/er")
+    workdir = tmp_path / "link/../run"
+    with ckpt.saving(workdir, attention_config()) as checkpoints:
+        ckpt.save(checkpoints, 1, TINY, attention_config(), {})
+    np.testing.assert_array_equal(ckpt.read_arrays(workdir, 1, "network")["parameters"]["a"], np.ones(1000))
+    assert list((tmp_path / "deep/run/checkpoints/1/network").glob("d/*"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["a\\b", "lr[0.1]", "all*", "run?", "gs:/run"])
+def test_a_path_that_orbax_or_tensorstore_take_for_another_is_refused(tmp_path, quadratic_run, name):
+    with pytest.raises(UserError, match="choose another --workdir=DIR"):
+        run(directory.read_config(quadratic_run), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_can_be_read_below_a_pattern(quadratic_run, tmp_path):
+    moved = shutil.copytree(quadratic_run, tmp_path / "lr[0.1]*")
+    assert load_run(moved).step == 20

@@ -45,7 +45,7 @@ def first(tmp_path, data_dir):
         workdir = tmp_path / "first"
         workdir.mkdir()
         directory.claim(workdir, config)
-        with checkpoints.open_checkpoints(workdir, config) as manager:
+        with checkpoints.saving(workdir, config) as manager:
             checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
         return workdir
 

@@ -63,7 +63,7 @@ def first(tmp_path_factory, data_dir):
         block.attention.position.spread[...] = jnp.asarray(spread)
     _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
     directory.claim(workdir, config)
-    with checkpoints.open_checkpoints(workdir, config) as manager:
+    with checkpoints.saving(workdir, config) as manager:
         checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
     return workdir
 
@@ -251,7 +251,7 @@ def test_runs_of_versions_without_these_keys_still_load(data_dir, tmp_path):
     del values["start"], values["optimizer"]["covariance_penalty"]
     old = directory.from_json(directory.json.dumps(values))
     directory.claim(tmp_path, old)
-    with checkpoints.open_checkpoints(tmp_path, old) as manager:
+    with checkpoints.saving(tmp_path, old) as manager:
         checkpoints.save(manager, 6, state, old, {"loss": [], "accuracy": []})
     loaded = load_run(tmp_path).config
     assert loaded.start.run == ""
@@ -262,7 +262,7 @@ def test_a_damaged_newest_checkpoint_does_not_stop_a_pruned_run(first, data_dir,
     config = small_config(data_dir, start__run=str(first), start__prune=True)
     begun, network, _ = start.begin(config, tmp_path)
     _, state = initial_state(network, create_optimizer(config.optimizer, abs))
-    with checkpoints.open_checkpoints(tmp_path, begun) as manager:
+    with checkpoints.saving(tmp_path, begun) as manager:
         for step in (0, 3):
             checkpoints.save(manager, step, state, begun, {"loss": [], "accuracy": []})
     (metadata,) = (tmp_path / "checkpoints" / "3").glob("config/metadata")

@@ -29,7 +29,7 @@ def save(workdir, config, model):
     directory.claim(workdir, config)
     _, parameters, statistics = split(model)
     state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
-    with checkpoints.open_checkpoints(workdir, config) as manager:
+    with checkpoints.saving(workdir, config) as manager:
         checkpoints.save(manager, 1, state, config, {})
         manager.wait_until_finished()
 

@@ -1,5 +1,6 @@
 """Accuracy and loss over epochs, several runs in one plot (Fig. 2)."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.metrics import mean_records, read_metrics
+from attn_cnn_jax.runs.metrics import read_metrics
 
 LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "train": "--"}
 
@@ -61,6 +62,30 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
         ]
         add_legend(figure, handles, called + kinds)
     return figure
+
+
+def mean_records(records: list[dict]) -> list[dict]:
+    """Returns one record per split and step: as it is, or the mean over seeds (`mean_record`)."""
+    by_moment = itertools.groupby(records, lambda record: (record["split"], record["step"]))
+    return [mean_record(list(group)) for _, group in by_moment]
+
+
+def mean_record(records: Sequence[dict]) -> dict:
+    """Returns the records of one moment as one: the record itself, or the mean of what all runs have measured.
+
+    A mean has in addition the number of `seeds`, and `loss_std` and `accuracy_std`, the standard deviation of a
+    sample (over n - 1).
+    """
+    first, *others = records
+    if not others:
+        return first
+    shared = [name for name in first if all(name in record for record in others)]
+    numbers = [name for name in shared if name not in ("step", "epoch", "split")]
+    mean = {name: float(np.mean([record[name] for record in records])) for name in numbers}
+    measured = [name for name in ("loss", "accuracy") if name in numbers]  # imported weights come without a loss
+    std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in measured}
+    where = {name: first[name] for name in ("step", "epoch", "split")}
+    return where | {"seeds": len(records)} | mean | std
 
 
 def draw_mean(axes: Axes, means: list[dict], name: str, split: str, n: int, scale: float = 1.0) -> None:

@@ -1,0 +1,154 @@
+"""A run that is read back: predictions, evaluation, changed networks, the networks of the package."""
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+import attn_cnn_jax
+from attn_cnn_jax import load_pretrained, load_run
+from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs import pretrained
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def by_position(quadratic_run):
+    return load_run(quadratic_run)
+
+
+@pytest.fixture(scope="module")
+def by_content(content_run):
+    return load_run(content_run)
+
+
+def test_the_face_of_the_package():
+    assert attn_cnn_jax.__all__ == ["create_model", "export", "load_pretrained", "load_run", "show", "train"]
+
+
+def test_evaluation_is_that_of_the_logits(by_position, monkeypatch):
+    labels = np.array([3, 1, 4, 1, 5])
+    logits = by_position.logits(IMAGES).astype(np.float64)
+    mirrored = (logits + by_position.logits(IMAGES[:, :, ::-1])) / 2
+    for found, expected in (
+        (by_position.evaluate(IMAGES, labels), logits),
+        (by_position.evaluate(IMAGES, labels, mirrored=True), mirrored),
+    ):
+        assert found.right == (expected.argmax(axis=1) == labels).sum()
+        assert found.count == 5
+        assert found.accuracy == found.right / 5
+        assert found.loss == pytest.approx(-log_softmax(expected, axis=1)[range(5), labels].mean(), rel=1e-5)
+    with pytest.raises(UserError, match="5 images and 4 labels"):
+        by_position.evaluate(IMAGES, labels[:4])
+
+
+@pytest.mark.parametrize("name", ["by_position", "by_content"])
+def test_without_heads_is_with_their_values_zero(name, request):
+    run = request.getfixturevalue(name)
+    heads = [(0, 1), (0, 3), (1, 0)]
+    pruned = run.without_heads(heads)
+    assert [len(layer) if layer.ndim == 5 else layer.shape[1] for layer in pruned.attention(IMAGES)] == [2, 3]
+    assert pruned.config.model.num_heads == (2, 3)
+    assert run.config.model.num_heads == 4
+    np.testing.assert_array_equal(run.without_heads([]).logits(IMAGES), run.logits(IMAGES))
+    one_by_one = run.without_heads(heads[:1]).without_heads([(0, 2)]).without_heads(heads[2:])
+    np.testing.assert_allclose(one_by_one.logits(IMAGES), pruned.logits(IMAGES), rtol=1e-4, atol=1e-5)
+    assert np.abs(pruned.logits(IMAGES) - run.logits(IMAGES)).max() > 1e-3
+    for wrong in ((2, 0), (0, 4), (-1, 0)):
+        with pytest.raises(UserError, match="is no head"):
+            run.without_heads([wrong])
+    with pytest.raises(UserError, match="layer 1, counted from 0, would have no head left"):
+        run.without_heads([(1, head) for head in range(4)])
+
+
+def test_with_centres_moves_heads(by_position, by_content):
+    centres = np.array([[0, 0], [1, -1], [2, 0], [0, -2]], np.float32)
+    moved = by_position.with_centres([centres, None])
+    np.testing.assert_array_equal(split(moved.model)[1]["blocks.0.attention.position.centre"], centres)
+    first, second = moved.attention()
+    np.testing.assert_array_equal(second, by_position.attention()[1])
+    peaks = first[:, 4, 4].reshape(4, -1).argmax(axis=1)
+    assert [divmod(peak, 8) for peak in peaks[3:]] == [(4, 2)]
+    for wrong, message in (
+        ([centres], "centres of 1 layers"),
+        ([centres[:3], None], "layer 0, from 0: allowed is"),
+        ([np.full((4, 2), np.nan), None], "finite"),
+    ):
+        with pytest.raises(UserError, match=message):
+            by_position.with_centres(wrong)
+    with pytest.raises(UserError, match="has no centres"):
+        by_content.with_centres([centres, None])
+
+
+def test_a_run_is_no_tuple_and_does_not_change(by_position):
+    assert not isinstance(by_position, tuple)
+    with pytest.raises(AttributeError):
+        by_position.step = 3
+
+
+def test_a_run_is_read_and_predicts_where_transfers_are_disallowed(quadratic_run):
+    expected = load_run(quadratic_run).predict(IMAGES)
+    with jax.transfer_guard("disallow"):
+        np.testing.assert_array_equal(load_run(quadratic_run).predict(IMAGES), expected)
+
+
+def test_four_threads_read_a_run(quadratic_run):
+    expected, hook = load_run(quadratic_run).predict(IMAGES), sys.unraisablehook
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: load_run(quadratic_run).predict(IMAGES), range(8)))
+    assert sys.unraisablehook is hook
+    for probabilities in found:
+        np.testing.assert_array_equal(probabilities, expected)
+
+
+@pytest.mark.parametrize("step", ["newest", "best", -1, 3, True, "20"])
+def test_a_step_that_there_is_not(quadratic_run, step):
+    with pytest.raises(UserError) as error:
+        load_run(quadratic_run, step)
+    assert ("no best checkpoint" if step == "best" else f"step={step!r}") in str(error.value)
+
+
+def test_the_accuracy_of_digits_is_that_of_its_card(data_dir):
+    run, (images, labels) = load_pretrained("digits"), sources.load("digits", data_dir).test
+    assert run.evaluate(images, labels).right == 348
+    assert run.test_record["accuracy"] == pytest.approx(348 / 355, rel=1e-6)  # XLA multiplies by a rounded 1 / 355
+    card = (pretrained.folder_of("digits") / "README.md").read_text()
+    assert "98.03% of the test pictures, at step 1995" in card
+    assert run.class_names == tuple("0123456789")
+
+
+def test_the_networks_of_the_package_are_small_and_each_has_a_card():
+    assert set(pretrained.names()) == {"cifar10", "cifar10_maps16", "digits"}
+    for name in pretrained.names():
+        files = {path.name for path in pretrained.folder_of(name).iterdir()}
+        assert files >= {"README.md", "config.json", "metrics.jsonl", "model.safetensors"}
+        assert json.loads((pretrained.folder_of(name) / "config.json").read_text())["dataset"]["data_dir"] == ""
+    assert sum(path.stat().st_size for path in pretrained.FOLDER.rglob("*")) <= 3_000_000
+
+
+def test_commands_take_the_networks_of_the_package(tmp_path, monkeypatch, capsys, data_dir):
+    monkeypatch.chdir(tmp_path)
+    assert main(["heads", "pretrained:digits"]) == 0
+    assert main(["compare", "pretrained:digits"]) == 0
+    assert "98.03%" in capsys.readouterr().out
+    assert main(["page", "pretrained:digits", "--images=1", f"--data-dir={data_dir}"]) == 0
+    assert os.listdir(tmp_path) == ["viewer.html"]  # not into the package
+
+
+@pytest.mark.parametrize("name", ["imagenet", "", "..", "digits/..", "/"])
+def test_other_names_are_refused_with_those_that_there_are(name, capsys):
+    allowed = f"allowed are {', '.join(pretrained.names())}"
+    for call in (load_pretrained, lambda name: load_run(f"pretrained:{name}")):
+        with pytest.raises(UserError, match=allowed):
+            call(name)
+    assert main(["heads", f"pretrained:{name}"]) == 1
+    assert capsys.readouterr().err == f"no pretrained network is called {name!r}: {allowed}\n"
