@@ -83,7 +83,8 @@ def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]
     """Opens the checkpoints of a run for writing; at the end all are complete, or UserError is raised.
 
     Keeps the last `config.checkpoint.keep_last`, that of step 0 of a run that started from another, and, where there
-    is a validation split, the one with the best validation accuracy; never chooses on test data. Of several processes all open it.
+    is a validation split, the one with the best validation accuracy; never chooses on test data. Of several processes
+    all open it.
     """
     policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(config.checkpoint.keep_last)]
     if config.get("start", {}).get("run"):
