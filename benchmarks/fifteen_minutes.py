@@ -130,7 +130,7 @@ def rows(kept: Path) -> list[dict[str, Any]]:
             {
                 "network": title,
                 "parameters": f"{count_parameters(model):,}",
-                "FLOPs per picture, full count": short(sum(count_flops(model))),
+                "FLOPs per picture, full count": short(count_flops(model).full),
                 "epochs": f"{epochs:g}",
                 "minutes": f"{50_000 * epochs / rates[name] / 60:.1f}" if name in rates else "",
                 "test accuracy (%)": with_deviation([100 * of_run[-1]["accuracy"] for of_run in records]),

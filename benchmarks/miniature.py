@@ -175,7 +175,7 @@ def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
             {
                 "network": f"`{network}`",
                 "parameters": f"{count_parameters(model):,}",
-                "FLOPs per picture, full count": short(sum(count_flops(model))),
+                "FLOPs per picture, full count": short(count_flops(model).full),
                 "seeds": len(records),
                 "test accuracy (%)": with_deviation([of_run[-1] for of_run in tests]),
                 "after an epoch (%)": with_deviation([of_run[0] for of_run in tests]),

@@ -12,10 +12,11 @@ The centre of a head has three readings, which differ because softmax cannot loo
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
@@ -46,13 +47,14 @@ class Statistics(NamedTuple):
 def layer_statistics(
     probabilities: np.ndarray, shifts: np.ndarray, queries: Iterable[tuple[int, int]] | None = None
 ) -> Statistics:
-    """Returns the statistics of one layer from its attention.
+    """Returns the statistics of one layer from its attention, of any network.
 
     Args:
-      probabilities: `(b, h, i, j, k, l)`, sums to one over keys.
+      probabilities: `(h, i, j, k, l)`, or `(b, h, i, j, k, l)` of several images; sums to one over keys.
       shifts: `(n, 2)` integers, for `shift_mass`; there, a query counts for the shifts that stay inside.
       queries: the query pixels to average over; None for all. `interior_centre` does not depend on it.
     """
+    probabilities = probabilities[None] if probabilities.ndim == 5 else probabilities
     height, width = probabilities.shape[2:4]
     queries = [(i, j) for i in range(height) for j in range(width)] if queries is None else list(queries)
     inner = interior_queries((height, width))
@@ -120,21 +122,16 @@ def run_statistics(
     if grid_size is not None and not 1 <= grid_size <= 2 * max(pictures.grid(run)) - 1:
         largest = 2 * max(pictures.grid(run)) - 1
         raise UserError(f"--grid={grid_size}: allowed is 1 to {largest}, all shifts between two pixels")
-    sums, total = None, 0
-    for count, layers in pictures.attention_batches(run, num_images, data_dir):
-        batch = [
+    total, count = None, 0
+    for number, layers in pictures.attention_batches(run, num_images, data_dir):
+        found = [
             layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), None if query is None else [query])
             for layer in layers
         ]
-        weighted = [[count * np.asarray(value) for value in layer] for layer in batch]
-        sums = weighted if sums is None else [add(a, b) for a, b in zip(sums, weighted, strict=True)]
-        total += count
-    return [Statistics._make(value / total for value in layer) for layer in sums or ()]
-
-
-def add(a: Sequence[np.ndarray | np.floating], b: Sequence[np.ndarray | np.floating]) -> list:
-    """Returns the sums of two lists of arrays, one by one."""
-    return [x + y for x, y in zip(a, b, strict=True)]
+        weighted = jax.tree.map(lambda value, number=number: number * value, found)
+        total = weighted if total is None else jax.tree.map(np.add, total, weighted)
+        count += number
+    return jax.tree.map(lambda value: value / count, total)
 
 
 def check_query(query: tuple[int, int], grid: tuple[int, int]) -> None:
@@ -191,35 +188,47 @@ def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None =
       statistics: of its layers, as `run_statistics` returns them.
       query: the one query pixel they are of; None where they are means over all. The columns say which.
     """
-    averaged = "all" if query is None else "query"
     table = []
     for layer, of_layer in enumerate(statistics):
-        spreads, directions = moments.main_axes(of_layer.covariance)
-        parameters = run.model.blocks[layer].attention.position.centres()
+        found = layer_rows(of_layer, run.model.blocks[layer].attention.position.centres(), query)
         why = reasons(run, layer, of_layer)
-        for head in range(len(why)):
-            row, column = directions[head]
-            centres = {
-                "parameter": ("", "") if parameters is None else parameters[head],
-                "interior": of_layer.interior_centre[head],
-                averaged: of_layer.centre[head],
+        table += [{"layer": layer + 1} | row | {"degenerate": reason} for row, reason in zip(found, why, strict=True)]
+    return table
+
+
+def layer_rows(
+    statistics: Statistics, parameters: np.ndarray | None = None, query: tuple[int, int] | None = None
+) -> list[dict]:
+    """Returns one dictionary per head of a layer of any network; heads count from 1.
+
+    Args:
+      statistics: of the layer.
+      parameters: trained centres `(h, 2)`; None where the attention has none, which leaves these columns empty.
+      query: as for `rows`.
+    """
+    spreads, directions = moments.main_axes(statistics.covariance)
+    table = []
+    for head, (row, column) in enumerate(directions):
+        centres = {
+            "parameter": ("", "") if parameters is None else parameters[head],
+            "interior": statistics.interior_centre[head],
+            "all" if query is None else "query": statistics.centre[head],
+        }
+        table.append(
+            {"head": head + 1}
+            | {
+                f"centre_{kind}_{axis}": x
+                for kind, at in centres.items()
+                for axis, x in zip(("row", "column"), at, strict=True)
             }
-            table.append(
-                {"layer": layer + 1, "head": head + 1}
-                | {
-                    f"centre_{kind}_{axis}": centre[n]
-                    for kind, centre in centres.items()
-                    for n, axis in enumerate(("row", "column"))
-                }
-                | {
-                    "spread_major": spreads[head, 0],
-                    "spread_minor": spreads[head, 1],
-                    # Of the major axis, from the row axis (down) towards the column axis (right).
-                    "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
-                    "entropy": of_layer.entropy[head],
-                    "distance": of_layer.distance[head],
-                    "mass_at_centre": of_layer.mass_at_centre[head],
-                    "degenerate": why[head],
-                }
-            )
+            | {
+                "spread_major": spreads[head, 0],
+                "spread_minor": spreads[head, 1],
+                # Of the major axis, from the row axis (down) towards the column axis (right).
+                "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
+                "entropy": statistics.entropy[head],
+                "distance": statistics.distance[head],
+                "mass_at_centre": statistics.mass_at_centre[head],
+            }
+        )
     return table
