@@ -1,13 +1,13 @@
-"""What four trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same pictures and augmentation.
+"""What four trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same images and augmentation.
 
     python -m benchmarks.fifteen_minutes --data-dir=DIR --out=OUT [--seeds=0-2] [--only pytorch]
     python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]
 
 The network of configs/cifar10_cpu.py, the ResNet of that file, also with SGD, and the same attention network in plain
 PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations and metrics in OUT/kept;
-finished runs are left as they are, begun ones of ours go on. The second prints the table of what was kept; --write puts
-it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one process on an idle
-machine, and keeps beside the runs: the runs themselves may share the machine with other work.
+finished runs are left as they are, interrupted ones of ours resume. The second prints the table of what was kept;
+--write puts it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one process
+on an idle machine, and keeps beside the runs: the runs themselves may share the machine with other work.
 """
 
 import json
@@ -24,14 +24,13 @@ from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.mesh import data_mesh
-from benchmarks.kept import DATA, keep, markdown, parse, parser, put, with_deviation, write_run
 from benchmarks.measure import turns, write_json
-from benchmarks.training import random_pictures, training
+from benchmarks.networks import SPEC, random_images, training
+from benchmarks.records import keep, kept_runs, markdown, parse, parser, put, with_deviation, write
 from benchmarks.tricks import PAGE, RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
@@ -43,15 +42,15 @@ CONTENDERS = {
     "pytorch": ("cifar10_cpu", ("train.num_epochs=9", ADAM_DECAY), "attention, plain PyTorch"),
 }
 RATES = "rates.json"
-PICTURES = 5_000  # of random noise, in each turn
-COLUMNS = ("network", "parameters", "FLOPs per picture, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
+IMAGES = 5_000  # of random noise, in each turn
+COLUMNS = ("network", "parameters", "FLOPs per image, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
 
 
 @says_errors
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--only", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))
-    described.add_argument("--rates", action="store_true", help="with --show: measure pictures per second anew")
+    described.add_argument("--rates", action="store_true", help="with --show: measure images per second anew")
     options = parse(described, argv)
     if options.rates and options.out:
         described.error("--rates goes with --show")
@@ -69,13 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def configured(name: str, seed: int) -> ConfigDict:
-    """Returns the configuration of a contender."""
+    """The configuration of a contender."""
     config, changes, _ = CONTENDERS[name]
     return load_config(config, [f"--config.{each}" for each in (*changes, f"seed={seed}")])
 
 
-def train(name: str, seed: int, data_dir: str | None, out: Path) -> None:
-    """Trains a contender and keeps what it left, unless that was done."""
+def train(name: str, seed: int, data_dir: str, out: Path) -> None:
+    """Trains a contender and keeps its records, unless that was done."""
     run, place = (folder / name / f"seed_{seed}" for folder in (out, out / "kept"))
     if place.exists():
         return
@@ -84,59 +83,52 @@ def train(name: str, seed: int, data_dir: str | None, out: Path) -> None:
         from benchmarks import train_pytorch
 
         records = []
-        for record in train_pytorch.train(complete(config), sources.load("cifar10", data_dir)):
+        for record in train_pytorch.train(complete(config), sources.load("cifar10", data_dir or None)):
             print(json.dumps(record), flush=True)
             records.append(record)
-        write_run(place, config, records, DATA)
+        write(place, config.to_dict(), records)
     else:
-        config.dataset.data_dir = data_dir or ""
+        config.dataset.data_dir = data_dir
         loop.run(config, run)
         keep(run, place)
 
 
 def measured(repeats: int) -> dict[str, float]:
-    """Returns pictures per second that each contender trains at: medians of turns in one process."""
+    """Images per second that each contender trains at: medians of turns in one process."""
     steps = {name: an_epoch_of_noise(name, complete(configured(name, 0))) for name in CONTENDERS}
-    return {name: PICTURES / statistics.median(times) for name, times in turns(steps, repeats).items()}
+    return {name: IMAGES / statistics.median(times) for name, times in turns(steps, repeats).items()}
 
 
 def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:
-    """Returns a function that trains on `PICTURES` random pictures."""
+    """A function that trains on `IMAGES` random images."""
     mesh = data_mesh(jax.devices())
-    pictures = random_pictures(config, PICTURES, mesh)
+    images = random_images(config, IMAGES, mesh)
     if name != "pytorch":
-        train_steps = training(config, mesh, pictures)
-        return lambda: train_steps(PICTURES // config.train.batch_size)
+        train_steps = training(config, mesh, images)
+        return lambda: train_steps(IMAGES // config.train.batch_size)
 
     from benchmarks import train_pytorch
 
     config.train.num_epochs = 1_000_000  # as many as are asked for
-    noise = sources.Split(*jax.device_get(pictures))
+    noise = sources.Split(*jax.device_get(images))
     one = noise.at([0])  # evaluated after each epoch
-    records = train_pytorch.train(config, sources.Dataset(noise, one, (), SPECS["cifar10"]))
+    records = train_pytorch.train(config, sources.Dataset(noise, one, (), SPEC))
     return lambda: (next(records), next(records))
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:
-    """Returns the rows of the table: mean and standard deviation of accuracies; minutes where rates were measured."""
+    """The rows of the table: mean and standard deviation of accuracies; minutes where rates were measured."""
     path, rows = kept / RATES, []
     rates = json.loads(path.read_text())["pictures_per_second"] if path.exists() else {}
     for name, (_, _, title) in CONTENDERS.items():
-        records = [read_metrics(run / "metrics.jsonl") for run in sorted((kept / name).glob("seed_*"))]
+        records = [read_metrics(run / "metrics.jsonl") for run in kept_runs(kept / name)]
         if not records:
             continue
         model, epochs = complete(configured(name, 0)).model, records[0][-1]["epoch"]
-        rows.append(
-            {
-                "network": title,
-                "parameters": f"{count_parameters(model):,}",
-                "FLOPs per picture, full count": short(count_flops(model).full),
-                "epochs": f"{epochs:g}",
-                "minutes": f"{50_000 * epochs / rates[name] / 60:.1f}" if name in rates else "",
-                "test accuracy (%)": with_deviation([100 * of_run[-1]["accuracy"] for of_run in records]),
-                "seeds": len(records),
-            }
-        )
+        minutes = f"{50_000 * epochs / rates[name] / 60:.1f}" if name in rates else ""
+        reached = with_deviation([100 * of_run[-1]["accuracy"] for of_run in records])
+        cells = [title, f"{count_parameters(model):,}", short(count_flops(model).full), f"{epochs:g}", minutes, reached]
+        rows.append(dict(zip(COLUMNS, [*cells, len(records)], strict=True)))
     return rows
 
 

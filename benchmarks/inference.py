@@ -1,8 +1,8 @@
-"""Classified pictures a second: ours beside the same network in PyTorch, computed as the authors' release does.
+"""Classified images per second: ours beside the same network in PyTorch, computed as the authors' release does.
 
     python -m benchmarks.inference [--encodings quadratic learned] [--image_sizes 32 64] [--batch_size 100] [--compile]
 
-A batch of normalised pictures to logits, no dropout. Ours is the network merged for inference (models/merging.py), as
+A batch of normalised images to logits, no dropout. Ours is the network merged for inference (models/merging.py), as
 one compiled program; PyTorch runs under `torch.inference_mode`. Measured as benchmarks/train_step.py says.
 """
 

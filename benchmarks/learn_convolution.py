@@ -5,8 +5,8 @@
 
 The first trains students of 4, 9 and 16 heads, three seeds each, and writes `results.json` and a table; students that
 the file has are not trained again. The second draws the figure of the documentation from it. Of every student: its
-error on pictures it has not seen, the residual of Lemma 3 at the end (the least error that one set of value maps could
-reach with these centres), and the course of errors and centres. See attn_cnn_jax/theorem/learning.py.
+error on images it has not seen, the residual of Lemma 3 at the end (the least error that one set of value maps could
+reach with these centres), and the history of errors and centres. See attn_cnn_jax/theorem/learning.py.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import learning as figure
-from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
@@ -29,6 +28,7 @@ from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.theorem import learning, span
 from attn_cnn_jax.theorem.to_convolution import position_attention
 from benchmarks.measure import table
+from benchmarks.records import put_figure
 
 FILE = "results.json"
 SHOWN = 21  # records of a course that are kept
@@ -49,8 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         trainings = json.loads((options.draw / FILE).read_text())["trainings"]
         print(table(rows(trainings), COLUMNS))
         if options.figure:
-            (path, _) = style.save(figure.draw(trainings), options.figure, "learn_convolution")
-            print(path)
+            put_figure(figure.draw(trainings), options.figure / "learn_convolution.png")
         return 0
     file = options.out / FILE if options.out else None
     done = json.loads(file.read_text())["trainings"] if file and file.exists() else []

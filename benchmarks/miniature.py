@@ -7,10 +7,10 @@
 
 The first trains networks of configs/miniature.py, the seven of 8x8 pixels unless others are named, in
 OUT/NETWORK/seed_N, and keeps configurations, metrics and head statistics after every epoch in OUT/kept. The same
-command again goes on where it was interrupted. The second trains the generalised networks on without their degenerate
-heads, where they have any. The third adds how convolutional those of the first seed are: accuracy on all test pictures
-with their attention layers replaced by KxK convolutions. The last prints the tables of what was kept; --write puts them
-and their figures into the documentation.
+command resumes where it was interrupted. The second trains the generalised networks on without their degenerate heads,
+where they have any, and as a control the same networks for as long with all heads. The third adds how convolutional
+those of the first seed are: accuracy on all test images with their attention layers replaced by KxK convolutions. The
+last prints the tables of what was kept; --write puts them and their figures into the documentation.
 """
 
 import json
@@ -26,19 +26,33 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
-from attn_cnn_jax.analysis.pictures import first_pictures, mean_attention
+from attn_cnn_jax.analysis.pictures import first_pictures, grid, mean_attention
 from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.models.pruning import degenerate_heads
 from attn_cnn_jax.runs.checkpoints import steps_in
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks import locality, pruning
-from benchmarks.figures import put_figure
-from benchmarks.kept import keep, markdown, minutes, parse, parser, put, with_deviation
+from benchmarks import locality
+from benchmarks.records import (
+    DOCS,
+    accuracies,
+    keep,
+    kept_runs,
+    markdown,
+    minutes,
+    parse,
+    parser,
+    put,
+    put_figure,
+    read_config,
+    with_deviation,
+    write,
+)
 
 NETWORKS = (
     "quadratic",
@@ -52,19 +66,30 @@ NETWORKS = (
 LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 ALL = NETWORKS + LARGER
 KERNEL_SIZES = (1, 3, 5, 7)
-PAGE = Path(__file__).parents[1] / "docs" / "miniature.md"
-TEST_PICTURES = 10_000
-PICTURES = 20  # over which attention that depends on content is averaged
+PAGE = DOCS / "miniature.md"
+TEST_IMAGES = 10_000
+IMAGES = 20  # over which attention that depends on content is averaged
+# The paper's figure 13: generalised networks without degenerate heads, trained on, and a control that has them.
+FIRST, PRUNED, CONTROL = "quadratic_generalized", "pruned", "trained_on"
+EPOCHS = 2
 ACCURACY = (
     "network",
     "parameters",
-    "FLOPs per picture, full count",
+    "FLOPs per image, full count",
     "seeds",
     "test accuracy (%)",
     "after an epoch (%)",
     "minutes",
 )
-CONVOLUTIONS = ("network", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
+PRUNING = (
+    "seed",
+    "degenerate heads",
+    "with them (%)",
+    "right after (%)",
+    f"{EPOCHS} epochs later (%)",
+    f"with them, {EPOCHS} epochs later (%)",
+)
+CONVOLUTIONS = ("network", "seed", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 
 
 @says_errors
@@ -78,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep_convolutions(options.out, options.only, options.seeds[0], options.data_dir)
     elif options.out and options.pruned:
         for seed in options.seeds:
-            pruning.train(options.out, configured(pruning.FIRST, seed, options.data_dir))
+            train_on(options.out, configured(FIRST, seed, options.data_dir))
     elif options.out:
         for seed in options.seeds:
             for network in options.only:
@@ -91,61 +116,94 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.write:
         put(PAGE, "results", text)
         for networks, size in ((NETWORKS, ""), (LARGER, "_16x16")):
-            if trained := [network for network in networks if runs(kept, network)]:
-                groups = [runs(kept, network) for network in trained]
-                put_figure(
-                    curves.draw(groups, [network.removesuffix(size) for network in trained]),
-                    PAGE.parent / f"miniature{size}.png",
-                )
-                put_figure(locality.draw(kept, trained), PAGE.parent / f"locality{size}.png")
+            if trained := [network for network in networks if kept_runs(kept / network)]:
+                groups = [kept_runs(kept / network) for network in trained]
+                names = [network.removesuffix(size) for network in trained]
+                put_figure(curves.draw(groups, names), DOCS / f"miniature{size}.png")
+                put_figure(locality.draw(kept, trained), DOCS / f"locality{size}.png")
     return 0
 
 
 def tables(kept: Path) -> str:
-    """Returns all tables in Markdown."""
+    """All tables in Markdown."""
     parts = [
         (accuracy_rows(kept), ACCURACY),
         (locality.rows(kept, ALL), locality.COLUMNS),
-        (pruning.rows(kept), pruning.COLUMNS),
+        (pruning_rows(kept), PRUNING),
         (convolution_rows(kept), CONVOLUTIONS),
     ]
     return "\n".join(markdown(rows, columns) for rows, columns in parts if rows)
 
 
-def configured(network: str, seed: int, data_dir: str | None) -> ConfigDict:
-    """Returns the configuration of a run."""
+def configured(network: str, seed: int, data_dir: str = "") -> ConfigDict:
+    """The configuration of a run."""
     config = load_config(f"miniature:{network}", [f"--config.seed={seed}"])
-    config.dataset.data_dir = data_dir or ""
+    config.dataset.data_dir = data_dir
     return config
 
 
 def keep_heads(run: Path, place: Path) -> None:
     """Copies configuration and metrics of a run, and adds its head statistics after every epoch."""
-    config = keep(run, place)
-    if config.model.name == "attention":
+    keep(run, place)
+    if read_config(run)["model"]["name"] == "attention":
         records = []
         for step in reversed(steps_in(run)):
-            found = run_statistics(load_run(run, step), num_images=PICTURES, grid_size=3)
+            found = run_statistics(load_run(run, step), num_images=IMAGES, grid_size=3)
             records.append({"step": step, "layers": [head_measures(layer) for layer in found]})
         write_atomically(place / "heads.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
 
 def head_measures(layer: Statistics) -> dict[str, list[float]]:
-    """Returns, by head, mean distance (pixels), share of attention within 3x3, entropy (nats)."""
+    """By head, mean distance (pixels), share of attention within 3x3, entropy (nats)."""
     arrays = {"distance": layer.distance, "within": layer.shift_mass.sum(axis=1), "entropy": layer.entropy}
     return {name: [float(f"{value:.4g}") for value in array] for name, array in arrays.items()}
 
 
-def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: str | None) -> None:
+def train_on(out: Path, config: ConfigDict) -> None:
+    """Trains the network of a seed on without its degenerate heads, and with them; nothing where it has none.
+
+    Args:
+      out: has the trained network, and gets the runs.
+      config: of the network, with its seed.
+    """
+    first = f"{FIRST}/seed_{config.seed}"
+    trained = load_run(out / first)
+    if not degenerate_heads(trained.model, grid(trained)):
+        return
+    config.optimizer.learning_rate = 0.01  # as in configs/quadratic_generalized_pruned.py
+    config.train.num_epochs = EPOCHS
+    for name, prune in ((PRUNED, True), (CONTROL, False)):
+        place = Path(name, f"seed_{config.seed}")
+        config.start.update({"run": str(out / first), "prune": prune})
+        loop.run(config, out / place)
+        done = read_config(out / place)
+        done["start"]["run"] = first
+        write(out / "kept" / place, done, read_metrics(out / place / "metrics.jsonl"))
+
+
+def pruning_rows(kept: Path) -> list[dict[str, Any]]:
+    """Test accuracies of each seed whose network had degenerate heads."""
+    found = []
+    for place in kept_runs(kept / PRUNED):
+        config, control = read_config(place), kept / CONTROL / place.name
+        heads = "; ".join(f"{head} of layer {layer}" for layer, head in config["start"]["heads"])
+        (*_, before), (after, *_, later) = accuracies(kept / FIRST / place.name), accuracies(place)
+        numbers = [before, after, later, *(accuracies(control)[-1:] if control.exists() else [])]
+        cells = [config["seed"], heads, *(f"{number:.1f}" for number in numbers)]
+        found.append(dict(zip(PRUNING, cells, strict=False)))
+    return found
+
+
+def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: str) -> None:
     """Measures the networks of one seed with all layers replaced; those that are kept are left out."""
     for network in networks:
         place = out / "kept" / network / f"seed_{seed}"
         run = load_run(out / network / f"seed_{seed}")
         if run.config.model.name != "attention" or (place / "convolutions.json").exists():
             continue
-        images, labels = first_pictures(run, TEST_PICTURES, data_dir)
+        images, labels = first_pictures(run, TEST_IMAGES, data_dir)
         images = run.normalised(images)
-        attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, PICTURES, data_dir)]
+        attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, IMAGES, data_dir)]
         replaced = {}
         for size in KERNEL_SIZES:
             networks_of = {
@@ -157,42 +215,30 @@ def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: s
         write_atomically(place / "convolutions.json", json.dumps(found) + "\n")
 
 
-def runs(kept: Path, network: str) -> list[Path]:
-    """Returns the runs of a network that are kept."""
-    return sorted((kept / network).glob("seed_*"))
-
-
 def accuracy_rows(kept: Path) -> list[dict[str, Any]]:
-    """Returns the miniature of Table 1: mean and standard deviation over seeds."""
+    """The miniature of Table 1: mean and standard deviation over seeds."""
     rows = []
     for network in ALL:
-        model = complete(load_config(f"miniature:{network}")).model
-        records = [read_metrics(run / "metrics.jsonl") for run in runs(kept, network)]
-        if not records:
+        model = complete(configured(network, 0)).model
+        if not (runs := kept_runs(kept / network)):
             continue
-        tests = [[100 * record["accuracy"] for record in of_run if record["split"] == "test"] for of_run in records]
-        rows.append(
-            {
-                "network": f"`{network}`",
-                "parameters": f"{count_parameters(model):,}",
-                "FLOPs per picture, full count": short(count_flops(model).full),
-                "seeds": len(records),
-                "test accuracy (%)": with_deviation([of_run[-1] for of_run in tests]),
-                "after an epoch (%)": with_deviation([of_run[0] for of_run in tests]),
-                "minutes": f"{statistics.median(map(minutes, records)):.1f}",
-            }
-        )
+        tests = [accuracies(run) for run in runs]
+        taken = [minutes(read_metrics(run / "metrics.jsonl")) for run in runs]
+        cells = [f"`{network}`", f"{count_parameters(model):,}", short(count_flops(model).full), len(runs)]
+        cells += [with_deviation([of_run[-1] for of_run in tests]), with_deviation([of_run[0] for of_run in tests])]
+        rows.append(dict(zip(ACCURACY, [*cells, f"{statistics.median(taken):.1f}"], strict=True)))
     return rows
 
 
 def convolution_rows(kept: Path) -> list[dict[str, Any]]:
-    """Returns test accuracies (%) with all attention layers replaced by convolutions with zeros beyond the border."""
+    """Test accuracies (%) with all attention layers replaced by convolutions with zeros beyond the border."""
     rows = []
     for network in ALL:
         for path in sorted((kept / network).glob("seed_*/convolutions.json")):
             found = json.loads(path.read_text(encoding="utf-8"))
             cells = {f"K = {size}": f"{100 * kinds['zeros'][-1]:.1f}" for size, kinds in found["replaced"].items()}
-            rows.append({"network": f"`{network}`", "itself": f"{100 * found['itself']:.1f}", **cells})
+            seed = path.parent.name.removeprefix("seed_")
+            rows.append({"network": f"`{network}`", "seed": seed, "itself": f"{100 * found['itself']:.1f}", **cells})
     return rows
 
 

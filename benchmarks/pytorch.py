@@ -1,6 +1,6 @@
 """The same networks in PyTorch, computed as the authors' release does: full probabilities, applied by `einsum`.
 
-On the processor, or on a GPU where JAX uses one too. Imported only where PyTorch is installed.
+On the CPU, or on a GPU where JAX uses one too. Imported only where PyTorch is installed.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def autocast(dtype: str) -> contextlib.AbstractContextManager:
 
 
 def training(config: ConfigDict, *, compiled: bool) -> Callable[[int], None]:
-    """`train(count)`: that many steps, on pictures in memory, without augmentation (in its favour)."""
+    """`train(count)`: that many steps, on images in memory, without augmentation (in its favour)."""
     network = network_of(config.model).train()
     optimizer, _ = torch_networks.sgd_with_warmup(network, config.optimizer.learning_rate, 1e-4, 100, 5)
     forward = torch.compile(network) if compiled else network

@@ -1,99 +1,132 @@
-"""How far training runs have come: a table, and accuracy and learning rate over epochs as a figure.
+"""The table of results of README.md and docs/experiments.md, from configs/ and from the runs kept in results/.
 
-    python -m benchmarks.results RUN [RUN ...] [--out DIR] [--estimates DIR] [--json FILE]
+    python -m benchmarks.results [--write]
+    python -m benchmarks.results --keep RUN --as CONFIG [--data "CIFAR-10 (JPEG copy)"]
 
-Accuracies are of the test set, the last one and not the best; pictures a second are the median of the records in
-metrics.jsonl. With --estimates, a folder of files CONFIG.json from `attn-cnn compile --json`, the least time of a
-step stands beside the measured one, of runs in a directory CONFIG or CONFIG/seed_N. With --out also `learning_rate.png`
-and `.svg` there. A run of several seeds counts with their mean.
+Without options it prints the table; --write puts it into both pages, between their markers. --keep copies what a table
+needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N.
 """
 
 import argparse
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.figures.curves import names
-from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.cli.summary import TABLE_1
+from attn_cnn_jax.compilation import bound
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
-from benchmarks.measure import table, write_json
+from benchmarks.records import DOCS, RESULTS, ROOT, kept_runs, markdown, put, read_config, write
 
-COLUMNS = ("run", "step", "epoch", "training loss", "test accuracy (%)", "pictures/s", "step (ms)", "bound (ms)")
+PAGES = (ROOT / "README.md", DOCS / "experiments.md")
+COLUMNS = ("config", "what it is", "parameters", "FLOPs per image", "paper, CIFAR-10 test", "here")
+ABSENT = "–"
+
+# What no run says of a configuration.
+ROWS = {
+    "digits": "first result: small quadratic network, 8x8 digits",
+    "digits_encodings:relative": "the same network, Muon, relative encoding (eq. 8)",
+    "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
+    "cifar10_cpu": "small quadratic network for a laptop",
+    "cifar10_cpu_3h": "six layers of 96 channels, within three hours",
+    "cifar10_maps16": "three layers of 64 channels, attention over 16x16 pixels",
+    "miniature:quadratic": "Table 1 in miniature, one of seven networks trained alike",
+    "miniature:resnet": "the same: a ResNet of as many FLOPs, if averages over pixels count",
+    "quadratic": "Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding",
+    "quadratic_generalized": "Fig. 12: Gaussian heads of any shape",
+    "quadratic_generalized_pruned": "Fig. 13: continues the run above without its degenerate heads",
+    "many_heads": "Fig. 14: sixteen heads",
+    "learned_rel": "Table 1, Fig. 5: learned 2-D relative encoding",
+    "learned_rel_content": "Table 1, Fig. 6 to 10: with content",
+    "resnet18": "Table 1, Fig. 2: the baseline",
+}
 
 
 @says_errors
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories that train.py left")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to draw the figure")
-    parser.add_argument("--estimates", type=Path, metavar="DIR", help="of `attn-cnn compile --json`, CONFIG.json each")
-    parser.add_argument("--json", metavar="FILE", help="also write the table there")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md and docs/experiments.md")
+    parser.add_argument("--keep", type=Path, metavar="RUN", help="a finished run, to be kept in results/runs")
+    parser.add_argument("--as", dest="config", choices=tuple(ROWS), help="the configuration that it is a run of")
+    parser.add_argument("--data", default="digits", help="what to call its data set")
     options = parser.parse_args(argv)
-    records = {
-        name: read_metrics(run / "metrics.jsonl") for name, run in zip(names(options.runs), options.runs, strict=True)
-    }
-    rows = [
-        row(name, of_run) | step_times(run, of_run, options.estimates)
-        for run, (name, of_run) in zip(options.runs, records.items(), strict=True)
-    ]
-    print(table(rows, COLUMNS))
-    if options.out:
-        print(*style.save(draw(records), options.out, "learning_rate"), sep="\n")
-    write_json(options.json, {"benchmark": "results", "rows": rows})
+    if options.keep:
+        if not options.config:
+            parser.error("--keep needs --as CONFIG")
+        print(keep(options.keep, options.config, options.data))
+    text = table()
+    if options.write:
+        for page in PAGES:
+            put(page, "results", text)
+    print(text, end="")
     return 0
 
 
-def row(name: str, records: list[dict]) -> dict:
-    """A run's line; empty where there is no record yet."""
-    train = [record for record in records if record["split"] == "train"]
-    test = [record for record in records if record["split"] == "test"]
-    result = {"run": name}
-    if train:
-        result |= {"step": train[-1]["step"], "epoch": float(train[-1]["epoch"]), "training loss": train[-1]["loss"]}
-        result["pictures/s"] = statistics.median(record["images_per_second"] for record in train)
-    if test:
-        result["test accuracy (%)"] = 100 * test[-1]["accuracy"]
-    return result
+def table() -> str:
+    """The table in Markdown."""
+    return markdown([dict(zip(COLUMNS, line(*row), strict=True)) for row in ROWS.items()], COLUMNS)
 
 
-def step_times(run: Path, records: list[dict], estimates: Path | None) -> dict[str, float]:
-    """The measured and the least time of a training step in milliseconds, as far as they are known."""
-    result, config = {}, read_config(run)
-    rates = [record["images_per_second"] for record in records if record["split"] == "train"]
-    if rates and config is not None:
-        result["step (ms)"] = 1000 * config.train.batch_size / statistics.median(rates)
-    for name in (run.resolve().name, run.resolve().parent.name):
-        if estimates and (estimates / f"{name}.json").is_file():
-            result["bound (ms)"] = 1000 * json.loads((estimates / f"{name}.json").read_text())["bound"]["step"]
-            break
-    return result
+def line(name: str, what: str) -> tuple[str, ...]:
+    """The cells of a configuration."""
+    config = complete(load_config(name))
+    model = config.model
+    size = (f"{count_parameters(model):,}", short(count_flops(model).linear))
+    if name.endswith("_pruned"):  # its network depends on the run that it continues
+        size = ("fewer", "fewer")
+    paper = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT
+    runs = kept_runs(folder(name))
+    return f"`{name}`", what, *size, paper, reached(runs) if runs else f"not run here{lower_bound(name, config)}"
 
 
-def draw(records: dict[str, list[dict]]) -> Figure:
-    """Test accuracy, and the learning rate that every record of training had; one colour per run."""
-    with style.styled():
-        figure = style.create_figure(style.PAGE, 2.3)
-        panels = figure.subplots(1, 2)
-        for axes, split, key, scale in zip(
-            panels, ("test", "train"), ("accuracy", "learning_rate"), (100, 1), strict=True
-        ):
-            for n, (name, of_run) in enumerate(records.items()):
-                points = [(each["epoch"], scale * each[key]) for each in of_run if each["split"] == split]
-                axes.plot(*zip(*points, strict=True) if points else ([], []), color=style.look(n).colour, label=name)
-            axes.grid(color="0.9", linewidth=0.4)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.set_xlim(left=0)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panels[0].set(xlabel="epoch", ylabel="test accuracy (%)", title="accuracy")
-        panels[1].set(xlabel="epoch", ylabel="learning rate", title="learning rate")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    return figure
+def reached(runs: Sequence[Path]) -> str:
+    """What runs of a configuration reached, in words: the median of seeds, their range, epochs."""
+    tests = [read_metrics(run / "metrics.jsonl")[-1] for run in runs]
+    data = json.loads((runs[0] / "about.json").read_text(encoding="utf-8"))["data"]
+    accuracies = [test["accuracy"] for test in tests]
+    seeds = [run.name.removeprefix("seed_") for run in runs]
+    text = f"{statistics.median(accuracies):.1%} on {data}"
+    if len(runs) == 1:
+        text += f", seed {seeds[0]}"
+    else:
+        text += f", median of seeds {seeds[0]} to {seeds[-1]} ({min(accuracies):.1%} to {max(accuracies):.1%})"
+    return f"{text}, {tests[0]['epoch']:g} epochs"
+
+
+def lower_bound(name: str, config: ConfigDict) -> str:
+    """The lower bound of the time of a run on an H100, in words; "" where the network depends on another run."""
+    if name.endswith("_pruned"):
+        return ""
+    return f"; at least {bound(config, 'h100').run / 60:.0f} minutes of an H100"
+
+
+def keep(run: Path, name: str, data: str) -> Path:
+    """Copies configuration and evaluations of a finished run; returns the folder.
+
+    Raises:
+      UserError: the run has no test accuracy of its last epoch.
+    """
+    config, records = read_config(run), read_metrics(run / "metrics.jsonl")
+    tests = [record for record in records if record["split"] == "test"]
+    if not tests or tests[-1]["epoch"] != config["train"]["num_epochs"]:
+        raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
+    place = folder(name) / f"seed_{config['seed']}"
+    write(place, config, tests, data)
+    return place
+
+
+def folder(name: str) -> Path:
+    """Where runs of a configuration are kept; miniature.py keeps its own."""
+    if name.startswith("miniature:"):
+        return RESULTS / name.replace(":", "/")
+    return RESULTS / "runs" / name.replace(":", "_")
 
 
 if __name__ == "__main__":

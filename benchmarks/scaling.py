@@ -1,4 +1,4 @@
-"""Time and memory of the paper's network as its pictures grow: a training step, attention seeing 16x16 pixels and more.
+"""Time and memory of the paper's network as its images grow: a training step, attention over 16x16 pixels and more.
 
     python -m benchmarks.scaling [--sides 16 32 64 128] [--forward 224] [--implementations factorised dense]
                                  [--dense_up_to 32] [--num_layers 6] [--batch_size 1] [--repeats 3] [--json FILE]
@@ -19,12 +19,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.errors import says_errors
-from benchmarks.children import MIB, OUT_OF_MEMORY, add_memory_limit, alone, memory_for_one
-from benchmarks.contenders import by_itself
-from benchmarks.measure import table, write_json
-from benchmarks.training import add_common, configuration, with_chosen
+from benchmarks.measure import MIB, OUT_OF_MEMORY, alone, table, write_json
+from benchmarks.networks import add_common, by_itself, configuration
 
-IMPLEMENTATIONS = ("factorised", "dense", "blocked")
 QUANTITIES = {"time": "seconds", "memory": "MiB", "memory of later steps": "MiB later"}
 COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "MiB", "MiB later", "MiB imports")
 
@@ -34,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     rows = []
     for task, config in settings(options):
-        rows.append(row(task, config, options))
+        rows.append(row(task, config, options.repeats))
         print(f"measured {rows[-1]['implementation']} {rows[-1]['pixels']}", flush=True)
     fits = exponents(rows)
     print(table(rows, COLUMNS))
@@ -45,52 +42,47 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common(parser, batch_size=1)
-    add_memory_limit(parser)
-    parser.set_defaults(repeats=3)
+    add_common(parser, batch_size=1, repeats=3)
+    names = ("factorised", "dense")
     parser.add_argument("--sides", type=int, nargs="+", default=[16, 32, 64, 128], help="in pixels that attention sees")
     parser.add_argument("--forward", type=int, nargs="+", default=[224], help="sides of one layer's forward pass")
-    parser.add_argument("--implementations", nargs="+", choices=IMPLEMENTATIONS, default=["factorised", "dense"])
+    parser.add_argument("--implementations", nargs="+", choices=names, default=list(names))
     parser.add_argument("--dense_up_to", type=int, default=32, metavar="SIDE")
-    parser.add_argument("--blocked_up_to", type=int, default=32, metavar="SIDE")
-    parser.add_argument("--num_layers", type=int, default=6)
     return parser.parse_args(argv)
 
 
 def settings(options: argparse.Namespace) -> list[tuple[str, ConfigDict]]:
     """What is measured: "training" or "inference", and of which network."""
-    largest = {"dense": options.dense_up_to, "blocked": options.blocked_up_to}
     chosen = [
-        ("training", config_of(options, implementation, side, options.num_layers))
+        ("training", implementation, side, {})
         for implementation in options.implementations
         for side in options.sides
-        if side <= largest.get(implementation, side)
+        if side <= options.dense_up_to or implementation != "dense"
     ]
-    return chosen + [
-        ("inference", config_of(options, options.implementations[0], side, 1)) for side in options.forward if side
+    chosen += [("inference", options.implementations[0], side, {"num_layers": 1}) for side in options.forward if side]
+    downsample = configuration(options).model.downsample
+    return [
+        (
+            task,
+            configuration(
+                options,
+                image_shape=(side * downsample, side * downsample, 3),
+                implementation=implementation,
+                attention_dropout=0.0,
+                **model,
+            ),
+        )
+        for task, implementation, side, model in chosen
     ]
 
 
-def config_of(options: argparse.Namespace, implementation: str, side: int, num_layers: int) -> ConfigDict:
-    """A network whose attention sees `side x side` pixels."""
-    config = configuration(options)
-    sides = (side * config.model.downsample,) * 2
-    values = {
-        "model.image_shape": (*sides, 3),
-        "model.implementation": implementation,
-        "model.attention_dropout": 0.0,
-        "model.num_layers": num_layers,
-    }
-    return with_chosen(config, options, values)
-
-
-def row(task: str, config: ConfigDict, options: argparse.Namespace) -> dict:
+def row(task: str, config: ConfigDict, repeats: int) -> dict:
     """Median seconds and peak memory of one size."""
-    model, limit = config.model, options.memory_limit or memory_for_one()
+    model = config.model
     side = model.image_shape[0] // model.downsample
     result = {"task": task, "implementation": model.implementation, "pixels": f"{side}x{side}", "side": side}
-    result |= {"layers": model.num_layers, "batch": config.train.batch_size, "memory_limit_gib": limit}
-    found = alone(by_itself, task, "ours", config, options.repeats, memory_limit=limit)
+    result |= {"layers": model.num_layers, "batch": config.train.batch_size}
+    found = alone(by_itself, task, "ours", config, repeats)
     if found == OUT_OF_MEMORY:
         return result | {"seconds": OUT_OF_MEMORY}
     seconds, memory = found
@@ -102,7 +94,7 @@ def row(task: str, config: ConfigDict, options: argparse.Namespace) -> dict:
 def exponents(rows: Sequence[dict]) -> list[dict]:
     """By implementation and quantity, the power of the number of pixels, of all sizes and of the two largest.
 
-    What needs no memory beyond that which a process has at hand has no power.
+    A size that needs no memory beyond that which the process has at hand is left out.
     """
     fits = []
     for implementation in dict.fromkeys(row["implementation"] for row in rows):
@@ -115,13 +107,9 @@ def exponents(rows: Sequence[dict]) -> list[dict]:
                 and each[column] > 0
             ]
             if len(points) > 1:
-                sizes = f"{points[0][0]} to {points[-1][0]} pixels"
-                fit = {
-                    "implementation": implementation,
-                    "quantity": name,
-                    "sizes": sizes,
-                    "exponent": exponent(*zip(*points, strict=True)),
-                }
+                fit = {"implementation": implementation, "quantity": name}
+                fit |= {"sizes": f"{points[0][0]} to {points[-1][0]} pixels"}
+                fit |= {"exponent": exponent(*zip(*points, strict=True))}
                 fits.append(fit | {"of the two largest": exponent(*zip(*points[-2:], strict=True))})
     return fits
 

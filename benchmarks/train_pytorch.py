@@ -82,7 +82,7 @@ def normalised(images: np.ndarray, spec: sources.Spec) -> torch.Tensor:
 
 @torch.inference_mode()
 def evaluate(network: torch.nn.Module, dataset: sources.Dataset, batch_size: int) -> dict[str, float]:
-    """Returns loss and accuracy on the test pictures."""
+    """Returns loss and accuracy on the test images."""
     network.eval()
     loss, right, count = 0.0, 0, len(dataset.test.labels)
     for first in range(0, count, batch_size):

@@ -1,11 +1,11 @@
-"""Training pictures a second: ours beside the same network in PyTorch, computed as the authors' release does.
+"""Training images per second: ours beside the same network in PyTorch, computed as the authors' release does.
 
     python -m benchmarks.train_step [--encodings quadratic learned] [--image_sizes 32 64] [--batch_size 20] [--compile]
 
 PyTorch eager, with --compile also under torch.compile. A row's contenders are timed turn by turn in one process;
 numbers are medians, ratios the medians of the turns' ratios. Peak memory is that of each contender in a process of its
-own. Ours augments and normalises its pictures in the step, PyTorch has them ready. Where memory does not suffice
-(--memory_limit) the row says so. Without PyTorch (`pip install -e ".[torch]"`) ours is measured alone.
+own. Ours augments and normalises its images in the step, PyTorch has them ready. Without PyTorch
+(`pip install -e ".[torch]"`) ours is measured alone.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""What each trick is worth: a network of configs/cifar10_cpu.py with one thing changed, a short run per seed.
+"""What each change of a recipe is worth: a network of configs/cifar10_cpu.py with one thing changed, a run per seed.
 
     python -m benchmarks.tricks --data-dir=DIR --out=OUT [--seeds=0-2] [--table=resnet]
     python -m benchmarks.tricks --show=results/tricks [--table=resnet] [--write]
 
-The first trains every row of one of TABLES on 45,000 training pictures of CIFAR-10, for EPOCHS epochs where the row
-names no other number, seed by seed, in OUT/TABLE/ROW/seed_N, and keeps configurations and metrics in OUT/kept. The same
-command again goes on where it was interrupted. Rows are compared by accuracy on the 5,000 training pictures held out:
-test pictures decide nothing. The second prints the table of what was kept; --write puts it into the documentation.
+The first trains every row of one of TABLES on 45,000 training images of CIFAR-10, for EPOCHS epochs where the row names
+no other number, seed by seed, in OUT/TABLE/ROW/seed_N, and keeps configurations and metrics in OUT/kept. The same
+command resumes where it was interrupted. Rows are compared by accuracy on the 5,000 training images held out. The
+second prints the table of what was kept; --write puts it into the documentation.
 """
 
 import statistics
@@ -19,16 +19,15 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
-from benchmarks.kept import keep, markdown, parse, parser, put, with_deviation
+from benchmarks.records import DOCS, accuracies, keep, kept_runs, markdown, parse, parser, put, with_deviation
 
 EPOCHS = 2
 ATTENTION = {
     "the recipe": (),
-    "a rate of 0.002": ("optimizer.learning_rate=0.002",),
-    "a rate of 0.008": ("optimizer.learning_rate=0.008",),
-    "a rate of 0.016": ("optimizer.learning_rate=0.016",),
+    "learning rate 0.002": ("optimizer.learning_rate=0.002",),
+    "learning rate 0.008": ("optimizer.learning_rate=0.008",),
+    "learning rate 0.016": ("optimizer.learning_rate=0.016",),
     "Adam at 0.003 for Muon": ("optimizer.name=adam", "optimizer.learning_rate=0.003"),
     "weight decay of 0.0001": ("optimizer.weight_decay=0.0001",),
     "no crop": ("augment.crop_padding=0",),
@@ -36,24 +35,34 @@ ATTENTION = {
     "start as the identity": ("model.init=identity",),
     "labels smoothed by 0.1": ("train.label_smoothing=0.1",),
     "heads of 32 channels": ("model.head_size=32",),
-    "one operation a picture": ("augment.operations=1",),
+    "one operation per image": ("augment.operations=1",),
 }
-# Rates were searched for at 12 channels, widths with the best of them.
+# As many learning rates for each optimizer, a factor of two apart; Muon's are rows above.
+OPTIMIZERS = {"Muon at 0.004": ()} | {
+    f"{title} at {rate}": (f"optimizer.name={name}", f"optimizer.learning_rate={rate}", *more)
+    for title, name, rates, more in (
+        ("Muon", "muon", (0.002, 0.008, 0.016), ()),
+        ("Adam", "adam", (0.0004, 0.0008, 0.0015, 0.003), ()),
+        ("SGD", "sgd", (0.0125, 0.025, 0.05, 0.1), ("optimizer.weight_decay=0.0001",)),
+    )
+    for rate in rates
+}
+# Learning rates were searched for at 12 channels, widths with the best of them.
 NARROW = "model.width=12"
 LARGER = (NARROW, "train.batch_size=100")
 SGD = (*LARGER, "optimizer.name=sgd", "optimizer.weight_decay=0.0005")
 RESNET = {
     "the recipe, 12 channels": (NARROW,),
     "batches of 100": LARGER,
-    "batches of 100, a rate of 0.004": (*LARGER, "optimizer.learning_rate=0.004"),
-    "batches of 100, a rate of 0.01": (*LARGER, "optimizer.learning_rate=0.01"),
-    "batches of 100, a rate of 0.02": (*LARGER, "optimizer.learning_rate=0.02"),
-    "batches of 100, a rate of 0.08": (*LARGER, "optimizer.learning_rate=0.08"),
+    "batches of 100, learning rate 0.004": (*LARGER, "optimizer.learning_rate=0.004"),
+    "batches of 100, learning rate 0.01": (*LARGER, "optimizer.learning_rate=0.01"),
+    "batches of 100, learning rate 0.02": (*LARGER, "optimizer.learning_rate=0.02"),
+    "batches of 100, learning rate 0.08": (*LARGER, "optimizer.learning_rate=0.08"),
     "batches of 100, SGD at 0.05": (*SGD, "optimizer.learning_rate=0.05"),
     "batches of 100, SGD at 0.1": (*SGD, "optimizer.learning_rate=0.1"),
     "batches of 100, SGD at 0.2": (*SGD, "optimizer.learning_rate=0.2"),
 }
-# Each in a third of the fifteen minutes: pictures per second, in turns on two cores, were 507, 1,285, 749 and 306.
+# Each in a third of the fifteen minutes: images per second, in turns on two cores, were 507, 1,285, 749 and 306.
 WIDTHS = {
     "16 channels, 3 epochs": ("train.num_epochs=3",),
     "8 channels, 7 epochs": ("model.width=8", "train.num_epochs=7"),
@@ -61,9 +70,14 @@ WIDTHS = {
     "20 channels, 2 epochs": ("model.width=20", "train.num_epochs=2"),
 }
 # The network of configs/cifar10_cpu.py, and what is changed; the first row is what others are compared with.
-TABLES = {"attention": ("attention", ATTENTION), "resnet": ("resnet", RESNET), "widths": ("resnet", WIDTHS)}
+TABLES = {
+    "attention": ("attention", ATTENTION),
+    "optimizers": ("attention", OPTIMIZERS),
+    "resnet": ("resnet", RESNET),
+    "widths": ("resnet", WIDTHS),
+}
 COLUMNS = ("change", "validation accuracy (%)", "difference", "seeds")
-PAGE = Path(__file__).parents[1] / "docs" / "recipe.md"
+PAGE = DOCS / "recipe.md"
 
 
 @says_errors
@@ -85,54 +99,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def name_of(change: str) -> str:
-    """Returns the name of a row's folder."""
+    """The name of a row's folder."""
     return "".join(letter if letter.isalnum() else "_" for letter in change.lower())
 
 
-def configured(table: str, change: str, seed: int, data_dir: str | None) -> ConfigDict:
-    """Returns the configuration of a run."""
+def configured(table: str, change: str, seed: int, data_dir: str = "") -> ConfigDict:
+    """The configuration of a run."""
     network, changes = TABLES[table]
-    settings = (f"train.num_epochs={EPOCHS}", *changes[change])
+    settings = (f"train.num_epochs={EPOCHS}", *changes[change], f"seed={seed}", "dataset.num_validation=5000")
     config = load_config(f"cifar10_cpu:{network}", [f"--config.{each}" for each in settings])
-    config.seed = seed
-    config.dataset.update({"data_dir": data_dir or "", "num_validation": 5_000})
+    config.dataset.data_dir = data_dir
     config.train.update({"eval_every_epochs": config.train.num_epochs, "logger": "none"})
     return config
 
 
 def rows(kept: Path, table: str) -> list[dict[str, Any]]:
-    """Returns the rows of the table: mean and standard deviation over seeds, differences over the seeds of both."""
+    """The rows of the table: mean and standard deviation over seeds, differences over the seeds of both."""
     changes = TABLES[table][1]
-    found = {change: accuracies(kept / table / name_of(change)) for change in changes}
+    found = {
+        change: {run.name: accuracies(run, "validation")[-1] for run in kept_runs(kept / table / name_of(change))}
+        for change in changes
+    }
     first = next(iter(changes))
-    rows, recipe = [], found[first]
+    rows = []
     for change, by_seed in found.items():
-        if not by_seed:
-            continue
-        differences = [by_seed[seed] - recipe[seed] for seed in sorted(by_seed.keys() & recipe)]
-        rows.append(
-            {
-                "change": change,
-                "validation accuracy (%)": with_deviation(list(by_seed.values())),
-                "difference": "" if change == first else with_sign(differences),
-                "seeds": len(by_seed),
-            }
-        )
+        if by_seed:
+            differences = [by_seed[seed] - found[first][seed] for seed in sorted(by_seed.keys() & found[first])]
+            difference = "" if change == first else with_sign(differences)
+            cells = (change, with_deviation(list(by_seed.values())), difference, len(by_seed))
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
 
 def with_sign(differences: Sequence[float]) -> str:
-    """Returns mean and standard deviation of differences, in points, with a sign."""
+    """Mean and standard deviation of differences, in points, with a sign."""
     return ("" if statistics.mean(differences) < 0 else "+") + with_deviation(differences)
-
-
-def accuracies(folder: Path) -> dict[str, float]:
-    """Returns validation accuracy (%) of the runs in a folder, by seed."""
-    found = {}
-    for run in sorted(folder.glob("seed_*")):
-        (*_, last) = (each for each in read_metrics(run / "metrics.jsonl") if each["split"] == "validation")
-        found[run.name] = 100 * last["accuracy"]
-    return found
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from attn_cnn_jax.cli.main import main as attn_cnn
-from benchmarks.figures import put_picture
 from benchmarks.learn_convolution import main as learn_convolution
+from benchmarks.records import reduce_colours
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -33,14 +33,13 @@ def main() -> int:
         if status:
             return status
         for name, target in (OF_THE_RUN | {"span_layer3": "span"}).items():
-            put_picture(drawn / f"{name}.png", DOCS / f"{target}.png")
+            reduce_colours(drawn / f"{name}.png", DOCS / f"{target}.png")
         attn_cnn(["figures", "pretrained:cifar10_maps16", "--figures=maps", f"--out={folder}"])
-        put_picture(drawn / "maps_8_8.png", DOCS / "maps.png")
+        reduce_colours(drawn / "maps_8_8.png", DOCS / "maps.png")
         joint = sorted(str(path) for path in (RESULTS / "digits").iterdir())
         attn_cnn(["figures", *joint, "--figures=curves", f"--out={folder}"])
-        put_picture(drawn / "curves.png", DOCS / "curves.png")
-        learn_convolution([f"--draw={RESULTS / 'learn_convolution'}", f"--figure={folder}"])
-        put_picture(drawn / "learn_convolution.png", DOCS / "learn_convolution.png")
+        reduce_colours(drawn / "curves.png", DOCS / "curves.png")
+        learn_convolution([f"--draw={RESULTS / 'learn_convolution'}", f"--figure={DOCS}"])
     return 0
 
 

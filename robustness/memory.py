@@ -18,8 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.children import proc_bytes
-from benchmarks.measure import table, write_json
+from benchmarks.measure import proc_bytes, table, write_json
 from robustness.small_runs import SMALL, Trainer, finish
 
 LIMIT = 0.01

@@ -30,8 +30,7 @@ from attn_cnn_jax.training.feed import Streamed
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import create_train_steps, initial_state
-from benchmarks.children import proc_bytes
-from benchmarks.measure import table, write_json
+from benchmarks.measure import proc_bytes, table, write_json
 
 STORED = 64  # pictures
 CIFAR10_CPU = 700  # pictures per second that configs/cifar10_cpu.py trains on 2 cores

@@ -1,6 +1,9 @@
-"""What the benchmarks share: turns alternate, ratios are of turns, tables line up, JSON says where it was measured."""
+"""Turns alternate, ratios are of turns, memory is of one process, files and tables say what was measured."""
 
 import json
+import os
+
+import numpy as np
 
 from benchmarks import measure
 
@@ -22,15 +25,19 @@ def test_the_ratio_is_the_median_of_the_turns_ratios():
     assert measure.median_ratio([2.0, 30.0, 3.0], [1.0, 10.0, 4.0]) == 2.0  # 2, 3, 0.75; of the medians: 0.75
 
 
-def test_a_table_lines_up():
+def test_a_process_of_its_own_has_its_own_peak_and_may_run_out_of_memory():
+    held = np.ones(300 * measure.MIB // 8)
+    assert measure.peak_bytes() > held.nbytes
+    assert 0 < measure.alone(measure.peak_bytes) < 250 * measure.MIB
+    assert measure.alone(bytearray, 2**60) == measure.OUT_OF_MEMORY
+    assert measure.alone(os.abort) == measure.OUT_OF_MEMORY  # as by the system's killer
+
+
+def test_table_and_json(tmp_path):
     rows = [{"what": "ours", "rate": 12.3456}, {"what": "theirs", "rate": None}]
     assert measure.table(rows, ["what", "rate"]) == "what      rate\nours     12.35\ntheirs"
-
-
-def test_json_says_where_it_was_measured(tmp_path):
-    measure.write_json(tmp_path / "found.json", {"rows": [{"rate": 1.5}]})
+    measure.write_json(tmp_path / "found.json", {"rows": rows})
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["rows"] == [{"rate": 1.5}]
+    assert found["rows"] == rows
     assert found["versions"]["jax"]
     assert found["machine"]["cores"] >= 1
-    assert found["command"]

@@ -19,7 +19,7 @@ DENSE_BYTES = 2**28
 # The number of devices itself must not choose, since dropout masks of the implementations differ.
 PICTURES_OF_A_DEVICE = 100
 # Time of a multiply-add of each implementation's averages, forward and backward, relative to one of dense averages. On
-# 2 CPU cores `python -m benchmarks.implementations` fits 3 to 8 to factorised, whose small products are limited by
+# 2 CPU cores a fit to times gave 3 to 8 to factorised, whose small products are limited by
 # memory, and 1.1 to 1.2 to blocked, which computes probabilities twice; below 10x10 pixels all are within a quarter of
 # each other. On GPUs and TPUs nothing is measured: 14 and 16 come from estimates of compiled programs, `--for=h100` and
 # `--for=v5e:2x2` (docs/compile.md), where the factorised form is as fast as dense at 28x28 and at 32x32 pixels.

@@ -1,0 +1,127 @@
+"""Where the time of a training step goes on a CPU: every operation of the compiled program, as XLA's profiler times it.
+
+    python -m benchmarks.breakdown [--config cifar10_cpu] [--steps 40] [--largest 8] [--json FILE]
+
+Trains on random images. A first table sums operations by kind, with the network's FLOPs over the time of matrix
+products, beside the rate of large square ones; a second has the operations that take longest. Operations may run at the
+same time as others, so their sum may exceed the time of the step.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.cli.arguments import at_least_one
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.training.mesh import data_mesh
+from attn_cnn_jax.training.step import most_steps
+from benchmarks.measure import matrix_product_rate, seconds, table, write_json
+from benchmarks.networks import random_images, repeated, steps_and_state
+
+PRODUCTS, MOVES, ELEMENTWISE = KINDS = ("matrix products", "copies and transposes", "other elementwise")
+MOVING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "transpose", "reshape", "broadcast"}
+MOVING |= {"slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "reverse"}
+# `%name = f32[8,8]{1,0} opcode(operands), calls=%computation`; a type may be a tuple, with blanks.
+INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?([\w.-]+) = .*?[\])}] ([a-z][\w-]*)\((?:.*?calls=%?([\w.-]+))?", re.MULTILINE
+)
+COMPUTATION = re.compile(r"^%?([\w.-]+) \(.*?^}", re.MULTILINE | re.DOTALL)
+
+
+@says_errors
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="cifar10_cpu", help="name or file of a configuration")
+    parser.add_argument("--steps", type=at_least_one, default=40, help="that are timed")
+    parser.add_argument("--largest", type=at_least_one, default=8, help="operations that are listed")
+    parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
+    options = parser.parse_args(argv)
+    if jax.default_backend() != "cpu":
+        raise UserError(f"JAX runs on a {jax.default_backend()} here: set JAX_PLATFORMS=cpu")
+    config = complete(load_config(options.config))
+    text, times, wall = measure(config, options.steps)
+    kinds = by_kind(text, times, flops_per_step(config))
+    rate = matrix_product_rate(config.model.dtype)
+    print(table(kinds, ("kind", "ms per step", "share (%)", "operations", "GFLOP/s")))
+    print(f"a step takes {1000 * wall:.1f} ms, its operations {1000 * times.total():.1f} ms")
+    print(f"large square matrix products: {rate / 1e9:.0f} GFLOP/s\n")
+    largest = [{"operation": name, "ms per step": 1000 * taken} for name, taken in times.most_common(options.largest)]
+    print(table(largest, ("operation", "ms per step")))
+    write_json(options.json, {"benchmark": "breakdown", "by_kind": kinds, "seconds_per_step": wall, "products": rate})
+    return 0
+
+
+def measure(config: ConfigDict, steps: int) -> tuple[str, Counter[str], float]:
+    """Trains some steps under the profiler.
+
+    Returns:
+      The compiled program as text, seconds per step by the name of an operation, and seconds per step by the clock.
+    """
+    mesh = data_mesh(jax.devices()[:1])
+    train_steps, state = steps_and_state(config, mesh)
+    at_once = min(steps, most_steps(config, mesh))
+    images = random_images(config, at_once * config.train.batch_size, mesh)
+    compiled = train_steps.lower(state, images, jnp.int32(at_once)).compile()
+    train = repeated(compiled, state, mesh, images, at_once)
+    train(steps)
+    profiler = jax.profiler.ProfileOptions()
+    profiler.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=profiler):
+            wall = seconds(lambda: train(steps))
+        found = seconds_by_operation(folder)
+    return compiled.as_text(), Counter({name: taken / steps for name, taken in found.items()}), wall / steps
+
+
+def seconds_by_operation(folder: str) -> Counter[str]:
+    """Seconds by the name of an operation, from what the profiler wrote to a folder."""
+    total: Counter[str] = Counter()
+    for path in Path(folder).rglob("*.xplane.pb"):
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+            for line in plane.lines:
+                for event in line.events:
+                    if "hlo_op" in dict(event.stats):
+                        total[event.name] += event.duration_ns / 1e9
+    return total
+
+
+def flops_per_step(config: ConfigDict) -> int:
+    """FLOPs of the network's matrix products: those of the forward pass, and two products for each in the backward."""
+    return 3 * config.train.batch_size * count_flops(config.model).full
+
+
+def by_kind(text: str, times: Counter[str], flops: int) -> list[dict]:
+    """A row per kind of operation; the rate of matrix products counts those of the network, not the optimizer's."""
+    kinds, rows = kinds_of(text), []
+    for kind in KINDS:
+        taken = [seconds for name, seconds in times.items() if kinds.get(name, ELEMENTWISE) == kind]
+        row = {"kind": kind, "ms per step": 1000 * sum(taken), "share (%)": 100 * sum(taken) / times.total()}
+        rows.append(row | {"operations": len(taken)})
+    return [row | ({"GFLOP/s": flops / row["ms per step"] / 1e6} if row["kind"] == PRODUCTS else {}) for row in rows]
+
+
+def kinds_of(text: str) -> dict[str, str]:
+    """The kind of every operation in the text of a compiled program; a fusion is what it holds."""
+    inside = {match[1]: {found[2] for found in INSTRUCTION.finditer(match[0])} for match in COMPUTATION.finditer(text)}
+    kinds = {}
+    for name, opcode, called in INSTRUCTION.findall(text):
+        opcodes = inside.get(called, set()) if called else {opcode}
+        if opcodes & {"dot", "convolution"}:
+            kinds[name] = PRODUCTS
+        else:
+            kinds[name] = MOVES if opcodes <= MOVING else ELEMENTWISE
+    return kinds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

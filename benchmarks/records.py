@@ -1,0 +1,135 @@
+"""Records of training runs that the documentation shows: what is kept of a run, and tables of it inside pages.
+
+A kept run is a folder with `config.json`, the records of `metrics.jsonl`, and `about.json`, which names its data.
+"""
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+from PIL import Image
+
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.cli.arguments import integers
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.metrics import read_metrics
+
+ROOT = Path(__file__).parents[1]
+RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+DATA = "CIFAR-10 (JPEG copy)"  # the set of most runs that the documentation shows
+COLOURS = 128  # of a figure's palette: a third of the bytes, and no difference to the eye
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Options of a module that either trains, `--out`, or shows what was kept, `--show`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", metavar="DIR", default="", help="where CIFAR-10 is prepared")
+    parser.add_argument("--out", type=Path, metavar="OUT", help="of run directories")
+    parser.add_argument("--seeds", type=integers, default=[0, 1, 2], metavar="N-N", help="0-2")
+    parser.add_argument("--show", type=Path, metavar="DIR", help="print what was kept there")
+    parser.add_argument("--write", action="store_true", help="put it into the documentation")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options given: one of `--out` and `--show`."""
+    options = parser.parse_args(argv)
+    if bool(options.show) == bool(options.out):
+        parser.error("give --out=OUT, or --show=DIR")
+    return options
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The configuration of a run directory or a kept run, as plain values."""
+    return json.loads((run / "config.json").read_text(encoding="utf-8"))
+
+
+def write(place: Path, config: Mapping[str, Any], records: Sequence[dict], data: str = DATA) -> None:
+    """Writes configuration and records of a run; the folder where this machine has its data is left out."""
+    config = {**config, "dataset": {**config["dataset"], "data_dir": ""}}
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomically(place / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
+
+
+def keep(run: Path, place: Path) -> None:
+    """Copies configuration and metrics of a run on CIFAR-10."""
+    write(place, read_config(run), read_metrics(run / "metrics.jsonl"))
+
+
+def kept_runs(folder: Path) -> list[Path]:
+    """The runs of all seeds that a folder keeps."""
+    return sorted(folder.glob("seed_*"))
+
+
+def accuracies(run: Path, split: str = "test") -> list[float]:
+    """The accuracies (%) of a run in the order in which they were recorded."""
+    return [100 * each["accuracy"] for each in read_metrics(run / "metrics.jsonl") if each["split"] == split]
+
+
+def differences(run: Path, config: ConfigDict) -> list[str]:
+    """Keys in which a kept run differs from today's configuration: a recipe that changes needs another run.
+
+    Compared is what decides what a run computes. A record may have keys that no longer exist, and lack new ones.
+    """
+    parts = ("model", "optimizer", "train", "augment", "start", "seed")
+    found, today = (dict(flat({part: each[part] for part in parts})) for each in (read_config(run), config.to_dict()))
+    return [key for key in found.keys() & today if found[key] != json.loads(json.dumps(today[key]))]
+
+
+def flat(values: Mapping[str, Any], prefix: str = ""):
+    """Yields pairs of a dotted key and its value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def minutes(records: Sequence[dict]) -> float:
+    """How long the steps of a run on CIFAR-10 took, from the rates that its records have."""
+    train = [record for record in records if record["split"] == "train"]
+    images = 50_000 * train[-1]["epoch"]
+    return images / statistics.median(record["images_per_second"] for record in train) / 60
+
+
+def with_deviation(values: Sequence[float]) -> str:
+    """Mean and standard deviation, to a tenth."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """A table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *([row.get(column, "") for column in columns] for row in rows)]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
+
+
+def marked(name: str) -> re.Pattern:
+    """The pattern of what is between the markers `<!-- name -->` and `<!-- end of name -->`."""
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Puts a text into a page, between its markers."""
+    write_atomically(page, marked(name).sub(lambda _: text, page.read_text(encoding="utf-8")))
+
+
+def put_figure(figure: Figure, target: Path) -> None:
+    """Draws a figure of the documentation."""
+    style.save(figure, target.parent, target.stem)
+    target.with_suffix(".svg").unlink()
+    reduce_colours(target, target)
+
+
+def reduce_colours(drawn: Path, target: Path) -> None:
+    """Copies an image with a palette of few colours."""
+    Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+    print(target)

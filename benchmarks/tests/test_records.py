@@ -1,0 +1,198 @@
+"""Pages have the tables of the kept runs, and these are runs of today's configurations."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.analysis.heads import layer_statistics
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import attention_config, complete, validate
+from attn_cnn_jax.data.sources import Split
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
+from benchmarks import fifteen_minutes, fine_tuning, learn_convolution, locality, miniature, records, results, tricks
+from benchmarks.records import DOCS, RESULTS
+
+PAGES = {
+    **{(page, "results"): results.table for page in results.PAGES},
+    (miniature.PAGE, "results"): lambda: miniature.tables(RESULTS / "miniature"),
+    (tricks.PAGE, "contenders"): lambda: records.markdown(
+        fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
+    ),
+    **{
+        (tricks.PAGE, f"changes of {name}"): lambda name=name: records.markdown(
+            tricks.rows(RESULTS / "tricks", name), tricks.COLUMNS
+        )
+        for name in ("attention", "resnet", "widths")
+    },
+}
+OF_TRICKS = {(table, tricks.name_of(row)): row for table, (_, rows) in tricks.TABLES.items() for row in rows}
+
+
+def kept():
+    """Every kept run and its configuration today."""
+    for run in sorted(RESULTS.glob("**/seed_*")):
+        seed, name, group = int(run.name.removeprefix("seed_")), run.parent.name, run.relative_to(RESULTS).parts[0]
+        if group == "runs":
+            (config,) = (each for each in results.ROWS if results.folder(each) == run.parent)
+            yield run, load_config(config, [f"--config.seed={seed}"])
+        elif group == "tricks":
+            table = run.parents[1].name
+            yield run, tricks.configured(table, OF_TRICKS[table, name], seed)
+        elif group == "fifteen_minutes":
+            yield run, fifteen_minutes.configured(name, seed)
+        elif name not in (miniature.PRUNED, miniature.CONTROL):
+            yield run, miniature.configured(name, seed)
+    for name, training in fine_tuning.RUNS.items():
+        yield RESULTS / "fine_tuning" / name, fine_tuning.configured(training)
+
+
+def test_kept_runs_are_of_these_configurations():
+    found = {str(run.relative_to(RESULTS)): records.differences(run, config) for run, config in kept()}
+    of_the_data = {"model.num_classes", "model.image_shape", "start.heads"}
+    unimportant = {"train.logger", "train.log_every_steps"}
+    assert {run: keys for run, keys in found.items() if set(keys) - of_the_data - unimportant} == {}
+    assert len(found) > 90
+
+
+@pytest.mark.parametrize(("page", "name"), PAGES, ids=lambda each: getattr(each, "name", each))
+def test_pages_have_the_tables_of_the_kept_runs(page, name):
+    text = page.read_text(encoding="utf-8")
+    assert records.marked(name).findall(text) == [PAGES[page, name]()], "run its command with --write"
+
+
+def test_the_page_says_what_fine_tuning_reached():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    rows = fine_tuning.rows(RESULTS / "fine_tuning")
+    assert [row["run"] for row in rows] == list(fine_tuning.RUNS)
+    for row in rows:
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| `{row['run']}` "))
+        assert line.endswith(f"| {row['before']} | {row['after']} |".replace("|  |", "| |"))
+
+
+def test_every_change_is_one_that_can_be_trained():
+    for (table, _), row in OF_TRICKS.items():
+        config = tricks.configured(table, row, 0)
+        validate(config)
+        first = tricks.configured(table, next(iter(tricks.TABLES[table][1])), 0)
+        assert (config.to_dict() == first.to_dict()) == (row == next(iter(tricks.TABLES[table][1]))), row
+
+
+def write_run(place, accuracies, split="test", config=None):
+    found = [
+        {"step": n, "epoch": n, "split": split, "loss": 1.0, "accuracy": accuracy}
+        for n, accuracy in enumerate(accuracies, 1)
+    ]
+    records.write(place, (config or attention_config()).to_dict(), found, "digits")
+    return place
+
+
+def test_differences_of_tricks_are_those_of_runs_of_the_same_seed(tmp_path):
+    for change, accuracies in {"the recipe, 12 channels": (0.5, 0.6, 0.7), "batches of 100": (0.49, 0.62)}.items():
+        for seed, accuracy in enumerate(accuracies):
+            place = tmp_path / "resnet" / tricks.name_of(change) / f"seed_{seed}"
+            write_run(place, (0.1, accuracy), "validation")
+    recipe, other = tricks.rows(tmp_path, "resnet")
+    assert list(recipe.values()) == ["the recipe, 12 channels", "60.0 ± 10.0", "", 3]
+    assert list(other.values()) == ["batches of 100", "55.5 ± 9.2", f"+0.5 ± {np.std([-1, 2], ddof=1):.1f}", 2]
+
+
+def test_a_finished_run_is_kept_and_stands_in_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "kept")
+    config = attention_config()
+    config.train.num_epochs = 2
+    for seed, accuracy in ((0, 0.5), (1, 0.9), (2, 0.6)):
+        config.seed = seed
+        results.keep(write_run(tmp_path / f"run_{seed}", (0.1, accuracy), config=config), "digits", "digits")
+    reached = results.reached(records.kept_runs(tmp_path / "kept/runs/digits"))
+    assert reached == "60.0% on digits, median of seeds 0 to 2 (50.0% to 90.0%), 2 epochs"
+    with pytest.raises(UserError, match="not trained to the end"):
+        results.keep(write_run(tmp_path / "short", (0.1,), config=config), "digits", "digits")
+
+
+def test_a_text_is_put_between_its_markers_alone(tmp_path):
+    page = tmp_path / "page.md"
+    before = "a\n<!-- x -->\nold\n<!-- end of x -->\n<!-- y -->\nstays\n<!-- end of y -->\n"
+    page.write_text(before)
+    records.put(page, "x", records.markdown([{"a": 1}, {"a": 2, "b": 3}], ("a", "b")))
+    assert page.read_text() == before.replace("old", "| a | b |\n| --- | --- |\n| 1 |  |\n| 2 | 3 |")
+
+
+def test_minutes_are_those_of_all_images_at_the_median_rate():
+    rates = [{"split": "train", "epoch": n, "images_per_second": rate} for n, rate in ((1, 10), (2, 500), (3, 1000))]
+    assert records.minutes([*rates, {"split": "test", "epoch": 3}]) == 150_000 / 500 / 60
+
+
+def test_measures_of_a_head_that_looks_at_itself_and_of_one_that_looks_everywhere():
+    attention = np.empty((1, 2, 5, 5, 5, 5))
+    attention[0, 0] = np.eye(25).reshape(5, 5, 5, 5)
+    attention[0, 1] = 1 / 25
+    found = miniature.head_measures(layer_statistics(attention, kernel_shifts((3, 3))))
+    pixels = [(i, j) for i in range(5) for j in range(5)]
+    far = np.mean([math.dist(query, key) for query in pixels for key in pixels])
+    assert found["distance"] == [0, pytest.approx(far, rel=1e-3)]
+    assert found["within"] == [1, pytest.approx(9 / 25, rel=1e-3)]
+    assert found["entropy"] == [pytest.approx(0, abs=1e-6), pytest.approx(math.log(25), rel=1e-3)]
+
+
+def test_locality_is_the_mean_over_heads_and_seeds_of_the_last_epoch(tmp_path):
+    for seed, within in ((0, [0.9, 0.2]), (1, [0.6, 0.3])):
+        place = tmp_path / "quadratic" / f"seed_{seed}"
+        place.mkdir(parents=True)
+        layers = [{"distance": [1.0, 2.0 + seed], "within": share, "entropy": [0.5, 1.5]} for share in ([0, 0], within)]
+        lines = [{"step": n, "layers": [layer]} for n, layer in enumerate(layers)]
+        (place / "heads.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (row,) = locality.rows(tmp_path, ("quadratic", "resnet"))
+    assert list(row.values()) == ["`quadratic`", 1, "1.75", "50", "50", "1.00"]
+
+
+def test_a_pruned_network_is_compared_with_the_one_that_it_starts_from_and_its_control(tmp_path):
+    config = miniature.configured(miniature.FIRST, 2)
+    write_run(tmp_path / miniature.FIRST / "seed_2", (0.4, 0.55), config=config)
+    config.start.heads = ((1, 7), (3, 2))
+    write_run(tmp_path / miniature.PRUNED / "seed_2", (0.545, 0.1, 0.568), config=config)
+    (row,) = miniature.pruning_rows(tmp_path)
+    assert list(row.values()) == [2, "7 of layer 1; 2 of layer 3", "55.0", "54.5", "56.8"]
+    write_run(tmp_path / miniature.CONTROL / "seed_2", (0.5, 0.56), config=config)
+    assert list(miniature.pruning_rows(tmp_path)[0].values())[-1] == "56.0"
+
+
+@pytest.mark.parametrize(("size", "share"), [("", 1), ("_16x16", (16 + 16) / (16 * 16))])
+def test_the_resnet_does_as_much_arithmetic_as_quadratic_attention(size, share):
+    """At 16x16 pixels that factorises: an average over rows and one over columns, for one over all pixels."""
+    model, resnet = (complete(miniature.configured(f"{name}{size}", 0)).model for name in ("quadratic", "resnet"))
+    linear, full = count_flops(model)
+    assert count_flops(resnet).full == pytest.approx(linear + share * (full - linear), rel=0.03)
+
+
+def test_a_set_has_the_first_images_of_its_classes_with_labels_from_0():
+    images = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 32, 32, 3), np.uint8)
+    split = Split(images, np.array([4, 1, 9, 4, 1, 9], np.int32))
+    found = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0), 3)
+    np.testing.assert_array_equal(found.images[:, 0, 0, 0], [1, 2, 4])
+    np.testing.assert_array_equal(found.labels, [0, 1, 0])
+    larger = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0, size=64), 3)
+    np.testing.assert_array_equal(larger.images, np.repeat(np.repeat(found.images, 2, axis=1), 2, axis=2))
+
+
+def test_students_of_one_number_of_heads_and_of_steps_share_a_line(monkeypatch, tmp_path, capsys):
+    def training(heads, seed, steps):
+        error = (100 * heads + 10 * seed) / steps
+        found = {"heads": heads, "seed": seed, "steps": steps, "final_error": error, "residual": error / 2}
+        return found | {"seconds": 1.0, "centre": [[[0.0, 1.0]] * heads]}
+
+    monkeypatch.setattr(learn_convolution, "train", training)
+    for steps in (1000, 10_000):
+        command = [f"--out={tmp_path}", "--heads=4", "--seeds=0-1", f"--steps={steps}"]
+        assert learn_convolution.main(command) == 0
+        lines = capsys.readouterr().out.splitlines()[:2]
+        assert [float(line.rpartition(" ")[2]) for line in lines] == pytest.approx([400 / steps, 410 / steps])
+    trainings = json.loads((tmp_path / "results.json").read_text())["trainings"]
+    assert [(each["steps"], each["seed"]) for each in trainings] == [(1000, 0), (1000, 1), (10_000, 0), (10_000, 1)]
+    assert [(row["seeds"], row["relative error"]) for row in learn_convolution.rows(trainings)] == [
+        (2, "40 to 41%"),
+        (2, "4 to 4.1%"),
+    ]
