@@ -37,7 +37,7 @@ def losses(config: str, *flags: str) -> list[float]:
     """Returns the training losses of every step of an epoch."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "train.py", f"--config={config}", f"--workdir={folder}/run", *flags]
-        common = ["--config.train.log_every_steps=1", "--config.train.num_epochs=1", "--config.train.tensorboard=False"]
+        common = ["--config.train.log_every_steps=1", "--config.train.num_epochs=1"]
         subprocess.run([*command, *common], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         records = map(json.loads, Path(folder, "run", "metrics.jsonl").read_text().splitlines())
         return [record["loss"] for record in records]
