@@ -130,7 +130,7 @@ def send(name, folder, **environment):
 
 @pytest.mark.slow
 def test_wandb_keeps_records_offline(tmp_path):
-    pytest.importorskip("wandb", reason='pip install -e ".[wandb]"')
+    pytest.importorskip("wandb", reason='pip install "attn-cnn-jax[wandb]"')
     send("wandb", tmp_path, WANDB_MODE="offline")
     (record,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     assert b"test/accuracy" in record.read_bytes()
@@ -138,7 +138,7 @@ def test_wandb_keeps_records_offline(tmp_path):
 
 @pytest.mark.slow
 def test_trackio_keeps_records_on_this_machine(tmp_path):
-    pytest.importorskip("trackio", reason='pip install -e ".[trackio]"')
+    pytest.importorskip("trackio", reason='pip install "attn-cnn-jax[trackio]"')
     send("trackio", tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
     (path,) = (tmp_path / "trackio").glob("*.db")
     with sqlite3.connect(path) as database:

@@ -49,7 +49,9 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
         accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
         loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")
         for axes in (accuracy, loss):
-            style.decorate(axes)
+            axes.grid(color="0.9", linewidth=0.4)
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right"]].set_visible(False)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         kinds = [split for split in LINES if split in splits]

@@ -92,13 +92,6 @@ def styled():
     return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)  # pyright: ignore[reportArgumentType]
 
 
-def decorate(axes: Axes) -> None:
-    """Gives a plot of curves its light grid, and takes away the upper and right spine."""
-    axes.grid(color="0.9", linewidth=0.4)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def mark_query(
     axes: Axes, row: float = 0.0, column: float = 0.0, size: float = 1.0, colour: str = QUERY, line: float = 0.9
 ) -> None:

@@ -60,18 +60,11 @@ function contentFactors(x, readers, heads, grid) {
 }
 
 /** What a map of queries or keys makes of activations, `content`, and apart from them of the positions that a reader
-    adds to them or puts beside them, `position`. */
-function projected(x, map, { positions, concatenated }, grid) {
+    adds to them, `position`; its map then has no bias. */
+function projected(x, map, { positions }, grid) {
   if (!map) return null;
-  const pixels = grid[0] * grid[1];
-  if (!positions) return { content: linear(x, map, pixels) };
-  const [size, more] = [x.length / pixels, positions.length / pixels];
-  const outputs = map.kernel.length / (concatenated ? size + more : size);
-  const { kernel, bias } = map;
-  return {
-    content: linear(x, { kernel: kernel.subarray(0, size * outputs), bias }, pixels),
-    position: linear(positions, { kernel: kernel.subarray(kernel.length - more * outputs), bias: null }, pixels),
-  };
+  const pixels = grid[0] * grid[1], content = linear(x, map, pixels);
+  return positions ? { content, position: linear(positions, map, pixels) } : { content };
 }
 
 const FACTORS = {
@@ -124,8 +117,8 @@ function ofHead(x, h, heads, size, scale) {
   return result;
 }
 
-/** Attention of every head of layer `l`, queries by keys: one Float32Array a head. `layer`: see headProbabilities. */
-function layerAttention(layer, factors, grid, { terms, convolved }, l) {
+/** Attention of every head, queries by keys: one Float32Array a head. `layer`: see headProbabilities. */
+function layerAttention(layer, factors, grid, terms) {
   const pixels = grid[0] * grid[1];
   return Array.from({ length: layer.heads }, (_, h) => {
     const attention = new Float32Array(pixels * pixels);
@@ -133,8 +126,7 @@ function layerAttention(layer, factors, grid, { terms, convolved }, l) {
       const query = [Math.floor(q / grid[1]), q % grid[1]];
       attention.set(headProbabilities(layer, h, factors?.[h] ?? null, query, grid, terms), q * pixels);
     }
-    if (l >= convolved.layers) return attention;
-    return kernelAttention(shiftWeights(attention, convolved.size, grid), convolved.size, grid);
+    return attention;
   });
 }
 
@@ -180,9 +172,8 @@ function logitsOf(x, classifier, pixels) {
 /** Runs the network on a picture.
 
     network: with its weights; layers: {heads, position, gate} of each; bytes: of the picture; changes: `terms` (a Set
-    of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`), `off` (a Set of
-    "layer,head") and `skipped` (a Set of layers); kept: attention of layers that does not depend on the image, filled here
-    and read again while nothing is changed.
+    of the score terms that count), `off` (a Set of "layer,head") and `skipped` (a Set of layers); kept: attention of
+    layers that does not depend on the picture, filled here and read again while nothing is changed.
 
     Returns `logits` after each layer, the embedding first; `pixelLogits`, the classifier on every pixel of the last
     one; `content`, factors of each layer's content scores; and `attention`, of each layer's heads. */
@@ -193,7 +184,7 @@ function forward(network, layers, grid, bytes, changes, kept) {
   layers.forEach((layer, l) => {
     const weights = network.layers[l];
     const factors = contentFactors(x, weights.readers, layer.heads, grid);
-    const attention = kept[l] ?? layerAttention(layer, factors, grid, changes, l);
+    const attention = kept[l] ?? layerAttention(layer, factors, grid, changes.terms);
     if (!factors) kept[l] = attention;
     if (!changes.skipped.has(l)) {
       x = block(x, weights, attention, pixels, network, (h) => changes.off.has(`${l},${h}`));
