@@ -5,7 +5,7 @@
 #     make test                     linters, types, imports, dependencies, the wheel, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
 #     make install EXTRAS=test,docs  only installs
-#     make quick                    tests of the folders with files changed since origin/main, without slow ones
+#     make quick                    ruff, and tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
 #     make robustness               attacks on training processes, fuzzing, memory over time: an hour
 PYTHON ?= python3
@@ -58,6 +58,7 @@ WHAT ?= $(shell $(CHANGED) | $(FOLDERS) | sort -u | xargs -I{} find {} -maxdepth
 
 quick: $(VENV)/installed-$(EXTRAS)
 	@test -n "$(WHAT)" || { echo "nothing tested has changed since $(SINCE); choose: make quick WHAT=tests/models"; exit 1; }
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(WHAT) $(ARGS)
 
 robustness: $(VENV)/installed-$(EXTRAS)
