@@ -4,10 +4,11 @@
 #     make train EXTRAS=cuda        on a machine with an NVIDIA GPU: installs the CUDA build of JAX (EXTRAS=tpu: TPUs)
 #     make test                     linters, types, imports, dependencies, the wheel, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
-#     make install EXTRAS=test,docs  only installs
-#     make quick                    ruff, and tests of the folders with files changed since origin/main, without slow ones
+#     make install EXTRAS=test,docs  only installs, with uv where it is there
+#     make quick                    tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
-#     make robustness               attacks on training processes, fuzzing, memory over time: an hour
+#     make robustness               attacks on training processes
+#     make versions                 the core of the suite with the lowest and the highest versions that setup.cfg allows
 PYTHON ?= python3
 CONFIG ?= configs/digits.py
 ARGS ?=
@@ -21,7 +22,7 @@ BIN := $(VENV)/bin
 # Containers often set it: then every process that a test starts would compile all modules of JAX anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train install test lint quick robustness docs notebooks pictures clean
+.PHONY: train install test lint quick versions lowest-direct highest robustness docs notebooks pictures clean
 
 train: $(VENV)/$(TRAINED_WITH)
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
@@ -58,8 +59,22 @@ WHAT ?= $(shell $(CHANGED) | $(FOLDERS) | sort -u | xargs -I{} find {} -maxdepth
 
 quick: $(VENV)/installed-$(EXTRAS)
 	@test -n "$(WHAT)" || { echo "nothing tested has changed since $(SINCE); choose: make quick WHAT=tests/models"; exit 1; }
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(WHAT) $(ARGS)
+
+# Models, theorem, one training, reading it back; in environments of their own. uv resolves the lowest versions.
+LOWEST ?= python3.11
+HIGHEST ?= python3.13
+CORE := tests/models tests/theorem tests/runs tests/docs/test_extending.py
+
+versions: lowest-direct highest
+
+lowest-direct: INTERPRETER = $(LOWEST)
+highest: INTERPRETER = $(HIGHEST)
+lowest-direct highest:
+	@test -n "$(UV)" || { echo "make versions needs uv: pip install uv" >&2; exit 1; }
+	$(UV) venv --quiet --clear --python $(INTERPRETER) $(VENV)-$@
+	$(UV) pip install --quiet --python $(VENV)-$@/bin/python --resolution $@ --editable ".[test]"
+	$(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal -m "not slow" $(CORE)
 
 robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m pytest robustness/tests
@@ -83,16 +98,25 @@ pictures:
 	PYTHONPATH=. $(BIN)/python docs/pictures.py
 
 # Python compiles a module when it is first imported: to compile all of every package takes longer than to install them.
-INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
+UV := $(shell command -v uv)
+PIP := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pip install --quiet --no-compile)
+# jax2onnx asks for an older orbax-checkpoint than the one of constraints.txt.
+PINNED := $(if $(findstring onnx,$(EXTRAS)),$(VENV)/without-orbax.txt,constraints.txt)
+INSTALL = @echo "installing into $(VENV): about 1 GB$(if $(findstring torch,$(EXTRAS)),$(COMMA) and 1 GB for PyTorch)" && \
+	$(PIP) --constraint $(PINNED) --editable
+COMMA := ,
+
+$(VENV)/without-orbax.txt: constraints.txt | $(BIN)/python
+	grep -v ^orbax-checkpoint== constraints.txt >$@
 
 # A stamp is newer than what it was made from: nothing is installed again until that changes.
-$(VENV)/installed: setup.cfg constraints.txt | $(BIN)/python
-	$(INSTALL) --editable .
-	touch $@
+$(VENV)/installed: setup.cfg constraints.txt $(PINNED) | $(BIN)/python
+	$(INSTALL) .
+	@touch $@
 
-$(VENV)/installed-$(EXTRAS): setup.cfg constraints.txt | $(BIN)/python
-	$(INSTALL) --editable ".[$(EXTRAS)]"
-	touch $(VENV)/installed $@
+$(VENV)/installed-$(EXTRAS): setup.cfg constraints.txt $(PINNED) | $(BIN)/python
+	$(INSTALL) ".[$(EXTRAS)]"
+	@touch $(VENV)/installed $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -100,4 +124,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info docs/_build docs/api docs/notebooks
+	rm -rf $(VENV) $(VENV)-lowest-direct $(VENV)-highest build dist *.egg-info docs/_build docs/api docs/notebooks

@@ -4,7 +4,7 @@ The same as `attn-cnn train`, see attn_cnn_jax/cli/train.py. The same command on
 it stopped.
 """
 
-from attn_cnn_jax.cli.program import run_train
+from attn_cnn_jax.cli.main import run
 
 if __name__ == "__main__":
-    run_train()
+    run("train", program="train.py")

@@ -1,7 +1,7 @@
 """The one exception that commands show without a traceback, how they show it, and the commands that messages advise."""
 
-import contextlib
 import functools
+import io
 import os
 import shlex
 import shutil
@@ -25,30 +25,28 @@ class UserError(Exception):
 def says_errors(main: Callable[..., int]) -> Callable[..., int]:
     """Decorates a function that returns an exit status: prints errors that the user can fix and returns 1.
 
-    Those are UserError, and what the machine lacks: a file, a permission, room on the disk, memory. Returns 128 +
-    signal, as if that had ended the process, after Ctrl-C and where nobody reads standard output any more.
+    Those are UserError, and what the machine lacks: a file, a permission, room on the disk, memory. Where nobody reads
+    standard output any more, as with `| head`, it returns 128 + SIGPIPE. Characters that an output's encoding lacks
+    are printed as escapes.
     """
 
     @functools.wraps(main)
     def wrapped(*args, **kwargs) -> int:
-        output.open_streams()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             status = main(*args, **kwargs)
-            output.flush()
+            sys.stdout.flush()
             return status
         except BrokenPipeError:
-            output.drop(sys.stdout)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for Python's own flush at the end
             return 128 + signal.SIGPIPE
-        except KeyboardInterrupt:
-            output.say("interrupted", sys.stderr)
-            return 128 + signal.SIGINT
         except Exception as error:
             message = explained(error)
             if message is None:
                 raise
-        output.say(message, sys.stderr)
-        with contextlib.suppress(OSError):
-            output.flush()
+            output.say(message, sys.stderr)
         return 1
 
     return wrapped
@@ -65,14 +63,12 @@ def explained(error: Exception) -> str | None:
         return f"JAX_PLATFORMS={names}: {shortened(error)}\nset it to what this machine has, such as cpu, or unset it"
     # JAX's own is a RuntimeError; data/ does without JAX
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
-        return f"not enough memory: {shortened(error)}\nchoose a smaller network, batch or picture"
+        return f"not enough memory: {shortened(error)}\nchoose a smaller network, batch or image"
     return None
 
 
 def in_words(error: OSError) -> str:
     """Returns `path: No such file or directory`."""
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd, which knows no path
-        return "the current folder is no longer there: change to another"
     what = error.strerror or shortened(error)
     return f"{error.filename}: {what}" if error.filename is not None else what
 

@@ -1,6 +1,5 @@
-"""Lines for the user: whatever becomes of the streams, what is at work goes on."""
+"""Lines for the user, the errors that commands show, and the end of a process."""
 
-import io
 import os
 import signal
 import subprocess
@@ -10,160 +9,86 @@ from pathlib import Path
 import pytest
 
 from attn_cnn_jax import output
-from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.training.reporter import Terminal
 
 ROOT = Path(__file__).parents[1]
-RECORD = {"step": 10, "epoch": 1.0, "split": "train", "loss": 1.0, "accuracy": 0.5}
 
 
-def no_reader():
-    read, write = os.pipe()
-    os.close(read)
-    return os.fdopen(write, "w")
-
-
-def closed():
-    file = open(os.devnull, "w")  # noqa: SIM115
-    file.close()
-    return file
-
-
-def full():
-    return open("/dev/full", "w")
-
-
-STREAMS = {"no reader": no_reader, "full": full, "closed": closed, "none": lambda: None}
-
-
-@pytest.fixture(params=STREAMS)
-def stdout(request, monkeypatch):
-    stream = STREAMS[request.param]()
-    monkeypatch.setattr(sys, "stdout", stream)
-    yield stream
-    if stream is not None:
-        stream.close()  # does not raise: nothing is left to be written
-
-
-def test_training_goes_on_without_standard_output(stdout):
-    terminal = Terminal(0, 40, 10)
-    for _ in range(3):
-        output.say("a line")
-        terminal.say(RECORD)
-    terminal.close()
-
-
-def test_training_goes_on_without_standard_error(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
-    Terminal(0, 40, 10).advance(10)
-
-
-def test_training_goes_on_when_the_terminal_of_its_bar_is_gone(monkeypatch):
-    """Writing to the terminal of a connection that broke off is an input/output error; the bar's lines go to stdout."""
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as terminal, no_reader() as stdout:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setattr(sys, "stdout", stdout)
-        bar = Terminal(0, 40, 10)
-        bar.advance(10)
-        os.close(ours)
-        for step in (20, 30):
-            bar.say(RECORD | {"step": step})
-            bar.say(RECORD | {"step": step, "split": "test"})
-        bar.close()
-        output.say("the end")
-        output.drop(terminal)
-
-
-def table(rows):
-    def run():
-        for _ in range(rows):
-            print("a row of a table")
-        return 0
-
-    return says_errors(run)
-
-
-@pytest.mark.parametrize("rows", [1, 10_000])  # of which the first are written as they end, the others before
 @pytest.mark.parametrize(
-    ("stream", "status", "said"),
+    ("error", "said"),
     [
-        (no_reader, 128 + signal.SIGPIPE, ""),
-        (full, 1, "No space left on device"),
+        (UserError("two\nlines"), "two\nlines\n"),
+        (FileNotFoundError(2, "No such file or directory", "a/b"), "a/b: No such file or directory\n"),
+        (OSError(28, "No space left on device"), "No space left on device\n"),
+        (MemoryError("Unable to allocate 9 TB"), "not enough memory: Unable to allocate 9 TB\nchoose a smaller"),
+        (RuntimeError("RESOURCE_EXHAUSTED: out of it"), "not enough memory: RESOURCE_EXHAUSTED: out of it\n"),
+        (UserError("a\x1b]0;x\x07 \u202e"), "a\\x1b]0;x\\x07 \\u202e\n"),
     ],
 )
-def test_a_command_whose_output_nobody_takes_ends(monkeypatch, capsys, rows, stream, status, said):
-    with stream() as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        assert table(rows)() == status
-    assert said in capsys.readouterr().err
+def test_what_a_user_can_fix_is_shown_with_status_1(error, said, capsys):
+    def fail():
+        raise error
+
+    assert says_errors(fail)() == 1
+    assert capsys.readouterr().err.startswith(said)
 
 
-@pytest.mark.parametrize("unbuffered", [False, True])  # as with PYTHONUNBUFFERED
-@pytest.mark.parametrize("arguments", [["--help"], ["heads", "--help"]])
-def test_a_full_disk_below_standard_output_is_not_blamed_on_anything_else(monkeypatch, capsys, arguments, unbuffered):
-    with io.TextIOWrapper(open("/dev/full", "wb", 0), write_through=unbuffered) as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        assert main(arguments) == 1
-    assert capsys.readouterr().err == "standard output: No space left on device\n"
-
-
-def test_closed_streams_do_not_give_their_numbers_to_files(tmp_path):
-    """Whoever prints to number 2 would print into the next file that was opened."""
-    code = (
-        "import os, sys; from attn_cnn_jax import output; output.open_streams();"
-        "file = open(sys.argv[1], 'w'); os.write(1, b'x'); os.write(2, b'x'); print('x'); print('x', file=sys.stderr);"
-        "file.write(str(file.fileno())); file.close()"
-    )
-    closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]
-    command = [*closed, sys.executable, "-c", code, str(tmp_path / "file")]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
-    assert (tmp_path / "file").read_text() == "3"
-
-
-def test_characters_that_a_stream_lacks_are_escapes(monkeypatch, tmp_path):
-    with open(tmp_path / "out", "w", encoding="latin-1") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        output.open_streams()
-        output.say("ü Ж")
-    assert (tmp_path / "out").read_bytes() == b"\xfc \\u0416\n"
+def test_mistakes_of_the_program_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        says_errors(lambda: 1 // 0)()
 
 
 def test_control_characters_are_shown_and_not_obeyed(capsys):
-    def refuse():
-        raise UserError("config.\x1b]0;title\x07=\x9b2J\r: ± é\nsecond line")
-
-    assert says_errors(refuse)() == 1
-    assert capsys.readouterr().err == "config.\\x1b]0;title\\x07=\\x9b2J\\r: ± é\nsecond line\n"
-    assert main(["train", "--\x1b[2J=1"]) == 2
-    assert "\x1b" not in capsys.readouterr().err
+    output.say("caf\u00e9 \u732b \x1b[2J\r\x9b\x7f\u202e\udcff\nnext")
+    assert capsys.readouterr().out == "caf\u00e9 \u732b \\x1b[2J\\r\\x9b\\x7f\\u202e\\udcff\nnext\n"
 
 
-def test_interrupting_a_command_is_no_mistake_of_the_program(capsys):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    assert says_errors(interrupted)() == 128 + signal.SIGINT
-    assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_a_current_folder_that_was_removed_is_named(tmp_path, monkeypatch, capsys):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert main(["train", "--config=digits", "--workdir=run"]) == 1
-    assert capsys.readouterr().err == "the current folder is no longer there: change to another\n"
+PROCESS = """
+import os, signal, sys
+from attn_cnn_jax import output
+from attn_cnn_jax.cli import main
+from attn_cnn_jax.errors import says_errors
+main.main = says_errors(lambda *_: {command})
+main.run()
+"""
 
 
-def test_a_platform_that_is_not_there_is_named(monkeypatch, capsys):
-    def start():
-        raise RuntimeError("Unable to initialize backend 'cuda': no GPU\nmore")
+def process(command, start="", **environment):
+    """Runs a command as `attn-cnn` does, in a shell; returns exit status, standard output and error as bytes."""
+    program = PROCESS.format(command=command)
+    done = subprocess.run(
+        ["sh", "-c", f'{start or "exec"} "$@"', "sh", sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
 
-    with monkeypatch.context() as patch:
-        patch.setenv("JAX_PLATFORMS", "cuda")
-        assert says_errors(start)() == 1
-    assert capsys.readouterr().err.startswith("JAX_PLATFORMS=cuda: Unable to initialize backend 'cuda': no GPU\nset it")
-    monkeypatch.delenv("JAX_PLATFORMS")
-    with pytest.raises(RuntimeError):
-        says_errors(start)()
+
+SAY = "output.say('\\u00fc \\u0416 ' + chr(0xdcff)) or 0"
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT) or 3"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PYTHONIOENCODING": "latin-1"}, b"\xfc \\u0416 \\udcff\n"),
+        ({"PYTHONIOENCODING": "ascii:strict"}, b"\\xfc \\u0416 \\udcff\n"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, b"\\xfc \\u0416 \\udcff\n"),
+        ({"PYTHONUTF8": "1"}, "ü Ж \\udcff\n".encode()),
+    ],
+)
+def test_characters_that_an_output_lacks_are_escapes(environment, expected):
+    assert process(SAY, **environment) == (0, expected, b"")
+
+
+def test_ctrl_c_ends_a_process_without_a_traceback_unless_it_is_ignored():
+    status, out, err = process(INTERRUPT, "exec env --default-signal=INT")
+    assert (status, out, err) == (-signal.SIGINT, b"", b"")
+    assert process(INTERRUPT, "exec env --ignore-signal=INT")[0] == 3
+
+
+def test_a_process_ends_well_where_nobody_reads():
+    status, _, err = process("[output.say('x' * 1000) for _ in range(1000)] and 0", 'f() { "$@" | head -c 1; }; f')
+    assert (status, err) == (0, b"")

@@ -87,8 +87,6 @@ def draw(original: float, results: list[Result]) -> Figure:
             axes.set_xlabel("kernel size K (pixels)")
             axes.set_xticks(kernel_sizes)  # the sizes measured, odd by default
             axes.set_ylim(bottom=0)
-            axes.grid(color="0.9", linewidth=0.4)
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
+            style.decorate(axes)
             axes.legend(frameon=False)
     return figure

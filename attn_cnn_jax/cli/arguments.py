@@ -1,13 +1,13 @@
 """The parser of all subcommands, types of arguments that several share, and configuration overrides."""
 
 import argparse
-import contextlib
 import importlib
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.output import printable
@@ -35,6 +35,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong with the flags and exits with status 2."""
         self.exit(2, f"{self.prog}: {printable(message)}\n{self.prog} --help lists the flags\n")
+
+
+class Joined(argparse.Action):
+    """Keeps the lists that a type makes of several words as one."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, [item for found in values or () for item in found])
 
 
 def take_overrides(parser: Parser) -> None:
@@ -88,8 +95,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Adds `RUN ...`: one or more, for a subcommand that shows runs together."""
-    which = "run directories, folders of exported weights, or pretrained:NAME"
-    parser.add_argument("runs", metavar="RUN", type=run_directory, nargs="+", help=which)
+    which = "run directories, folders that train --seeds made, folders of exported weights, or pretrained:NAME"
+    parser.add_argument("runs", metavar="RUN", type=run_directories, nargs="+", action=Joined, help=which)
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -98,14 +105,28 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_images(parser: argparse.ArgumentParser, usual: int) -> None:
-    """Adds `--images`: over how many test pictures attention that depends on content is averaged, None for `usual`."""
-    how_many = f"test pictures to average content over ({usual}, or all where there are fewer)"
+    """Adds `--images`: over how many test images attention that depends on content is averaged, None for `usual`."""
+    how_many = f"test images to average content over ({usual}, or all where there are fewer)"
     parser.add_argument("--images", type=at_least_one, metavar="N", help=how_many)
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Adds `--step`: which network of a run."""
+    parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
 
 
 def run_directory(text: str) -> Path:
     """Returns the folder of a run directory, of exported weights, or of `pretrained:NAME`."""
     return as_path(str(located(text)))
+
+
+def run_directories(text: str) -> list[Path]:
+    """Returns the folder of a run, or those of all seeds in a folder that `attn-cnn train --seeds` made."""
+    folder = run_directory(text)
+    if (folder / "config.json").exists():
+        return [folder]
+    seeds = [path.parent for path in folder.glob("seed_*/config.json")]
+    return sorted(seeds, key=lambda path: (len(path.name), path.name)) or [folder]
 
 
 def beside(run: Path, name: str) -> Path:
@@ -120,78 +141,60 @@ def beside(run: Path, name: str) -> Path:
     return place
 
 
-def add_step(parser: argparse.ArgumentParser) -> None:
-    """Adds `--step`: which network of a run."""
-    parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
-
-
 def as_path(text: str) -> Path:
     """Returns a path; `~` is the home folder, which a shell leaves as it is in `--workdir=~/x`."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: the home folder is not known, HOME is not set") from None
+    return Path(text).expanduser()
 
 
-def step(text: str) -> int | str:
-    """Returns `latest`, `best`, or the number of a checkpoint."""
-    if text in ("latest", "best"):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is latest, best or the number of a step") from None
+def value_of(convert: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
+    """Returns a type for argparse: `convert`, whose ValueError becomes a message that says what is allowed."""
+
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: allowed is {allowed}") from None
+
+    return parse
 
 
-def at_least_one(text: str) -> int:
-    """Returns a positive integer."""
-    with contextlib.suppress(ValueError):
-        if (value := int(text)) > 0:
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r}: allowed is an integer from 1")
+def _checked(value: Any, valid: bool) -> Any:
+    """Returns a value, ValueError unless it is valid."""
+    if not valid:
+        raise ValueError
+    return value
 
 
-def positive(text: str) -> float:
-    """Returns a number above 0."""
-    with contextlib.suppress(ValueError):
-        if (value := float(text)) > 0:  # no NaN
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number above 0")
+def _positive(text: str) -> int:
+    return _checked(int(text), int(text) > 0)
 
 
-def pixel(text: str) -> tuple[int, int]:
-    """Returns row and column of `ROW,COLUMN`, both from 0."""
-    try:
-        row, column = (int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is ROW,COLUMN, both from 0, such as 4,4") from None
+def _pixel(text: str) -> tuple[int, int]:
+    row, column = (int(part) for part in text.split(","))
     return row, column
 
 
-def image_size(text: str) -> int | tuple[int, int]:
-    """Returns the size in pixels that `64` or `HEIGHTxWIDTH` stands for."""
+def _image_size(text: str) -> int | tuple[int, int]:
     height, cross, width = text.partition("x")
-    try:
-        return (at_least_one(height), at_least_one(width)) if cross else at_least_one(height)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is 64 or HEIGHTxWIDTH, such as 32x48") from None
+    return (_positive(height), _positive(width)) if cross else _positive(height)
 
 
-def integers(text: str) -> list[int]:
-    """Returns the integers of `0-4`, `0,2,5` or `0-2,7`: all different, from 0, in the order given."""
+def _integers(text: str) -> list[int]:
     found = []
-    with contextlib.suppress(ValueError):
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            found += range(int(first), int(last) + 1) if dash else [int(first)]
-        if found and len(set(found)) == len(found) and min(found) >= 0:
-            return found
-    raise argparse.ArgumentTypeError(f"{text!r}: allowed are different integers from 0, such as 0-4 or 0,2,5")
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        found += range(int(first), int(last) + 1) if dash else [int(first)]
+    return _checked(found, bool(found) and len(set(found)) == len(found) and min(found) >= 0)
 
 
-def address(text: str) -> str:
-    """Returns `HOST:PORT` or `[IPV6]:PORT` as it is, if it is one."""
+def _address(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is HOST:PORT, such as 10.0.0.1:1234")
-    return text
+    return _checked(text, bool(host) and port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16)
+
+
+step = value_of(lambda text: text if text in ("latest", "best") else int(text), "latest, best or the number of a step")
+at_least_one = value_of(_positive, "an integer from 1")
+pixel = value_of(_pixel, "ROW,COLUMN, both from 0, such as 4,4")
+image_size = value_of(_image_size, "64 or HEIGHTxWIDTH, such as 32x48")
+integers = value_of(_integers, "different integers from 0, such as 0-4 or 0,2,5")
+address = value_of(_address, "HOST:PORT, such as 10.0.0.1:1234")

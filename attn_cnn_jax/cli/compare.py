@@ -1,15 +1,16 @@
 """Compare runs: a table, and a figure of their accuracy and loss over epochs.
 
 Runs of one configuration share a line, with mean and standard deviation (over n - 1) of the last test accuracy and
-loss; their seeds may differ, and where metrics go, where a prepared data set lies and how it is read. FLOPs are per
-picture, of linear maps and convolutions as the paper counts them. The training time is that of the training steps
-alone, without compilation and evaluation, from the rates in metrics.jsonl.
+loss over their seeds. Each seed counts once. Where metrics go, where a prepared data set is and how it is read may
+differ. FLOPs are per image, of linear maps and convolutions as the paper counts them. The training time is that of the
+training steps alone, without compilation and evaluation, from the rates in metrics.jsonl.
 """
 
 import argparse
 import datetime
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -19,29 +20,35 @@ from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import add_runs, as_path
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.runs.directory import MAY_CHANGE, flatten, read_config
+from attn_cnn_jax.errors import listed
+from attn_cnn_jax.output import say
+from attn_cnn_jax.runs.directory import MAY_CHANGE, different_settings, flatten, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 
 EXAMPLE = "runs/digits runs/imported --out=comparison"
-# In these runs of one line may differ. Another `dataset.path` is another set of pictures.
+# In these runs of one line may differ. Another `dataset.path` is another set of images.
 NOT_COMPARED = {"seed", *MAY_CHANGE} - {"dataset.path"}
-HEADER = ("run", "runs", "epoch", "test accuracy", "test loss", "parameters", "FLOPs", "training time")
+HEADER = ("run", "seeds", "epoch", "test accuracy", "test loss", "parameters", "FLOPs", "training time")
 
 
 class Outcome(NamedTuple):
-    """What one run came to.
+    """The result of one run.
 
     Attributes:
       workdir: the run directory.
+      seed: of the run.
       model: `config.model` of its newest checkpoint, in which pruned heads are missing.
-      tests: the last test record; empty before the first.
+      settings: those of JAX that it was trained with; {} where they are not known.
+      test: the last test record; None before the first.
       seconds: duration of the training steps; None where metrics.jsonl does not tell.
     """
 
     workdir: Path
+    seed: int
     model: ConfigDict
-    tests: list[dict]
+    settings: dict[str, Any]
+    test: dict | None
     seconds: float | None
 
 
@@ -60,29 +67,31 @@ def run(args: argparse.Namespace) -> int:
     for workdir in args.runs:
         key, outcome = read_outcome(workdir)
         groups.setdefault(key, []).append(outcome)
+    counted = [each_seed_once(outcomes) for outcomes in groups.values()]
     align = ["left"] + ["right"] * (len(HEADER) - 1)
-    rows = [row(outcomes) for outcomes in groups.values()]
-    print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
+    say(tabulate(map(row, counted), HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
+    for line in differences([outcome for outcomes in counted for outcome in outcomes]):
+        say(line, sys.stderr)
     if args.out:
-        figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in groups.values()])
-        print("", *style.save(figure, args.out, "curves"), sep="\n")
+        figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])
+        say("\n".join(map(str, ["", *style.save(figure, args.out, "curves")])))
     return 0
 
 
 def read_outcome(workdir: Path) -> tuple[str, Outcome]:
-    """Returns what a run came to, after a text that is the same for runs of one line.
+    """Returns the group key and the result of a run: those of one configuration and one set of settings are pooled.
 
     Raises:
       UserError: if there is no such run, or it has no checkpoint yet.
     """
-    model = load_run(workdir).config.model
-    config = with_defaults(read_config(workdir) or ConfigDict())
+    run = load_run(workdir)
+    config, settings = with_defaults(read_config(workdir) or run.config), run.settings or {}
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
     records = read_metrics(workdir / "metrics.jsonl")
     tests = [record for record in records if record["split"] == "test"]
-    tests = [record for record in tests if record["step"] == tests[-1]["step"]]
     seconds = training_seconds(records, config.train.batch_size)
-    return repr(sorted(values.items())), Outcome(workdir, model, tests, seconds)
+    outcome = Outcome(workdir, config.seed, run.config.model, settings, tests[-1] if tests else None, seconds)
+    return repr((sorted(values.items()), sorted(settings.items()))), outcome
 
 
 def training_seconds(records: list[dict], batch_size: int) -> float | None:
@@ -95,15 +104,35 @@ def training_seconds(records: list[dict], batch_size: int) -> float | None:
     return total or None
 
 
+def each_seed_once(outcomes: list[Outcome]) -> list[Outcome]:
+    """Returns the runs of one configuration with different seeds, of each seed the longest; says what is left out."""
+    longest: dict[int, Outcome] = {}
+    for outcome in sorted(outcomes, key=lambda each: -(each.test or {"step": 0})["step"]):
+        kept = longest.setdefault(outcome.seed, outcome)
+        if kept is not outcome:
+            say(f"{outcome.workdir} has the same seed {outcome.seed} as {kept.workdir}: counted once", sys.stderr)
+    return [outcome for outcome in outcomes if longest[outcome.seed] is outcome]
+
+
+def differences(outcomes: list[Outcome]) -> list[str]:
+    """Returns a line per run that was trained with other settings of JAX than the first."""
+    first, lines = outcomes[0], []
+    for other in outcomes[1:]:
+        if differing := different_settings(first.settings, other.settings):
+            found = [f"{name} ({first.settings[name]} there, {other.settings[name]} here)" for name in differing]
+            lines.append(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(found)}")
+    return lines
+
+
 def row(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """Returns a line of the table, of one run or of several of one configuration."""
-    tests = [record for outcome in outcomes for record in outcome.tests]
+    """Returns a line of the table, of one run or of several seeds of one configuration."""
+    tests = [outcome.test for outcome in outcomes if outcome.test]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     names = [str(outcome.workdir) for outcome in outcomes]
     model = outcomes[0].model
     return (
         names[0] if len(names) == 1 else f"{names[0]} ... {outcomes[-1].workdir.name}",
-        str(len(outcomes)),
+        ", ".join(str(outcome.seed) for outcome in outcomes),
         f"{min(record['epoch'] for record in tests):g}" if tests else "",
         with_deviation([record["accuracy"] for record in tests], "{:.2%}"),
         with_deviation([record["loss"] for record in tests if "loss" in record], "{:.4f}"),

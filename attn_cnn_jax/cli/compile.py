@@ -18,6 +18,7 @@ from attn_cnn_jax.cli.arguments import Parser, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config
 from attn_cnn_jax.compilation import GIB
 from attn_cnn_jax.config import complete
+from attn_cnn_jax.output import say
 
 EXAMPLE = "--config=quadratic --for=h100 --config.model.dtype=bfloat16"
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.suppress(RuntimeError):  # a backend is already in use
         jax.config.update("jax_platforms", "cpu")
     result = {"config": args.config} | compilation.report(config, target)
-    print(json.dumps(result, indent=1) if args.json else to_text(result))
+    say(json.dumps(result, indent=1) if args.json else to_text(result))
     return 0
 
 

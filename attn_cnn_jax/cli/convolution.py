@@ -21,6 +21,7 @@ from attn_cnn_jax.analysis.pictures import AVERAGED, averaged_over
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
 from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
     original, results = measure_run(
         run, args.kernel_sizes, num_images=num_images, test_images=args.test_images, data_dir=args.data_dir
     )
-    print(to_text(run, original, results, num_images))
+    say(to_text(run, original, results, num_images))
     out = args.out or beside(args.run, "convolution")
     paths = style.save(draw(original, results), out, "convolution")
     write_atomically(out / "convolution.csv", to_csv(original, results))
-    print("", *paths, out / "convolution.csv", sep="\n")
+    say("\n".join(map(str, ["", *paths, out / "convolution.csv"])))
     return 0
 
 

@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from attn_cnn_jax.analysis.pictures import load_dataset
 from attn_cnn_jax.cli.arguments import add_run
+from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits"
@@ -30,12 +31,12 @@ def run(args: argparse.Namespace) -> int:
     kinds = {"as they are": False} | ({"with their mirror images": True} if args.mirrored else {})
     found = {name: run.evaluate(test.images, test.labels, mirrored=mirrored) for name, mirrored in kinds.items()}
     if args.json:
-        print(
+        say(
             json.dumps(
                 [{"pictures": name, "accuracy": e.accuracy} | dataclasses.asdict(e) for name, e in found.items()]
             )
         )
         return 0
     rows = [(name, f"{e.accuracy:.2%}", f"{e.right:,} of {e.count:,}", f"{e.loss:.4f}") for name, e in found.items()]
-    print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True))
+    say(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True))
     return 0

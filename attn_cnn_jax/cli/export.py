@@ -13,6 +13,7 @@ import argparse
 
 from attn_cnn_jax.cli.arguments import WHAT_IS_A_RUN, add_step, as_path, run_directory
 from attn_cnn_jax.interop.export import FORMATS, check, export
+from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --format=safetensors --out=exported"
@@ -30,5 +31,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check(args.out, args.format, args.note)
-    print(export(load_run(args.run, args.step), args.out, args.format, args.note))
+    say(export(load_run(args.run, args.step), args.out, args.format, args.note))
     return 0

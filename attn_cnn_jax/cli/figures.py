@@ -21,10 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.course import course, is_recorded
+from attn_cnn_jax.analysis import history, pictures
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
-from attn_cnn_jax.analysis.figures import course as course_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
 from attn_cnn_jax.cli.arguments import (
     add_data_dir,
@@ -38,6 +36,7 @@ from attn_cnn_jax.cli.arguments import (
     pixel,
 )
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
@@ -78,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for path in draw(args):
-        print(path)
+        say(str(path))
     return 0
 
 
@@ -125,7 +124,7 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], 
     if "training" in wanted:
         saves += draw_training(args, run, out, layer)
     if "course" in wanted:
-        figure = course_figure.draw(course(run, read_positions(args.runs[0])), "layers over training")
+        figure = history.draw(history.history(run, read_positions(args.runs[0])), "layers over training")
         saves.append(partial(style.save, figure, out, "course"))
     shown = set(wanted) - {"curves", "training", "course", "pictures"}
     num_images = pictures.averaged_over(run, args.images, args.data_dir) if shown else 0
@@ -165,7 +164,7 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
         missing.add("curves")
     if not read_positions(workdir):
         missing |= {"training", "course"}
-    if not is_recorded(run):
+    if not history.is_recorded(run):
         missing.add("course")
     return tuple(name for name in NAMES if name not in missing)
 

@@ -21,6 +21,7 @@ from attn_cnn_jax.analysis.pictures import AVERAGED
 from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             write_atomically(args.csv, to_csv(table))
         except OSError as error:
             raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
-    print(to_text(table), coverage_text(statistics, args.grid), sep="\n\n")
+    say(f"{to_text(table)}\n\n{coverage_text(statistics, args.grid)}")
     return 0
 
 

@@ -17,6 +17,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.card import describe
 from attn_cnn_jax.interop.export import refuse_existing
 from attn_cnn_jax.interop.release import import_release
+from attn_cnn_jax.output import say
 
 EXAMPLE = "best.checkpoint --config=quadratic --out=runs/theirs"
 
@@ -37,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     refuse_existing(args.out)
     config = complete(load_config(args.config, args.overrides))
     step = import_release(args.file, config, args.out)
-    print(f"{args.out}: {describe(config)}, step {step}")
+    say(f"{args.out}: {describe(config)}, step {step}")
     return 0

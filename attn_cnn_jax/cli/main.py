@@ -1,77 +1,84 @@
-"""The command `attn-cnn SUBCOMMAND ...`, also `python -m attn_cnn_jax SUBCOMMAND ...`.
+"""The command `attn-cnn SUBCOMMAND ...`, also `python -m attn_cnn_jax SUBCOMMAND ...` and `train.py`.
 
 A subcommand's module is imported only when it is called, so that `attn-cnn --help` does not wait for JAX.
 """
 
 import difflib
 import importlib
-import re
+import os
+import signal
 import sys
 from inspect import cleandoc
+from typing import NoReturn
 
 from attn_cnn_jax.cli.arguments import Parser, import_file, separate
 from attn_cnn_jax.errors import command_line, says_errors
+from attn_cnn_jax.output import say
 
 SUBCOMMANDS = {
     "train": "train a network, or continue a stopped training run",
     "prepare": "prepare a data set, also from an archive on a machine without network",
-    "evaluate": "measure loss and accuracy on the test pictures",
-    "predict": "classify picture files",
+    "evaluate": "measure loss and accuracy on the test images",
+    "predict": "classify image files",
     "figures": "draw the paper's figures of a run",
     "heads": "print a table of what every head attends to",
     "page": "write an interactive page of what every head attends to",
     "convolution": "measure how well convolutions replace the attention layers",
-    "compile": "compile for a GPU or TPU that is not here: memory, estimated time",
+    "compile": "compile for a GPU or TPU that is not here: memory, least time",
     "summary": "count parameters and FLOPs of configurations and runs",
     "compare": "compare runs in a table; group seeds of one configuration",
     "export": "write a network as safetensors, StableHLO, ONNX, or for the authors' PyTorch release",
-    "import": "make a run of exported weights, or of a checkpoint of the authors' PyTorch release",
+    "import": "make a run of a checkpoint of the authors' PyTorch release",
 }
-HELP = ("-h", "--help", "help")
+
+
+def run(*subcommand: str, program: str = "") -> NoReturn:
+    """Runs the command line of this process and exits with its status.
+
+    Args:
+      subcommand: where it is not the first word of the command line.
+      program: how help and errors name the command; `attn-cnn SUBCOMMAND` by default.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is ignored, as by nohup
+        # Ctrl-C ends the process at once and without a traceback; training handles it itself, and saves first.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
+        del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
+    status = main([*subcommand, *sys.argv[1:]], program)
+    if status == 1:
+        sys.stderr.flush()
+        os._exit(status)  # waits for no thread of a library that failed
+    sys.exit(status)
 
 
 @says_errors
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str], program: str = "") -> int:
     """Runs a command line and returns its exit status.
 
     Args:
-      argv: the arguments without the program's name; None for those of this process.
+      argv: the arguments, the subcommand first.
+      program: how help and errors name the command; `attn-cnn SUBCOMMAND` by default.
 
     Returns:
       0 success; 1 an error that the user can fix, printed in one or two lines; 2 bad flags; 128 + signal where a
       signal stopped training after the state was saved.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in HELP:
-        print(usage())
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        say(usage())
         return 0 if argv else 2
-    name, *arguments = argv
+    name, *words = argv
     if name not in SUBCOMMANDS:
-        print(f"attn-cnn: unknown subcommand {name!r}: {suggestion(name)}", file=sys.stderr)
+        say(f"attn-cnn: unknown subcommand {name!r}: {suggestion(name)}", sys.stderr)
         return 2
-    return start(name, arguments)
-
-
-@says_errors
-def start(name: str, arguments: list[str], program: str | None = None) -> int:
-    """Parses the arguments of one subcommand and runs it; returns the exit status as `main` does.
-
-    Args:
-      name: a key of SUBCOMMANDS.
-      arguments: what follows the subcommand on the command line.
-      program: how help and errors name the command; `attn-cnn NAME` by default.
-    """
     module = importlib.import_module(f"attn_cnn_jax.cli.{name if name != 'import' else 'import_'}")
     summary, _, details = (module.__doc__ or "").partition("\n")
     parser = Parser(prog=program or f"attn-cnn {name}", description=summary)
     module.add_arguments(parser)
     example = f"example:\n  {command_line(name, *module.EXAMPLE.split())}"
     parser.epilog = "\n\n".join(part for part in (cleandoc(details), parser.epilog, example) if part)
-    # `--data_dir` is read as `--data-dir`: scripts of earlier versions have both spellings.
-    arguments = [re.sub(r"^--\w+(?==|$)", lambda flag: flag[0].replace("_", "-"), word) for word in arguments]
     try:
-        overrides, arguments = separate(arguments) if parser.takes_overrides else ([], arguments)
-        args = parser.parse_args(arguments)
+        overrides, words = separate(words) if parser.takes_overrides else ([], words)
+        args = parser.parse_args(words)
         for file in args.load:
             import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
@@ -82,19 +89,12 @@ def start(name: str, arguments: list[str], program: str | None = None) -> int:
 
 def usage() -> str:
     """Returns the table of subcommands."""
-    lines = [f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: attn-cnn SUBCOMMAND ...",
-            "",
-            "Self-attention that learns to look like a convolution (arXiv 1911.03584).",
-            "",
-            *lines,
-            "",
-            "attn-cnn SUBCOMMAND --help describes a subcommand.",
-            "",
-            f"example:\n  {command_line('train', '--config=digits')}",
-        ]
+    table = "\n".join(f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items())
+    return (
+        "usage: attn-cnn SUBCOMMAND ...\n\n"
+        f"Self-attention that learns to look like a convolution (arXiv 1911.03584).\n\n{table}\n\n"
+        "attn-cnn SUBCOMMAND --help describes a subcommand.\n\n"
+        f"example:\n  {command_line('train', '--config=digits')}"
     )
 
 

@@ -12,6 +12,7 @@ from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, image_size, run_directory
 from attn_cnn_jax.data.stored import AnyDataset
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
 from attn_cnn_jax.page.images import LabelledImage, drawings, from_dataset, from_file
 from attn_cnn_jax.page.network import MOST_PARAMETERS
@@ -56,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
     )
     out = args.out or beside(args.run, "viewer.html")
     write(out, page.html)
-    print(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
+    say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
     if page.reason:
-        print(f"The page shows attention, and does not run the network: {page.reason}.")
+        say(f"The page shows attention, and does not run the network: {page.reason}.")
     return 0
 
 
@@ -79,10 +80,10 @@ def choose_images(
         dataset = dataset_of(run.config, arguments.data_dir, download=False)
     except UserError as error:
         images = own or (drawings(run.class_names, shape) if arguments.images else [])
-        print(
+        say(
             f"Without test images and accuracy ({len(images)} other images): {error}\n"
             "If the data is in another folder: --data-dir=DIR, or TFDS_DATA_DIR as in training.",
-            file=sys.stderr,
+            sys.stderr,
         )
         return images, None
     return own or from_dataset(dataset, arguments.images, shape[:2]), dataset

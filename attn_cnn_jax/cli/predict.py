@@ -1,26 +1,29 @@
 """Classify picture files: the most probable classes of each, with their probabilities.
 
-Takes files in any format that Pillow reads, and folders, of which it takes the pictures. Pictures of another size are
-cropped to the shape that the network was trained on and resized, which the command says on standard error. --figure
-draws the first pictures, their classes, and per layer the contours of what every head attends to from the middle pixel.
+Takes files in any format that Pillow reads, and folders, of which it takes the images that `prepare` would take.
+Images of another size are cropped to the shape that the network was trained on and resized, which the command says on
+standard error. --figure draws the first images, their classes, and per layer the contours of what every head attends
+to from the middle pixel.
 """
 
 import argparse
 import csv
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.data.pictures import SUFFIXES
+from attn_cnn_jax.errors import UserError, listed
+from attn_cnn_jax.output import say
 from attn_cnn_jax.page.images import from_file
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
@@ -49,15 +52,16 @@ def run(args: argparse.Namespace) -> int:
     loaded = [from_file(path, (height, width, channels)) for path in paths]
     if resized := sum(picture.resized for picture in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} pictures to {height}x{width} pixels"
-        print(f"{text}, the size that the network was trained on", file=sys.stderr)
+        say(f"{text}, the size that the network was trained on", sys.stderr)
     probabilities = run.predict(np.stack([picture.pixels for picture in loaded]))
     found = top_classes(probabilities, class_names(run, args.data_dir), args.top)
     table = [{"picture": str(path), "classes": classes} for path, classes in zip(paths, found, strict=True)]
-    print(json.dumps(table, indent=1) if args.json else to_csv(table) if args.csv else to_text(table))
+    say(json.dumps(table, indent=1) if args.json else to_csv(table) if args.csv else to_text(table))
     if args.figure:
         pixels = [picture.pixels for picture in loaded]
-        written = style.save(draw(run, pixels, paths, found), args.figure.parent, args.figure.stem)
-        print(*written, sep="\n", file=sys.stderr)
+        name = re.sub(r"\.(png|svg)$", "", args.figure.name)
+        written = style.save(draw(run, pixels, paths, found), args.figure.parent, name)
+        say("\n".join(map(str, written)), sys.stderr)
     return 0
 
 
@@ -74,19 +78,27 @@ def draw(run: Run, pixels: list[np.ndarray], paths: list[Path], found: list[list
 
 
 def picture_files(paths: list[Path]) -> list[Path]:
-    """Returns the files, and those in the folders that have the suffix of a picture format, sorted by name.
+    """Returns the files, and those of the folders that `prepare` would take, by name; says which are left out.
 
     Raises:
-      UserError: for a folder without pictures.
+      UserError: for a folder without images.
     """
-    known = set(Image.registered_extensions())
     files = []
     for path in paths:
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in known) if path.is_dir() else [path]
-        if not found:
-            raise UserError(f"{path} holds no pictures: give files, or a folder of files such as .png and .jpg")
-        files += found
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        found = [file for file in inside if is_image(file)]
+        others = [file.name for file in inside if not is_image(file) and not file.name.startswith("._")]
+        if path.is_dir() and not found:
+            raise UserError(f"{path} holds no images ({', '.join(SUFFIXES)}): give files, or another folder")
+        if others:
+            say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
+        files += found or [path]
     return files
+
+
+def is_image(path: Path) -> bool:
+    """Returns whether a file of a folder is taken; others are read where they are named."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith("._")
 
 
 def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:

@@ -17,13 +17,14 @@ from ml_collections import ConfigDict
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.cli.arguments import Parser, take_overrides
+from attn_cnn_jax.cli.arguments import Parser, run_directories, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config
-from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_of, with_defaults
+from attn_cnn_jax.config import attention_config, complete, resnet_config, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import SPECS
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import last_records
@@ -59,14 +60,21 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.overrides and not args.configs:
         return args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
-    configs = {name: read(name, args.overrides) for name in args.configs} or default_configs()
+    names = [each for name in args.configs for each in seeds_in(name)]
+    configs = {name: read(name, args.overrides) for name in names} or default_configs()
     rows = [row(name, config, accuracy_of(located(name)) if args.configs else "") for name, config in configs.items()]
     align = ["left"] + ["right"] * (len(HEADER) - 1)
-    print(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
+    say(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
     for name, config in configs.items():
         if text := pruned_in_words(config):
-            print(f"{name}: {text}")
+            say(f"{name}: {text}")
     return 0
+
+
+def seeds_in(name: str) -> list[str]:
+    """Returns the runs of all seeds in a folder that `attn-cnn train --seeds` made; any other name as it is."""
+    found = run_directories(name) if located(name).is_dir() else []
+    return [str(folder) for folder in found] if len(found) > 1 else [name]
 
 
 def read(name: str, overrides: list[str]) -> ConfigDict:
@@ -103,7 +111,7 @@ def default_configs() -> dict[str, ConfigDict]:
 
 def row(name: str, config: ConfigDict, accuracy: str) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
-    model = complete(config, spec_of(config)).model
+    model = complete(config).model
     published = next((known for known in TABLE_1.values() if same_network(known.config.model, model)), None)
     flops = count_flops(model)
     return (
@@ -129,6 +137,6 @@ def same_network(a: ConfigDict, b: ConfigDict) -> bool:
 
 
 def accuracy_of(workdir: Path) -> str:
-    """Returns the last test accuracy of a run, the mean of its seeds; "" where there is none, as for configurations."""
+    """Returns the last test accuracy of a run; "" where there is none, as for configurations."""
     test = last_records(workdir).get("test") if read_config(workdir) else None
     return f"{test['accuracy']:.2%}" if test else ""

@@ -150,7 +150,10 @@ REST = {
         "mean": several(number(0.0, 0), "one number from 0 per channel, or () for that of the training images"),
         "std": several(number(1.0, 1e-9), "one number from 1e-09 per channel, or () for that of the training images"),
         "has_validation": boolean(False),  # whether it has a validation split of its own
-        "class_names": several(named("", bool, ""), "one text per class, or () for those of the data set"),
+        "class_names": several(
+            named("", lambda name: bool(name) and name.isprintable(), ""),
+            "one printable text per class, or () for those of the data set",
+        ),
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),

@@ -166,8 +166,8 @@ class AttentionClassifier(nnx.Module):
         self.downsample = downsample
         self.embedding = linear(channels * downsample**2, hidden_size, **common)
         blocks: list[Block] = []
-        for n, heads in enumerate(counts):
-            sizes = Sizes(heads, hidden_size, head_size, grid, jnp.dtype(dtype), n, len(counts))
+        for heads in counts:
+            sizes = Sizes(heads, hidden_size, head_size, grid, jnp.dtype(dtype))
             layer = SelfAttention(
                 kind.create(sizes, rngs=rngs, **encoding_options),
                 content=Content(*sizes[:3], **common) if content else None,
@@ -214,7 +214,7 @@ class AttentionClassifier(nnx.Module):
           - `embedding`: activations `(b, H, W, d)` before the first layer.
           - `layers`: for each layer a dictionary: `input` and `output`, activations; `attention`, `(h, i, j, k, l)`
             where it does not depend on content, else `(b, h, i, j, k, l)`, without dropout; `position_scores` and
-            `content_scores`, score terms by name.
+            `content_scores`, score terms by name; `separate_scores`, the latter in all terms of eq. 7.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         pixels = jnp.asarray(images)
@@ -257,4 +257,5 @@ def attention_of(layer: Any, x: Activations) -> Intermediates:
         "attention": layer.probabilities(x),
         "position_scores": layer.position_terms(x.shape[1], x.shape[2]),
         "content_scores": layer.content_terms(x),
+        "separate_scores": getattr(layer, "separate_terms", layer.content_terms)(x),
     }

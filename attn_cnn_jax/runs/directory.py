@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.fingerprint import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
-from attn_cnn_jax.files import read, write_atomically
+from attn_cnn_jax.files import write_atomically
 
 # Where data is, how it is read and where metrics go is no part of an experiment: a run may move to another machine.
 MAY_CHANGE = ("dataset.data_dir", "dataset.path", "dataset.feed", "train.logger")
@@ -78,7 +78,7 @@ def read_config(workdir: Path) -> ConfigDict | None:
     """
     path = workdir / "config.json"
     try:
-        return from_json(read(path).decode())
+        return from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
@@ -98,7 +98,7 @@ def read_start(workdir: Path) -> dict[str, Any]:
     """Returns the content of `start.json`, {} where there is none; UserError if it is damaged."""
     path = workdir / START
     try:
-        return dict(json.loads(read(path))) if path.exists() else {}
+        return dict(json.loads(path.read_bytes())) if path.exists() else {}
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}): restore it, or choose --workdir=DIR") from error
 

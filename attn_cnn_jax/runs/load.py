@@ -10,6 +10,7 @@ from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import checkpoints, metrics, weights
@@ -32,6 +33,10 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
     saved = (weights if weights.is_weights(folder) else checkpoints).read_network(folder, step)
     config = with_defaults(saved.config)
+    if (encoding := config.model.get("encoding", "quadratic")) not in REGISTRY:
+        raise UserError(
+            f"{folder} has the encoding {encoding!r}, which is not registered here: name its file, --load=FILE"
+        )
     try:
         validate(config)
     except UserError as error:

@@ -37,7 +37,7 @@ def read_records(path: Path | str, fields: Types, optional: Types | None = None)
       UserError: for a line that is no such record.
     """
     try:
-        lines = files.read(path).splitlines(keepends=True)
+        lines = Path(path).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
     records = []

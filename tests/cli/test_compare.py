@@ -1,5 +1,6 @@
 """attn-cnn compare: one line per configuration, seeds with mean and deviation, training time, the figure."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import pytest
 
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_parameters
+from attn_cnn_jax.cli import compare
 from attn_cnn_jax.cli.compare import training_seconds, with_deviation
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.runs.directory import read_config
@@ -40,26 +42,27 @@ def test_seeds_of_a_configuration_share_a_line(runs, content_run, capsys):
     row = dict(zip(header, ours, strict=True))
     mean, deviation = statistics.mean(ACCURACIES), statistics.stdev(ACCURACIES)
     assert row["run"] == f"{runs[0]} ... seed_2"
-    assert row["runs"] == "3"
+    assert row["seeds"] == "0, 1, 2"
     assert row["test accuracy"] == f"{mean:.2%} ± {deviation:.2%}"
     assert row["test loss"] == f"{1 - mean:.4f} ± {deviation:.4f}"
     assert row["parameters"] == f"{count_parameters(read_config(runs[0]).model):,}"
     assert row["training time"] == "0:00:40"  # 20 steps of 100 pictures, 50 per second
-    assert other[:4] == [str(content_run), "1", "2", "60.00%"]
+    assert other[:4] == [str(content_run), "0", "2", "60.00%"]
 
 
 def test_where_metrics_go_and_how_data_is_read_are_no_configuration_of_their_own(runs, capsys):
     config = json.loads((runs[2] / "config.json").read_text())
-    config["dataset"] |= {"feed": "stream", "workers": 7, "data_dir": "elsewhere"}
+    config["dataset"] |= {"feed": "stream", "data_dir": "elsewhere"}
     config["train"]["logger"] = "trackio"
     (runs[2] / "config.json").write_text(json.dumps(config))
     assert main(["compare", *map(str, runs)]) == 0
-    assert [row[1] for row in lines(capsys)[1:]] == ["3"]
-    for workdir, path in zip(runs, ("cats", "cats", "dogs"), strict=True):  # other pictures are another line
+    assert [row[1] for row in lines(capsys)[1:]] == ["0, 1, 2"]
+    for n, (workdir, path) in enumerate(zip(runs, ("cats", "cats", "dogs"), strict=True)):  # others are another line
         config["dataset"] |= {"name": "folder", "path": path}
+        config["seed"] = n
         (workdir / "config.json").write_text(json.dumps(config))
     assert main(["compare", *map(str, runs)]) == 0
-    assert [row[1] for row in lines(capsys)[1:]] == ["2", "1"]
+    assert [row[1] for row in lines(capsys)[1:]] == ["0, 1", "2"]
 
 
 def test_another_configuration_has_a_line_of_its_own(runs, capsys):
@@ -69,7 +72,37 @@ def test_another_configuration_has_a_line_of_its_own(runs, capsys):
     (runs[2] / "config.json").write_text(json.dumps(config))
     assert main(["compare", *map(str, runs)]) == 0
     _, *rows = lines(capsys)
-    assert [row[1] for row in rows] == ["2", "1"]
+    assert [row[1] for row in rows] == ["0, 1", "2"]
+
+
+def test_each_seed_counts_once_and_is_named(runs, tmp_path, capsys):
+    """The deviation was that of the copies (case 06); a folder that --seeds made stands for its runs."""
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    assert main(["compare", *map(str, runs[:2])]) == 0
+    honest = capsys.readouterr().out
+    assert main(["compare", *map(str, [*runs[:2], copy, runs[1]])]) == 0
+    out, err = capsys.readouterr()
+    assert out == honest
+    assert f"{copy} has the same seed 0 as {runs[0]}: counted once" in err
+    assert main(["compare", str(runs[0]), str(copy)]) == 0
+    assert [row[1:4] for row in lines(capsys)[1:]] == [["0", "2", "50.00%"]]
+    shutil.rmtree(copy)
+    assert main(["compare", str(tmp_path)]) == 0
+    assert [row[:2] for row in lines(capsys)[1:]] == [[f"{runs[0]} ... seed_2", "0, 1, 2"]]
+
+
+def test_runs_with_other_settings_of_jax_are_not_pooled(runs, monkeypatch, capsys):
+    load = compare.load_run
+
+    def load_other(workdir):
+        settings = {"JAX_THREEFRY_PARTITIONABLE": workdir != runs[1]}
+        return dataclasses.replace(load(workdir), settings=settings)
+
+    monkeypatch.setattr(compare, "load_run", load_other)
+    assert main(["compare", *map(str, runs)]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert f"{runs[1]} differs from {runs[0]} in settings of JAX: JAX_THREEFRY_PARTITIONABLE (True there, False" in err
 
 
 def test_curves_are_drawn_where_out_says(runs, tmp_path, capsys):

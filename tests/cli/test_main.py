@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attn_cnn_jax.cli import program
-from attn_cnn_jax.cli.main import SUBCOMMANDS, main
+from attn_cnn_jax.cli.main import SUBCOMMANDS, main, run
 from attn_cnn_jax.errors import command_line
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +30,7 @@ def test_the_table_names_every_file_of_the_folder(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     files = {path.stem.strip("_") for path in (ROOT / "attn_cnn_jax/cli").glob("*.py")}
-    assert set(SUBCOMMANDS) == files - {"init", "main", "program", "arguments", "configs"}
+    assert set(SUBCOMMANDS) == files - {"init", "main", "arguments", "configs"}
     assert all(re.search(rf"^  {name} +\w", text, re.MULTILINE) for name in SUBCOMMANDS)
 
 
@@ -102,7 +101,6 @@ def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, caps
         "convolution",
         "summary",
         "export",
-        "import",
         "compare",
     ):
         assert main([name, *example(name, capsys)]) == 0, name
@@ -122,7 +120,7 @@ def test_the_console_script_is_this_program():
     name, target = config["options.entry_points"]["console_scripts"].strip().split(" = ")
     module, function = target.split(":")
     assert name == "attn-cnn"
-    assert getattr(import_module(module), function) is program.run
+    assert getattr(import_module(module), function) is run
 
 
 def test_advised_commands_run_from_where_the_user_is(tmp_path, monkeypatch):

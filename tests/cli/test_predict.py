@@ -33,7 +33,7 @@ def test_json_has_the_probabilities_of_the_run(quadratic_run, images, folder, ca
     assert main(["predict", str(quadratic_run), str(folder), "--top=10", "--json"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert captured.err == ""  # the size is that of training
+    assert captured.err == f"{folder}: left out 1 that are no images: notes.txt\n"  # the size is that of training
     assert [each["picture"] for each in found] == [str(folder / f"{n}.png") for n in range(3)]
     expected = load_run(quadratic_run).predict(images)
     for each, row in zip(found, expected, strict=True):
@@ -68,7 +68,7 @@ def test_pictures_of_another_size_are_resized_and_the_command_says_so(quadratic_
     large.convert("RGB").save(folder / "large.png")
     assert main(["predict", str(quadratic_run), str(folder), "--json"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.startswith("cropped and resized 1 of 4 pictures to 8x8 pixels")
+    assert "cropped and resized 1 of 4 pictures to 8x8 pixels" in captured.err
     *_, small_again = json.loads(captured.out)
     assert small_again["picture"].endswith("large.png")
 
@@ -89,7 +89,7 @@ def test_the_best_classes_come_first_without_names_too():
 def test_the_figure_shows_pictures_classes_and_heads(kind, request, images, folder, capsys):
     run = request.getfixturevalue(kind)
     assert main(["predict", str(run), str(folder), "--top=2", f"--figure={folder / 'seen.png'}"]) == 0
-    assert capsys.readouterr().err.splitlines() == [str(folder / "seen.png"), str(folder / "seen.svg")]
+    assert capsys.readouterr().err.splitlines()[1:] == [str(folder / "seen.png"), str(folder / "seen.svg")]
     text = (folder / "seen.svg").read_text()
     assert all(name in text for name in ("0.png", "1.png", "2.png"))
     best = load_run(run).predict(images).max(axis=1)
@@ -110,3 +110,35 @@ def test_heads_are_drawn_where_they_look():
     (points,) = [path.vertices for path in contour.get_paths()]
     np.testing.assert_allclose((points.min(axis=0) + points.max(axis=0))[1] / 2, 2.5)  # row 1: pixels 2 and 3
     assert points.max() == 6.5  # column 3, the last: the contour opens at the border
+
+
+@pytest.mark.parametrize("name", ["acc0.95", "acc0.97.png", "v1.2.svg", "plain"])
+def test_a_last_dot_in_the_name_of_a_figure_is_no_extension(name, quadratic_run, folder):
+    """--figure=acc0.95 and --figure=acc0.97 both wrote acc0.png (case 07)."""
+    assert main(["predict", str(quadratic_run), str(folder / "0.png"), f"--figure={folder / 'f' / name}"]) == 0
+    stem = name.removesuffix(".png").removesuffix(".svg")
+    assert sorted(path.name for path in (folder / "f").iterdir()) == [f"{stem}.png", f"{stem}.svg"]
+
+
+def test_a_folder_may_hold_what_is_no_image(quadratic_run, folder, capsys):
+    """Pillow only writes PDF, and opens HDF5 by plugins: they ended the command (case 02)."""
+    for name, content in {
+        "._0.png": b"\0\5\x16\7",
+        "report.pdf": b"%PDF",
+        "x.h5": b"\x89HDF",
+        "a\x1b.txt": b"",
+    }.items():
+        (folder / name).write_bytes(content)
+    assert main(["predict", str(quadratic_run), str(folder), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) == 3
+    assert captured.err == f"{folder}: left out 4 that are no images: a\\x1b.txt, notes.txt, report.pdf, x.h5\n"
+
+
+@pytest.mark.parametrize("form", [[], ["--csv"]])
+def test_names_of_files_cannot_command_a_terminal(form, quadratic_run, images, tmp_path, capsys):
+    Image.fromarray(images[0][..., 0]).save(tmp_path / "\x1b]0;x\x07.png")
+    assert main(["predict", str(quadratic_run), str(tmp_path), *form]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\\x1b]0;x\\x07.png" in out

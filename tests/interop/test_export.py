@@ -54,7 +54,7 @@ def run_of():
             if isinstance(module, nnx.BatchNorm):
                 module.mean[...] = module.mean[...] + 0.1 * n
                 module.var[...] = module.var[...] * 1.5
-        return Run(config, 40, model, test=TEST)
+        return Run(config, 40, model, test_record=TEST)
 
     return of
 
@@ -78,7 +78,7 @@ def test_safetensors_hold_every_array_and_are_a_run(name, run_of, tmp_path):
     files = ["README.md", "config.json", "metrics.jsonl", "model.safetensors"]
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == files
     again = load_run(tmp_path / "export")
-    assert (again.step, again.test, to_json(again.config)) == (40, TEST, to_json(run.config))
+    assert (again.step, again.test_record, to_json(again.config)) == (40, TEST, to_json(run.config))
     for before, after in zip(split(run.model)[1:], split(again.model)[1:], strict=True):
         assert before.keys() == after.keys()
         assert all(np.array_equal(before[key], after[key]) for key in before)
@@ -232,7 +232,7 @@ def test_the_folder_of_the_data_stays_on_this_machine(quadratic_run, tmp_path):
     assert run.config.dataset.data_dir
     again = load_run(tmp_path / "export")
     assert again.config.dataset.data_dir == ""
-    assert (again.step, again.test["accuracy"]) == (20, pytest.approx(0.6))
+    assert (again.step, again.test_record["accuracy"]) == (20, pytest.approx(0.6))
     again.config.dataset.data_dir = run.config.dataset.data_dir
     assert to_json(again.config) == to_json(run.config)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.models.attention.dense import dense
+from attn_cnn_jax.models.encodings.absolute import JOINS
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.page.build import page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
@@ -19,8 +20,12 @@ from tests.support import networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# Every encoding, with content and gate.
-NETWORKS = [{"encoding": encoding, "content": content, "gate": gate} for encoding, content, gate in KINDS]
+# Every encoding with content and gate, and what an encoding has options for.
+NETWORKS = [
+    {"encoding": encoding, "content": content, "gate": gate, **({"position_join": join} if join else {})}
+    for encoding, content, gate in KINDS
+    for join in (JOINS if encoding.startswith("absolute") else (None,))
+]
 TERMS = [terms for n in range(1, 5) for terms in itertools.combinations(RELATIVE_TERMS, n)]
 
 FORWARD = """
@@ -81,7 +86,7 @@ def logits_with_changes(run, picture, changes):
     for number, block in enumerate(model.blocks):
         layer = block.attention
         position = {name: term[None] for name, term in layer.position_terms(*GRID).items()}
-        content = networks.separate_terms(layer, x)
+        content = layer.separate_terms(x)
         stays = {
             name: np.array([change.terms is None or name in change.terms for change in changes])
             for name in position | content

@@ -8,7 +8,6 @@ import time
 import jax
 import numpy as np
 import pytest
-from attn_cnn_jax.training.plan import Plan
 from flax import nnx
 
 from attn_cnn_jax import load_run
@@ -20,6 +19,7 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.loop import run
 from attn_cnn_jax.training.mesh import data_mesh, place, replicated
 from attn_cnn_jax.training.optimizer import create_optimizer
+from attn_cnn_jax.training.plan import Plan
 from attn_cnn_jax.training.resume import restore
 from attn_cnn_jax.training.step import initial_state
 

@@ -49,9 +49,7 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
         accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
         loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")
         for axes in (accuracy, loss):
-            axes.grid(color="0.9", linewidth=0.4)
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
+            style.decorate(axes)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         kinds = [split for split in LINES if split in splits]

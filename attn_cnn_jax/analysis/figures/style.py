@@ -15,12 +15,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 from PIL import Image
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import replacing
-from attn_cnn_jax.output import printable
 
 COLUMN = 3.4  # inches: one of two columns of a paper
 PAGE = 5.5  # inches: its whole width
@@ -94,6 +92,13 @@ def styled():
     return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)  # pyright: ignore[reportArgumentType]
 
 
+def decorate(axes: Axes) -> None:
+    """Gives a plot of curves its light grid, and takes away the upper and right spine."""
+    axes.grid(color="0.9", linewidth=0.4)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def mark_query(
     axes: Axes, row: float = 0.0, column: float = 0.0, size: float = 1.0, colour: str = QUERY, line: float = 0.9
 ) -> None:
@@ -112,8 +117,6 @@ def pixels(figure: Figure) -> np.ndarray:
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes `name.png` and `name.svg` whole or not at all; returns their paths."""
-    for text in figure.findobj(Text):  # names of classes and runs; SVG has no control characters
-        text.set_text(printable(text.get_text()))
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{kind}"

@@ -105,7 +105,7 @@ class SelfAttention(nnx.Module):
     @property
     def factorises(self) -> bool:
         """Whether the attention is a product of a row and a column softmax."""
-        return isinstance(self.position, FactorisingEncoding) and self.content is None
+        return self.position.factorises and self.content is None
 
     def maps(self) -> Maps:
         """Value and output maps of every head, in the type of activations."""
@@ -170,6 +170,13 @@ class SelfAttention(nnx.Module):
     def content_terms(self, x: Float[Array, "b H W d"]) -> dict[str, Float[Array, "..."]]:
         """Score terms that depend on the picture, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return terms_of(self.project(x), jnp.arange(x.shape[1]))
+
+    def separate_terms(self, x: Float[Array, "b H W d"]) -> dict[str, Float[Array, "..."]]:
+        """`content_terms`, further apart where the paper's equation has more of them (eq. 7 of absolute positions)."""
+        terms = {}
+        for reader in self.readers():
+            terms |= reader.separate_terms(x, jnp.arange(x.shape[1]))
+        return terms
 
     def probabilities(self, x: Float[Array, "b H W d"]) -> Float[Array, "h i j k l"] | Float[Array, "b h i j k l"]:
         """Returns attention of every head without dropout, float32 or wider.

@@ -8,23 +8,32 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 from jaxtyping import Float
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.classifier import AttentionClassifier
-from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.run import Run
 
 KERNEL = (3, 3)  # "local" is within it, and Lemma 3 is asked for its shifts
 MOST_EPOCHS = 40  # of a long run
+PANELS = {
+    "distance": "mean distance (pixels)",
+    "within": "attention within 3x3 (%)",
+    "entropy": "entropy (nats)",
+    "residual": "residual of Lemma 3, 3x3",
+}
 
 
-class Course(NamedTuple):
+class History(NamedTuple):
     """By epoch and layer, means over heads and interior query pixels.
 
     Attributes:
@@ -48,12 +57,12 @@ def is_recorded(run: Run) -> bool:
     return (
         isinstance(run.model, AttentionClassifier)
         and not run.model.depends_on_content
-        and all(isinstance(block.attention.position, CentredEncoding) for block in run.model.blocks)
+        and all(block.attention.position.recorded() is not None for block in run.model.blocks)
     )
 
 
-def course(run: Run, records: Sequence[dict]) -> Course:
-    """Returns the course of a run.
+def history(run: Run, records: Sequence[dict]) -> History:
+    """Returns the history of a run.
 
     Args:
       run: the run, at any step.
@@ -64,13 +73,13 @@ def course(run: Run, records: Sequence[dict]) -> Course:
     """
     if not is_recorded(run):
         raise UserError(
-            "the course is that of recorded centres and spreads: this network's attention depends on more than them"
+            "the history is that of recorded centres and spreads: this network's attention depends on more than them"
         )
     if not records:
         raise UserError("this run has no recorded positions: it was trained without recording")
     kept = sorted(set(np.linspace(0, len(records) - 1, min(len(records), MOST_EPOCHS)).round().astype(int)))
     rows = [measured(layers) for layers in attention_of(run, [records[index]["layers"] for index in kept])]
-    return Course(np.array([float(records[index]["epoch"]) for index in kept]), *np.moveaxis(np.array(rows), 2, 0))
+    return History(np.array([float(records[index]["epoch"]) for index in kept]), *np.moveaxis(np.array(rows), 2, 0))
 
 
 def attention_of(run: Run, records: Sequence[Sequence[dict]]) -> Iterator[list[np.ndarray]]:
@@ -96,7 +105,30 @@ def measured(layers: Sequence[np.ndarray]) -> list[list[float]]:
     """Returns distance, share within 3x3, entropy and residual of every layer, given its attention."""
     shifts, result = kernel_shifts(KERNEL), []
     for attention in layers:
-        found = layer_statistics(attention[None], shifts, some_interior_queries(attention.shape[1:3]))
+        found = layer_statistics(attention, shifts, some_interior_queries(attention.shape[1:3]))
         within = found.shift_mass.sum(axis=1).mean()
         result.append([found.distance.mean(), within, found.entropy.mean(), found.span_residual])
     return result
+
+
+def draw(history: History, title: str) -> Figure:
+    """Returns four panels over the epochs, a line per layer: the first layer dark, the last light."""
+    with style.styled():
+        figure = style.create_figure(style.PAGE, 1.9)
+        figure.suptitle(title, fontsize=7)
+        num_layers = history.distance.shape[1]
+        colours = matplotlib.colormaps["viridis"]([0.85 * n / max(1, num_layers - 1) for n in range(num_layers)])
+        lines = []
+        for axes, (name, label) in zip(figure.subplots(1, 4), PANELS.items(), strict=True):
+            values = getattr(history, name) * (100 if name == "within" else 1)
+            lines = [
+                axes.plot(history.epochs, values[:, n], color=colours[n], linewidth=1, gid=f"{name} {n + 1}")[0]
+                for n in range(num_layers)
+            ]
+            axes.set(title=label, xlabel="epoch")
+            axes.set_ylim(bottom=0)
+            style.decorate(axes)
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        names = [f"layer {n + 1}" for n in range(num_layers)]
+        figure.legend(lines, names, loc="outside lower center", ncols=min(num_layers, 8), frameon=False)
+    return figure
