@@ -5,7 +5,7 @@
 #     make test                     linters, types, imports, dependencies, the wheel, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
 #     make install EXTRAS=test,docs  only installs, with uv where it is there
-#     make quick                    tests of the folders with files changed since origin/main, without slow ones
+#     make quick                    ruff, and tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
 #     make robustness               attacks on training processes
 #     make versions                 the core of the suite with the lowest and the highest versions that setup.cfg allows
@@ -59,6 +59,7 @@ WHAT ?= $(shell $(CHANGED) | $(FOLDERS) | sort -u | xargs -I{} find {} -maxdepth
 
 quick: $(VENV)/installed-$(EXTRAS)
 	@test -n "$(WHAT)" || { echo "nothing tested has changed since $(SINCE); choose: make quick WHAT=tests/models"; exit 1; }
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(WHAT) $(ARGS)
 
 # Models, theorem, one training, reading it back; in environments of their own. uv resolves the lowest versions.

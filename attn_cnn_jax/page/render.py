@@ -1,5 +1,7 @@
 """The page itself: the files of web/ and the collected data in one HTML file."""
 
+import base64
+import hashlib
 import json
 from importlib import resources
 from pathlib import Path
@@ -10,20 +12,29 @@ from attn_cnn_jax.files import write_atomically
 SCRIPTS = (
     "numbers.js",
     "maps.js",
+    "convolution.js",
     "network.js",
     "worker.js",
     "drawing.js",
     "view.js",
-    "changes.js",
     "compute.js",
+    "changes.js",
     "panels.js",
     "overlays.js",
     "own.js",
     "play.js",
+    "steps.js",
     "figure.js",
     "address.js",
     "show.js",
     "page.js",
+)
+
+
+# Only what this file holds: no script, style or address of anybody else.
+POLICY = (
+    "default-src 'none'; img-src data: blob:; style-src {styles}; script-src {scripts}; worker-src blob:; "
+    "base-uri 'none'; form-action 'none'"
 )
 
 
@@ -33,10 +44,13 @@ def render(data: dict) -> str:
     Args:
       data: what `build.page_data` returns.
     """
+    scripts = {name: f"\n{_read(name)}" for name in SCRIPTS}
+    style = _read("page.css")
     parts = {
-        "STYLE": _read("page.css"),
+        "POLICY": POLICY.format(styles=_hash(style), scripts=" ".join(map(_hash, scripts.values()))),
+        "STYLE": style,
         "DATA": as_script_text(data),
-        "SCRIPTS": "\n".join(f'<script id="{name}">\n{_read(name)}</script>' for name in SCRIPTS),
+        "SCRIPTS": "\n".join(f'<script id="{name}">{text}</script>' for name, text in scripts.items()),
     }
     # From the template on the left to the right, so that no part is searched for the next one's place.
     text, rest = "", _read("page.html")
@@ -58,6 +72,10 @@ def write(path: Path, text: str) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose --out=FILE") from error
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _read(name: str) -> str:

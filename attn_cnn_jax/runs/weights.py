@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 from flax import nnx
@@ -25,6 +26,7 @@ from attn_cnn_jax.runs.directory import read_config, to_json
 FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others
 VERSION = "1"
+FLOATS = [np.dtype(name) for name in ("float16", jnp.bfloat16, "float32", "float64")]
 
 
 def is_weights(folder: Path) -> bool:
@@ -53,22 +55,28 @@ def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: 
 
 
 def read_network(folder: Path, step: int | str = "latest") -> Saved:
-    """Returns the network that `write` wrote.
+    """Returns the network that `write` wrote, also where other tools stored its arrays again, in any precision.
 
     Raises:
-      UserError: for a file that is damaged or not ours, or a `step` that it does not hold.
+      UserError: for a file that is damaged or of a later version, or a `step` that it does not hold.
     """
     path, config = folder / FILE, read_config(folder)
     header, arrays = read_arrays(path)
-    if header.get("format") != FORMAT or config is None:
-        raise UserError(f"{path} was not written by attn-cnn export --format=safetensors: allowed are such files")
-    if header.get("version") != VERSION:
-        raise UserError(f"{path} has the version {header.get('version')!r}: allowed is {VERSION}; update attn-cnn-jax")
-    if header.get("crc32") != str(checksum_by_name(arrays)) or not header.get("step", "").isdecimal():
-        raise UserError(f"{path} is damaged: its checksum is not the one saved; copy or export it anew")
-    number = int(header["step"])
+    if config is None:
+        raise UserError(f"{folder} has no config.json: copy it together with {FILE}")
+    dtype = np.dtype("float64" if config.get("model", {}).get("dtype") == "float64" else "float32")
+    if header.get("format") == FORMAT:
+        if header.get("version") != VERSION:
+            raise UserError(
+                f"{path} has the version {header.get('version')!r}: allowed is {VERSION}; update attn-cnn-jax"
+            )
+        as_written = all(array.dtype == dtype for array in arrays.values())
+        if as_written and header.get("crc32") != str(checksum_by_name(arrays)):
+            raise UserError(f"{path} is damaged: its checksum is not the one saved; copy or export it anew")
+    number = int(text) if (text := header.get("step", "0")).isascii() and text.isdecimal() else 0
     if step not in ("latest", number):
         raise UserError(f"step={step!r}: {folder} holds one network, of step {number}")
+    arrays = {name: array.astype(dtype) if array.dtype in FLOATS else array for name, array in arrays.items()}
     return Saved(number, config, jax.device_put(arrays))
 
 

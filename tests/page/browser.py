@@ -25,6 +25,7 @@ class Page:
         self.driver.get("about:blank")  # else a new hash alone loads nothing
         self.driver.get(f"file://{self.path}{address}")
         self.ready()
+        self.run("void ($('more').open = true)")
         return self
 
     def ready(self):

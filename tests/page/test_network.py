@@ -186,8 +186,9 @@ def test_rollout_is_of_the_heads_that_are_on(quiet, quadratic, probed):
 def test_a_head_is_switched_off_and_dragged(quiet, probed):
     page = Page(quiet, probed[0]).open("#query=2,3&head=1,1&move=1.1:1:1:1")
     before = page.run("viewer.logits()")
-    ActionChains(quiet, duration=0).move_to_element_with_offset(page.find("#picture"), *place(page, 0, 0)).perform()
-    assert page.view()["query"] == [2, 3]  # else the centre would move away from the pointer
+    for at, shown in (((0, 0), [0, 0]), ((3, 4), [2, 3])):  # elsewhere and on the handle of the centre
+        ActionChains(quiet, duration=0).move_to_element_with_offset(page.find("#picture"), *place(page, *at)).perform()
+        assert page.view()["query"] == shown
     ActionChains(quiet, duration=0).move_to_element_with_offset(
         page.find("#picture"), *place(page, 3, 4)
     ).click_and_hold().move_to_element_with_offset(page.find("#picture"), *place(page, 1, 2)).release().perform()

@@ -2,10 +2,13 @@
 // The view as text after the page's "#", so that a link restores it.
 
 /** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&scale=common&epoch=12", with changes of the network
-    "&off=1.4&skip=2&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread) and "&overlay=contribution&class=3";
-    defaults are left out. */
+    "&off=1.4&skip=2&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread), "&conv=2x3" (layers, kernel) and
+    "&overlay=contribution&class=3"; "drawing=" and bytes in base64 in place of the picture, "&step=3" of the five; defaults
+    are left out. */
 function viewToHash(view, data) {
-  const parts = [`picture=${view.picture}`, `query=${view.query.join()}`];
+  const drawn = view.picture === drawing.index && drawing.index !== null && textOfDrawing();
+  const parts = [drawn ? `drawing=${drawn}` : `picture=${view.picture}`, `query=${view.query.join()}`];
+  if (view.step !== null) parts.push(`step=${view.step + 1}`);
   if (view.head) parts.push(`head=${view.head.map((n) => n + 1).join()}`);
   if (view.terms.size < data.terms.length) parts.push(`terms=${[...view.terms].join() || "none"}`);
   if (!view.softmax) parts.push("softmax=0");
@@ -16,6 +19,8 @@ function viewToHash(view, data) {
   const moved = Object.entries(view.moved).map(([key, { centre, factor }]) =>
     [fromOne(key), ...[...centre, factor].map((n) => Number(n.toFixed(3)))].join(":"));
   if (moved.length) parts.push(`move=${moved.join()}`);
+  if (view.convolved.layers) parts.push(`conv=${view.convolved.layers}x${view.convolved.size}`);
+  if (view.tiles !== "image") parts.push(`tiles=${view.tiles}`);
   if (view.overlay !== "head") parts.push(`overlay=${view.overlay}`);
   if (view.class !== null) parts.push(`class=${view.class}`);
   return "#" + parts.join("&");
@@ -29,10 +34,14 @@ function viewFromHash(hash, initial, data) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const within = (n, size) => Number.isInteger(n) && n >= 0 && n < size;
   const pair = (name) => (given.get(name) ?? "").split(",").map((part) => part === "" ? NaN : Number(part));
-  const result = { ...initial };
+  const step = Number(given.get("step") ?? NaN) - 1;
+  const isStep = within(step, shownSteps().length);
+  const isAlone = isStep && [...given.keys()].every((name) => ["step", "picture", "query"].includes(name));
+  const result = { ...initial, ...(isAlone ? viewOfStep(step) : {}), step: isStep ? step : null };
 
   const picture = Number(given.get("picture") ?? NaN);
   if (within(picture, data.pictures.length)) result.picture = picture;
+  if (given.has("drawing") && canDraw()) result.picture = drawingOfText(given.get("drawing")) ?? result.picture;
 
   const query = pair("query");
   if (query.length === 2 && query.every((n, axis) => within(n, data.grid[axis]))) result.query = query;
@@ -50,20 +59,23 @@ function viewFromHash(hash, initial, data) {
     const [l, h] = text.split(".").map((n) => Number(n) - 1);
     return within(l, data.layers.length) && within(h, data.layers[l].heads) ? `${l},${h}` : null;
   };
-  if (data.network) {
+  if (data.network && !isAlone) {
+    const [layers, size] = (given.get("conv") ?? "").split("x").map(Number);
+    if (canConvolve && within(layers, data.layers.length + 1) && KERNELS.includes(size)) result.convolved = { layers, size };
     result.off = new Set(list("off").map(headOf).filter(Boolean));
     result.skipped = new Set(list("skip").map((n) => Number(n) - 1).filter((l) => within(l, data.layers.length)));
     result.moved = {};
     for (const [head, ...numbers] of list("move").map((text) => text.split(":"))) {
       const [row, column, factor] = numbers.map(Number);
       if (!headOf(head) || ![row, column, factor].every(Number.isFinite) || factor <= 0) continue;
-      result.moved[headOf(head)] = { centre: [row, column], factor };
+      result.moved[headOf(head)] = limited({ centre: [row, column], factor });
     }
     const chosen = Number(given.get("class") ?? NaN);
     if (within(chosen, data.network.classes.length)) result.class = chosen;
   }
   if (overlayNames().includes(given.get("overlay"))) result.overlay = given.get("overlay");
 
+  if (given.get("tiles") === "map") result.tiles = "map";
   const epoch = data.epochs.findIndex((entry) => String(entry.epoch) === given.get("epoch"));
   if (epoch >= 0) result.epoch = epoch;
   return result;

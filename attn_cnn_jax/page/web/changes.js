@@ -17,13 +17,18 @@ function withMoves(layer, number, moved) {
 const scaled = (spread, factor) => (Array.isArray(spread) ? spread.map((row) => scaled(row, factor)) : spread * factor);
 
 /** What of a view changes the network, for `forward`; `key` names what changes attention by positions. */
-const changesOf = ({ terms, off, skipped, moved }) =>
-  ({ terms, off, skipped, key: JSON.stringify([[...terms], moved]) });
+const changesOf = ({ terms, off, skipped, moved, convolved }) =>
+  ({ terms, off, skipped, convolved, key: JSON.stringify([[...terms], moved, convolved]) });
 
 const layersOf = ({ moved }) => data.layers.map((layer, l) => withMoves(layer, l, moved));
-const isChanged = ({ terms, off, skipped, moved }) =>
-  terms.size < data.terms.length || off.size > 0 || skipped.size > 0 || Object.keys(moved).length > 0;
-const unchanged = () => ({ terms: new Set(data.terms), off: new Set(), skipped: new Set(), moved: {} });
+const isChanged = ({ terms, off, skipped, moved, convolved }) => convolved.layers > 0 || off.size > 0 || skipped.size > 0
+  || terms.size < data.terms.length || Object.keys(moved).length > 0;
+const unchanged = () =>
+  ({ terms: new Set(data.terms), off: new Set(), skipped: new Set(), moved: {}, convolved: { layers: 0, size: view.convolved.size } });
+
+/** Whether layers can be replaced by convolutions: attention has to be the same for all images. */
+const canConvolve = network !== null && data.contentTerms.length === 0;
+const KERNELS = [1, 3, 5, 7, 9];
 
 /** A copy of a set, with an item if `present` and without it otherwise. */
 function withItem(set, item, present) {
@@ -40,13 +45,21 @@ const canMove = (head) => network !== null && head !== null && atEnd() && data.l
 const moveOf = (head) => view.moved[head.join()] ?? { centre: data.layers[head[0]].position.centre[head[1]], factor: 1 };
 
 function move(head, changes) {
-  choose({ moved: { ...view.moved, [head.join()]: { ...moveOf(head), ...changes } } });
+  choose({ moved: { ...view.moved, [head.join()]: limited({ ...moveOf(head), ...changes }) } });
+}
+
+/** A centre and a factor of the spread within what the page can compute: two sides of the image, 1/64 to 64. */
+function limited({ centre, factor }) {
+  const within = (n, most, least = -most) => Math.max(least, Math.min(most, n));
+  return { centre: centre.map((n) => within(n, 2 * Math.max(...grid))), factor: within(factor, 64, 1 / 64) };
 }
 
 /** The panel of the chosen head, and the accuracy with and without the changes. */
 function showChanges() {
-  $("change").hidden = !network || !atEnd();
-  if ($("change").hidden) return;
+  $("change").hidden = !network;
+  $("convolution").hidden = !canConvolve;
+  if (!network) return;
+  $("change").inert = $("convolution").inert = !atEnd();
   const head = view.head;
   $("head-off").hidden = !head;
   $("change-hint").hidden = head !== null;
@@ -64,15 +77,21 @@ function showChanges() {
     $("spread").value = Math.log2(factor);
     $("spread-text").textContent = `× ${factor.toFixed(2)}`;
   }
+  const { layers, size } = view.convolved;
+  $("layers").value = layers;
+  $("layers-text").textContent = layers === 0 ? "no layer" : layers === 1 ? "layer 1" : `layers 1 to ${layers}`;
+  $("kernel").value = size;
   showAccuracy();
 }
 
 function showAccuracy() {
   $("accuracy").hidden = !network.test;
   if (!network.test) return;
-  const share = (count) => (count === null ? "…" : `${Math.round((1000 * count.right) / count.of) / 10}%`);
+  const total = network.test.labels.length;
+  const share = (count) => (count === null ? "…"
+    : `${Math.round((1000 * count.right) / count.of) / 10}%${count.of < total ? ` (of ${count.of} so far)` : ""}`);
   const changed = isChanged(view) ? ` → ${share(accuracy.now)}` : "";
-  const text = `Accuracy on ${network.test.labels.length} test pictures: ${share(accuracy.original)}${changed}`;
+  const text = `Accuracy on ${total} test images: ${share(accuracy.original)}${changed}`;
   if ($("accuracy").textContent !== text) $("accuracy").textContent = text; // screen readers say what is put there
 }
 
@@ -88,6 +107,11 @@ function listenToChanges() {
   }
   $("spread").addEventListener("input", () => move(view.head, { factor: 2 ** Number($("spread").value) }));
   $("reset").addEventListener("click", () => choose(unchanged()));
+  $("layers").max = data.layers.length;
+  $("kernel").append(...KERNELS.map((size) => make("option", { value: size, textContent: `${size} × ${size}` })));
+  const convolve = (changes) => choose({ convolved: { ...view.convolved, ...changes } });
+  $("layers").addEventListener("input", () => convolve({ layers: Number($("layers").value) }));
+  $("kernel").addEventListener("change", () => convolve({ size: Number($("kernel").value), layers: view.convolved.layers || 1 }));
   document.querySelectorAll(".layer-on").forEach((box, l) => {
     box.addEventListener("change", () => choose({ skipped: withItem(view.skipped, l, !box.checked) }));
   });

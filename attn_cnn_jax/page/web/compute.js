@@ -1,26 +1,36 @@
 "use strict";
-// Asks the worker about the chosen picture and the test pictures, and keeps its answers.
+// Asks the worker about the chosen image and the test images, and keeps its answers.
+
+const MOST_ATTENTION = 2 ** 26; // probabilities of all layers, which a browser holds at once
 
 const network = data.network; // null where the page cannot compute
 let ask = null; // sends a message to the worker
 let asked = 0; // number of the newest question
-const answers = new Map(); // {resolve, message} of questions without an answer yet, by their number
+const answers = new Map(); // {resolve, first, message} of questions without an answer yet, by their number
 
-/** What the network says of a picture; null until the first answer, and where the page cannot compute. `picture` (its
-    index), `skipped` (layers that were off), `logits` after each layer, `pixelLogits`, `content`, `attention` (of each layer, the mean over its heads that
-    are on; null without any), `milliseconds`. */
+/** The worker's answer for an image; null until the first one. `picture` (its index), `skipped` (layers that were off),
+    `shifted` (what each layer's heads make of the image, as bytes), `attention` (of each layer, the mean over its heads that
+    are on; null without any), and where the page has the network `logits` after each layer, `pixelLogits`, `content` and
+    `milliseconds`. */
+let answered = null;
+
+/** `answered`, where the network says something of an image; null for a canvas without strokes. */
 let classified = null;
 
-/** Test pictures that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */
+/** Test images that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */
 const accuracy = { original: null, now: null };
 
+const canAsk = network !== null || data.layers.reduce((sum, { heads }) => sum + heads, 0) * pixels ** 2 <= MOST_ATTENTION;
+
 function startWorker() {
-  const { weights: text, test, ...rest } = network;
-  const weights = floatsOf(text);
-  delete network.weights; // the text is not needed any more
-  const pictures = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
-  const start = { start: { network: rest, weights, grid, test: pictures } };
+  const { weights: text = "", test = null, ...rest } = network ?? {};
+  if (network) delete network.weights; // the text is not needed any more
+  const counted = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
+  const start = {
+    start: { network: network && rest, weights: floatsOf(text), grid, size: data.size[0] / grid[0], test: counted },
+  };
   const receive = (answer) => {
+    if (answer.isFirst) return answers.get(answer.id)?.first(answer);
     answers.get(answer.id)?.resolve(answer);
     answers.delete(answer.id);
   };
@@ -30,9 +40,9 @@ function startWorker() {
     for (const { message } of [...answers.values()]) ask(message);
   };
   try {
-    const source = ["numbers.js", "maps.js", "network.js", "worker.js"].map((name) => $(name).textContent).join("\n");
-    const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-    const worker = new Worker(address);
+    const files = ["numbers.js", "maps.js", "convolution.js", "network.js", "worker.js"];
+    const source = files.map((name) => $(name).textContent).join("\n");
+    const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
     worker.onmessage = (event) => receive(event.data);
     worker.onerror = computeHere;
     ask = (message) => worker.postMessage(message);
@@ -43,18 +53,18 @@ function startWorker() {
 }
 
 /** Sends a question about the network as `state`, a view, has it; resolves with the answer. */
-function question(kind, state, details = {}) {
+function question(kind, state, details = {}, first = () => {}) {
   const id = ++asked;
   const message = { [kind]: { ...details, id, layers: layersOf(state), changes: changesOf(state) } };
   return new Promise((resolve) => {
-    answers.set(id, { resolve, message });
+    answers.set(id, { resolve, first, message });
     ask(message);
   });
 }
 
 let computing = null, isStale = false;
 
-/** Classifies the chosen picture as the view has it; asked again meanwhile, once more. */
+/** Asks about the chosen image as the view has it; asked again meanwhile, once more. */
 function classify() {
   isStale = true;
   computing ??= (async () => {
@@ -73,21 +83,22 @@ function classify() {
 async function classifyOnce() {
   const index = view.picture;
   const picture = data.pictures[index];
-  if (!picture) return;
+  if (!picture || !canAsk) return;
   await picture.image.decode?.(); // a canvas has nothing to decode
   const { skipped } = view;
   const answer = await question("classify", view, { bytes: bytesOf(picture.image) });
   if (index !== view.picture) return;
-  classified = { ...answer, picture: index, skipped };
-  content = answer.content[0] ? answer.content : null;
+  answered = { ...answer, picture: index, skipped };
+  classified = network && !isEmptyDrawing(index) ? answered : null;
+  content = answer.content?.[0] ? answer.content : null;
   show();
 }
 
 let counting = null; // number of the newest question about accuracy
 
-/** Counts the test pictures that the network gets right, as a view has it. */
-function count(state) {
-  const answer = question("count", state);
+/** Counts the test images that the network gets right, as a view has it; `first` gets the count of the first ones. */
+function count(state, first) {
+  const answer = question("count", state, {}, first);
   counting = asked;
   return answer;
 }
@@ -102,14 +113,15 @@ function forgetCount() {
 async function countRight() {
   if (!network?.test) return;
   forgetCount();
-  accuracy.original ??= await count({ ...view, ...unchanged() });
-  show();
-  if (!isChanged(view)) return;
-  accuracy.now = await count(view);
-  show();
+  const put = (name) => (answer) => {
+    accuracy[name] = answer;
+    show();
+  };
+  if (accuracy.original?.of !== network.test.labels.length) put("original")(await count({ ...view, ...unchanged() }, put("original")));
+  if (isChanged(view)) put("now")(await count(view, put("now")));
 }
 
-/** The pixels of each test picture that the page counts, as bytes. */
+/** The pixels of each test image that the page counts, as bytes. */
 function testPictures() {
   const bytes = bytesOfText(network.test.pixels);
   const size = bytes.length / network.test.labels.length;

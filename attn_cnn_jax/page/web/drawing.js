@@ -22,6 +22,7 @@ function colourTable(theme) {
 
 /** Draws a map on a canvas of one pixel a value; `range` [low, high] gets the ends of the ramp. */
 function drawMap(canvas, map, grid, range, colours) {
+  if (canvas.width !== grid[1] || canvas.height !== grid[0]) Object.assign(canvas, { width: grid[1], height: grid[0] });
   const context = canvas.getContext("2d");
   const image = context.createImageData(grid[1], grid[0]);
   for (let n = 0; n < map.length; n++) {
@@ -29,6 +30,16 @@ function drawMap(canvas, map, grid, range, colours) {
     image.data.set([red, green, blue, 255], 4 * n);
   }
   context.putImageData(image, 0, 0);
+}
+
+/** Draws an image of grey or RGB bytes, one pixel a pixel. */
+function drawBytes(canvas, bytes, { size: [height, width], channels }) {
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  const rgba = new Uint8ClampedArray(4 * height * width).fill(255);
+  for (let n = 0; n < height * width; n++) {
+    for (let c = 0; c < 3; c++) rgba[4 * n + c] = bytes[n * channels + (channels === 1 ? 0 : c)];
+  }
+  canvas.getContext("2d").putImageData(new ImageData(rgba, width), 0, 0);
 }
 
 /** 0 .. 255, the place of a value in a range. In a range of a single value that one has the top. */
@@ -67,7 +78,7 @@ function drawStage(canvas, picture, grid, query, overlay, colours, theme) {
   }
   drawQuery(context, cell, query);
   overlay?.centres?.forEach((centre) => drawRing(context, cell, query, centre));
-  if (overlay?.handle) drawHandle(context, handlePlace(canvas, grid, query, overlay.handle));
+  if (overlay?.handle) drawHandle(context, handlePlace(canvas, grid, view.query, overlay.handle));
 }
 
 /** Where a head's centre is on the canvas: at its edge where it lies beyond. */

@@ -13,7 +13,9 @@ function figureSvg() {
   const text = (x, y, content, size = 13, fill = "text", anchor = "start") => parts.push(
     `<text x="${x}" y="${y}" font-size="${size}" fill="${colour(fill)}" text-anchor="${anchor}">${escaped(content)}</text>`);
   const image = (x, y, width, height, canvas) => parts.push(
-    `<image x="${x}" y="${y}" width="${width}" height="${height}" href="${canvas.toDataURL()}" style="image-rendering: pixelated"/>`);
+    `<image x="${x}" y="${y}" width="${width}" height="${height}" href="${canvas.toDataURL()}" image-rendering="pixelated"/>`);
+  const frame = (x, y, width, height, stroke, line) => parts.push(
+    `<rect x="${x}" y="${y}" width="${width}" height="${height}" fill="none" stroke="${colour(stroke)}" stroke-width="${line}"/>`);
 
   text(20, 30, data.title, 18);
   text(20, 50, $("facts").textContent, 12, "quiet");
@@ -33,10 +35,20 @@ function figureSvg() {
     layer.forEach(({ canvas }, h) => {
       const x = FIGURE_LEFT + h * (TILE + TILE_GAP);
       image(x, y + 16, TILE, tileHeight, canvas);
-      text(x + 4, y + 28, `${h + 1}${view.off.has(`${l},${h}`) ? " off" : ""}`, 10);
+      text(x, y + tileHeight + 27, `${h + 1}${view.off.has(`${l},${h}`) ? " off" : ""}`, 10, "quiet");
+      frame(x, y + 16, TILE, tileHeight, "line", 1);
+      if (isHead(view.head, l, h)) frame(x - 1, y + 15, TILE + 2, tileHeight + 2, "accent", 3);
+      const [high, wide] = [tileHeight / grid[0], TILE / grid[1]];
+      frame(x + view.query[1] * wide, y + 16 + view.query[0] * high, wide, high, "mark", 1.5);
     });
-    y += tileHeight + 28;
+    y += tileHeight + 36;
   });
+  text(FIGURE_LEFT, y + 12, `Tiles: ${$("heads-title").textContent.toLowerCase()}; the frame is the query.`, 12, "quiet");
+  if (!showsImages()) {
+    image(FIGURE_LEFT, y + 20, 110, 10, $("ramp"));
+    text(FIGURE_LEFT + 118, y + 30, `from ${$("low").textContent} to ${$("high").textContent}`, 12, "quiet");
+  }
+  y += 40;
   const most = Math.max(...data.layers.map((layer) => layer.heads));
   const size = [FIGURE_LEFT + most * (TILE + TILE_GAP) + 20, Math.max(bottom, y) + 20];
   const svg = `<svg width="${size[0]}" height="${size[1]}" viewBox="0 0 ${size.join(" ")}" font-family="system-ui, sans-serif">`
@@ -52,14 +64,17 @@ function differences() {
     view.softmax ? "" : "scores",
     view.terms.size < data.terms.length ? `score terms: ${[...view.terms].map(termName).join(", ") || "none"}` : "",
     Object.keys(view.moved).length ? "heads moved" : "",
+    view.convolved.layers ? `${view.convolved.size} × ${view.convolved.size} convolutions in place of ${$("layers-text").textContent}` : "",
   ];
 }
+
+const shortened = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 
 /** Bars of the class probabilities from `y` on; returns where they end. */
 function figureBars(y, text, parts, colour) {
   const probabilities = classProbabilities(classified.logits.at(-1));
   for (const chosen of shownClasses()) {
-    text(95, y + 11, network.classes[chosen], 12, "text", "end");
+    text(95, y + 11, shortened(network.classes[chosen], 12), 12, "text", "end");
     parts.push(`<rect x="102" y="${y + 2}" width="${(190 * probabilities[chosen]).toFixed(2)}" height="10" fill="${colour("accent")}"/>`);
     text(340, y + 11, percent(probabilities[chosen]), 12, "text", "end");
     y += 17;

@@ -124,8 +124,8 @@ function ofHead(x, h, heads, size, scale) {
   return result;
 }
 
-/** Attention of every head, queries by keys: one Float32Array a head. `layer`: see headProbabilities. */
-function layerAttention(layer, factors, grid, terms) {
+/** Attention of every head of layer `l`, queries by keys: one Float32Array a head. `layer`: see headProbabilities. */
+function layerAttention(layer, factors, grid, { terms, convolved }, l) {
   const pixels = grid[0] * grid[1];
   return Array.from({ length: layer.heads }, (_, h) => {
     const attention = new Float32Array(pixels * pixels);
@@ -133,7 +133,8 @@ function layerAttention(layer, factors, grid, terms) {
       const query = [Math.floor(q / grid[1]), q % grid[1]];
       attention.set(headProbabilities(layer, h, factors?.[h] ?? null, query, grid, terms), q * pixels);
     }
-    return attention;
+    if (l >= convolved.layers) return attention;
+    return kernelAttention(shiftWeights(attention, convolved.size, grid), convolved.size, grid);
   });
 }
 
@@ -179,8 +180,9 @@ function logitsOf(x, classifier, pixels) {
 /** Runs the network on a picture.
 
     network: with its weights; layers: {heads, position, gate} of each; bytes: of the picture; changes: `terms` (a Set
-    of the score terms that count), `off` (a Set of "layer,head") and `skipped` (a Set of layers); kept: attention of
-    layers that does not depend on the picture, filled here and read again while nothing is changed.
+    of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`), `off` (a Set of
+    "layer,head") and `skipped` (a Set of layers); kept: attention of layers that does not depend on the image, filled here
+    and read again while nothing is changed.
 
     Returns `logits` after each layer, the embedding first; `pixelLogits`, the classifier on every pixel of the last
     one; `content`, factors of each layer's content scores; and `attention`, of each layer's heads. */
@@ -191,7 +193,7 @@ function forward(network, layers, grid, bytes, changes, kept) {
   layers.forEach((layer, l) => {
     const weights = network.layers[l];
     const factors = contentFactors(x, weights.readers, layer.heads, grid);
-    const attention = kept[l] ?? layerAttention(layer, factors, grid, changes.terms);
+    const attention = kept[l] ?? layerAttention(layer, factors, grid, changes, l);
     if (!factors) kept[l] = attention;
     if (!changes.skipped.has(l)) {
       x = block(x, weights, attention, pixels, network, (h) => changes.off.has(`${l},${h}`));

@@ -21,10 +21,10 @@ const explainedClass = () => view.class ?? indexOfLargest(classified.logits.at(-
 
 /** What to draw over the picture: {map, range, signed, centre, handle}, {centres} or null. `head` is the chosen one. */
 function overlayOf(name, head, map, range, statistics) {
-  if (name === "centres") return { centres: centresOf(head?.[0] ?? 0) };
+  if (name === "centres" && !view.head) return { centres: centresOf(head?.[0] ?? 0) };
   if (name === "rollout" && isComputed()) return rolloutOverlay(currentQuery());
   if (name === "contribution" && isComputed()) return { ...mapOverlay(contributions(explainedClass())), signed: true };
-  if (name !== "head" || !head) return null;
+  if (!["head", "centres"].includes(name) || !head) return null;
   const centre = view.softmax ? [statistics.row, statistics.column] : null;
   const handle = canMove(view.head) && isHead(view.head, ...head) ? moveOf(head).centre : null;
   return { map, range, centre, handle };
@@ -90,6 +90,8 @@ function overlayText(name, head) {
     return `What each pixel adds to ${network.classes[explainedClass()]}: orange for it, blue against it.`;
   }
   const layer = head?.[0] ?? 0;
-  if (name === "centres" && centresOf(layer).length) return `Centres of layer ${layer + 1}; rings are one standard deviation.`;
+  if (name === "centres" && !view.head && centresOf(layer).length) {
+    return `Where the heads of layer ${layer + 1} look from here; a ring's radius is one standard deviation.`;
+  }
   return "";
 }

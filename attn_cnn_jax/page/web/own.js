@@ -5,9 +5,11 @@ const INK_SIZE = 240; // of the canvas that strokes are drawn on, in pixels
 const BRUSH = 0.11; // width of a stroke, as a share of the canvas
 const SEEN = 25; // a value above which a pixel counts as drawn
 
-/** The drawing: `ink`, strokes as they were made; null until something is drawn. `index`: of its picture. */
-const drawing = { isOn: false, ink: null, index: null, last: null };
+/** The drawing: `ink`, strokes as they were made; null until something is drawn. `index`: of its picture. Nothing is said of
+    it while it `isEmpty`. */
+const drawing = { isOn: false, ink: null, index: null, last: null, isEmpty: true };
 const canDraw = () => network !== null && data.channels === 1;
+const isEmptyDrawing = (index) => index === drawing.index && drawing.isEmpty;
 
 /** Adds a picture and returns its index. `image`: what can be drawn of it; null for an <img> of `source`. */
 function addOwn(name, image, source) {
@@ -21,7 +23,6 @@ function addOwn(name, image, source) {
 /** Adds a visitor's picture, cut and resized to the size of the others, and chooses it. */
 async function addPicture(file) {
   if (!file) return;
-  $("error").hidden = true;
   let index;
   try {
     index = addOwn(file.name, null, await fitted(file));
@@ -29,7 +30,7 @@ async function addPicture(file) {
     return complain(`${file.name} cannot be read as a picture.`);
   }
   await data.pictures[index].image.decode();
-  if (network && index === view.picture) ready = classify(); // the first one of a page that came without pictures
+  if (index === view.picture) ready = classify(); // the first one of a page that came without pictures
   choose({ picture: index });
 }
 
@@ -116,8 +117,10 @@ function scaleDrawing() {
   const context = picture.image.getContext("2d", { willReadFrequently: true });
   context.fillStyle = "#000";
   context.fillRect(0, 0, width, height);
+  drawing.isEmpty = true;
   const box = inkBox(ink.getContext("2d").getImageData(0, 0, ink.width, ink.height).data, 4, 3, ink.height, ink.width);
   if (box) {
+    drawing.isEmpty = false;
     const frame = drawing.frame ??= frameOfTests();
     const scale = Math.min(frame.height / box.height, frame.width / box.width);
     const [w, h] = [box.width * scale, box.height * scale];
@@ -173,6 +176,27 @@ function frameOfTests() {
   const [left, right] = [median((b) => b.left), median((b) => b.left + b.width)];
   const [top, bottom] = [median((b) => b.top), median((b) => b.top + b.height)];
   return { left, top, width: right - left, height: bottom - top };
+}
+
+/** The drawing as text for the address; "" where its image is too large for one. */
+const textOfDrawing = () => (data.size[0] * data.size[1] > 1024 ? ""
+  : btoa(String.fromCharCode(...bytesOf(data.pictures[drawing.index].image))).replaceAll("+", "-").replaceAll("/", "_"));
+
+/** Adds the image of such a text, and returns its index; undefined where it is none of this page's size. */
+function drawingOfText(text) {
+  let bytes;
+  try {
+    bytes = bytesOfText(text.replaceAll("-", "+").replaceAll("_", "/"));
+  } catch {
+    return undefined;
+  }
+  const [height, width] = data.size;
+  if (bytes.length !== height * width) return undefined;
+  if (drawing.index !== null) return drawing.index;
+  const context = make("canvas", { width, height }).getContext("2d", { willReadFrequently: true });
+  context.putImageData(new ImageData(Uint8ClampedArray.from({ length: 4 * bytes.length }, (_, n) => (n % 4 < 3 ? bytes[n >> 2] : 255)), width), 0, 0);
+  drawing.isEmpty = !bytes.some((byte) => byte > SEEN);
+  return drawing.index = addOwn("your drawing", context.canvas, context.canvas.toDataURL());
 }
 
 function listenToOwn() {

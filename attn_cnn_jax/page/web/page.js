@@ -8,10 +8,12 @@ let ready = Promise.resolve(); // resolves when the network has answered for the
 /** Changes the view, shows it, and puts it into the address. */
 function choose(changes) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
-  view = { ...view, ...changes };
+  const keepsStep = Object.keys(changes).every((name) => ["query", "picture"].includes(name));
+  view = { ...view, ...(keepsStep ? {} : { step: null }), ...changes };
+  $("error").hidden = true;
   if (changes.query) pointed.query = null; // what was chosen is shown, not where the mouse still rests
   if (other && view.picture !== drawing.index) setDrawing(false); // strokes would go to a picture that is not shown
-  if (network && (other || changesNetwork(changes))) ready = classify();
+  if (other || changesNetwork(changes)) ready = classify();
   if (network && changesNetwork(changes)) {
     forgetCount();
     later("count", 250, countRight);
@@ -21,7 +23,7 @@ function choose(changes) {
   if (changes.query || changes.head !== undefined) later("speech", 400, speak);
 }
 
-const changesNetwork = (changes) => ["terms", "off", "skipped", "moved"].some((name) => name in changes);
+const changesNetwork = (changes) => ["terms", "off", "skipped", "moved", "convolved"].some((name) => name in changes);
 
 /** Points at a query pixel or a head for the moment; null ends that. */
 function pointAt(what) {
@@ -60,13 +62,13 @@ function queryAt(event) {
 }
 
 /** Whether the picture shows a centre that can be dragged. */
-const hasHandle = () => view.overlay === "head" && canMove(view.head);
+const hasHandle = () => ["head", "centres"].includes(view.overlay) && canMove(view.head);
 
 /** Whether a pointer is on the handle of the chosen head's centre. */
 function isOnHandle(event) {
   if (!hasHandle()) return false;
   const box = $("picture").getBoundingClientRect();
-  const [x, y] = handlePlace($("picture"), grid, currentQuery(), moveOf(view.head).centre);
+  const [x, y] = handlePlace($("picture"), grid, view.query, moveOf(view.head).centre);
   const scale = box.width / $("picture").width;
   return Math.hypot(event.clientX - box.left - x * scale, event.clientY - box.top - y * scale) < (event.pointerType === "touch" ? 24 : 14);
 }
@@ -91,10 +93,9 @@ function listenToPointer() {
     const isHeld = event.pointerId === held;
     if (drawing.isOn) return isHeld ? stroke(placeOf(event)) : undefined;
     if (isHeld && dragging) return hasHandle() ? move(view.head, { centre: centreAt(event) }) : undefined;
-    // A finger that drags chooses; a mouse that hovers only points. Not while a centre can be dragged: it lies at a shift
-    // from the query, and would move away.
+    // A finger that drags chooses; a mouse that hovers only points, and near the handle of a centre not even that.
     if (isHeld) choose({ query: queryAt(event) });
-    else if (held === null && !event.buttons && !hasHandle()) pointAt({ query: queryAt(event) });
+    else if (held === null && !event.buttons) pointAt({ query: isOnHandle(event) ? null : queryAt(event) });
     picture.style.cursor = isOnHandle(event) ? "grab" : "";
   });
   picture.addEventListener("pointerdown", (event) => {
@@ -141,7 +142,7 @@ function listenToKeyboard() {
       stroke([(view.query[1] + 0.5) / grid[1], (view.query[0] + 0.5) / grid[0]]);
     }
     const arrow = ARROWS[event.key];
-    if (!arrow) return;
+    if (!arrow || !event.target.closest("#picture, .head")) return;
     event.preventDefault();
     if (event.shiftKey) moveHead(arrow);
     else choose({ query: view.query.map((n, axis) => clamp(n + arrow[axis], grid[axis])) });
@@ -176,6 +177,11 @@ function listenToSettings() {
   $("overlay").addEventListener("change", () => choose({ overlay: $("overlay").value, class: null }));
   $("softmax").addEventListener("change", () => choose({ softmax: $("softmax").checked }));
   $("common").addEventListener("change", () => choose({ common: $("common").checked }));
+  $("tile-choice").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) choose({ tiles: button.dataset.tiles });
+  });
+  $("more").addEventListener("toggle", show);
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
   addEventListener("hashchange", () => choose(viewFromHash(location.hash, initialView, data)));
   darkness.addEventListener("change", show);
@@ -186,8 +192,9 @@ async function start() {
   makeHeads();
   makeSettings();
   data.pictures.forEach(makePicture);
-  view = viewFromHash(location.hash, initialView, data);
-  if (network) startWorker();
+  makeSteps();
+  view = location.hash ? viewFromHash(location.hash, initialView, data) : viewOfStep(0);
+  if (canAsk) startWorker();
   listenToPointer();
   listenToKeyboard();
   listenToSettings();
@@ -195,8 +202,9 @@ async function start() {
   listenToOwn();
   listenToPlay();
   listenToFigure();
-  await Promise.all(data.pictures.map((picture) => picture.image.decode()));
-  if (network) ready = classify();
+  listenToSteps();
+  await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
+  ready = classify();
   await ready;
   showNow();
   countRight();

@@ -14,7 +14,7 @@ const numberShown = () => (network.classes.length <= MOST_CLASSES + 2 ? network.
 function shownClasses() {
   const all = network.classes.map((_, n) => n);
   if (all.length === numberShown()) return all;
-  const logits = classified.logits.at(-1);
+  const logits = classified?.logits.at(-1) ?? [];
   return all.sort((a, b) => logits[b] - logits[a]).slice(0, MOST_CLASSES);
 }
 
@@ -46,35 +46,38 @@ function makePanels() {
 }
 
 function showPanels() {
-  const hidden = !network || !atEnd() || classified === null;
-  $("classes").hidden = $("lens").hidden = hidden;
-  if (hidden) return;
+  $("classes").hidden = $("lens").hidden = !network;
+  if (!network) return;
   $("panels").classList.toggle("waiting", !isComputed());
   const classes = shownClasses();
   showBars(classes);
   showLens(classes);
 }
 
-/** Bars of the class probabilities; the picture's own class and the explained one are marked. */
+/** Whether the network has said nothing that could be shown: of an earlier epoch, or of a canvas without strokes. */
+const saysNothing = () => classified === null || !atEnd();
+
+/** Bars of the class probabilities; the image's own class and the explained one are marked. */
 function showBars(classes) {
-  const probabilities = classProbabilities(classified.logits.at(-1));
+  const probabilities = saysNothing() ? new Float64Array(network.classes.length) : classProbabilities(classified.logits.at(-1));
   const label = data.pictures[view.picture]?.label;
-  const best = indexOfLargest(probabilities);
+  const best = saysNothing() ? null : indexOfLargest(probabilities);
   [...$("bars").children].forEach((row, n) => {
     const button = row.firstChild, chosen = classes[n];
     button.dataset.class = chosen;
     button.style.setProperty("--share", probabilities[chosen]);
     button.classList.toggle("best", chosen === best);
     button.classList.toggle("label", network.classes[chosen] === label);
-    button.setAttribute("aria-pressed", view.overlay === "contribution" && explainedClass() === chosen);
+    button.setAttribute("aria-pressed", view.overlay === "contribution" && best !== null && explainedClass() === chosen);
     button.querySelector(".name").textContent = network.classes[chosen];
-    button.querySelector("output").textContent = percent(probabilities[chosen]);
+    button.querySelector("output").textContent = best === null ? "–" : percent(probabilities[chosen]);
     button.title = `What each pixel adds to ${network.classes[chosen]}`;
   });
 }
 
 /** The classifier on the mean of each layer: a row a layer, a column a class. */
 function showLens(classes) {
+  if (saysNothing()) return;
   [...$("lens-rows").rows].forEach((row, l) => {
     const probabilities = classProbabilities(classified.logits[l]);
     const best = indexOfLargest(probabilities);

@@ -74,7 +74,7 @@ function makeSettings() {
   for (const name of overlayNames()) $("overlay").append(make("option", { value: name, textContent: OVERLAYS[name] }));
   $("overlay-choice").hidden = overlayNames().length < 2;
   $("draw").hidden = !canDraw();
-  $("picture-note").textContent = data.contentTerms.length ? "" : "Attention of this network does not depend on the picture.";
+  $("tile-choice").hidden = !canAsk;
   const larger = Math.max(...grid);
   $("picture").width = Math.round((640 * grid[1]) / larger);
   $("picture").height = Math.round((640 * grid[0]) / larger);
@@ -109,25 +109,34 @@ function show() {
 function showNow() {
   if (contentIsMissing()) return; // what is on the page stays until the picture's scores are there
   const colours = colourTable(theme());
-  const maps = data.layers.map((layer, l) => Array.from({ length: layer.heads }, (_, h) => mapOf(l, h)));
-  const ranges = maps.map((layer) => layer.map(rangeOf));
-  const all = ranges.flat();
-  const common = [Math.min(...all.map((range) => range[0])), Math.max(...all.map((range) => range[1]))];
-  const rangeFor = (l, h) => (view.common ? common : ranges[l][h]);
-  maps.forEach((layer, l) => layer.forEach((map, h) => drawMap(tiles[l][h].canvas, map, grid, rangeFor(l, h), colours)));
-  showLegend(colours, common);
+  if (showsImages()) tiles.forEach((layer, l) => layer.forEach(({ canvas }, h) => drawBytes(canvas, answered.shifted[l][h], data)));
+  else showMaps(colours);
   showChoices();
+  showSteps();
   showPanels();
   showChanges();
 
   const head = currentHead();
   const statistics = head && queryStatistics(...head);
-  const map = head && maps[head[0]][head[1]];
-  const overlay = overlayOf(view.overlay, head, map, head && rangeFor(...head), statistics);
+  const map = head && mapOf(...head);
+  const overlay = overlayOf(view.overlay, head, map, head && rangeOf(map), statistics);
   const image = drawing.isOn ? drawing.ink : data.pictures[view.picture]?.image;
   drawStage($("picture"), image, grid, currentQuery(), overlay, colours, theme());
   $("overlay-text").textContent = overlayText(view.overlay, head);
   showReading(head, statistics, map);
+}
+
+/** Whether tiles show what heads make of the image: not at earlier epochs, whose values are not recorded. */
+const showsImages = () => view.tiles === "image" && answered !== null && atEnd();
+
+/** Draws where the query looks, or the scores behind that, of every head. */
+function showMaps(colours) {
+  const maps = data.layers.map((layer, l) => Array.from({ length: layer.heads }, (_, h) => mapOf(l, h)));
+  const ranges = maps.map((layer) => layer.map(rangeOf));
+  const common = [Math.min(...ranges.flat().map(([low]) => low)), Math.max(...ranges.flat().map(([, high]) => high))];
+  maps.forEach((layer, l) => layer.forEach((map, h) =>
+    drawMap(tiles[l][h].canvas, map, grid, view.common ? common : ranges[l][h], colours)));
+  showLegend(colours, common);
 }
 
 function showLegend(colours, [low, high]) {
@@ -135,7 +144,6 @@ function showLegend(colours, [low, high]) {
   const [least, most] = view.softmax ? ["0", "head’s largest"] : ["head’s lowest 5%", "head’s highest"];
   $("low").textContent = view.common ? shortNumber(low) : least;
   $("high").textContent = view.common ? shortNumber(high) : most;
-  $("heads-title").textContent = view.softmax ? "Attention of all heads" : "Scores of all heads";
 }
 
 /** Controls, marks and labels that say what is chosen. */
@@ -158,6 +166,10 @@ function showChoices() {
     box.checked = view.terms.has(box.value);
     box.disabled = !atEnd() && data.contentTerms.includes(box.value);
   }
+  const title = view.softmax ? "Where the query looks" : "Scores of all heads";
+  $("heads-title").textContent = showsImages() ? "What each head hands on" : title;
+  $("legend").hidden = showsImages();
+  for (const button of $("tile-choice").children) button.setAttribute("aria-pressed", button.dataset.tiles === view.tiles);
   $("softmax").checked = view.softmax;
   $("common").checked = view.common;
   $("overlay").value = view.overlay;
@@ -188,7 +200,7 @@ function showReading(head, statistics, map) {
     : "";
   $("hint").hidden = head !== null;
   $("statistics").hidden = !head;
-  if (!head) return;
+  if (!head || !$("more").open) return;
   const means = pixels <= MOST_PIXELS_FOR_MEANS ? Object.values(meanStatistics(...head)) : [];
   $("statistics").tBodies[0].replaceChildren(...parameterRow(...head), ...STATISTICS.map(([label, unit, text]) => make("tr", {},
     make("th", { scope: "row", textContent: label, title: unit }),

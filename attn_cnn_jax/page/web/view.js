@@ -9,8 +9,9 @@ const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of sc
 
 /** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
     `epoch`: index into data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `skipped` (a Set of
-    layers) and `moved` ({"layer,head": {centre, factor}}): changes of the network; `overlay`: what lies over the picture,
-    a key of OVERLAYS; `class`: whose logit is explained, null for the predicted one. */
+    layers), `moved` ({"layer,head": {centre, factor}}) and `convolved` (the first `layers` are convolutions of `size` x
+    `size`): changes of the network; `overlay`: what lies over the image, a key of OVERLAYS; `class`: whose logit is
+    explained, null for the predicted one; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
 const initialView = {
   picture: 0,
   query: [grid[0] >> 1, grid[1] >> 1],
@@ -22,8 +23,11 @@ const initialView = {
   off: new Set(),
   skipped: new Set(),
   moved: {},
+  convolved: { layers: 0, size: 3 },
   overlay: "head",
   class: null,
+  tiles: "image",
+  step: null,
 };
 let view = initialView;
 
@@ -51,9 +55,25 @@ const contentOf = (layer, head) => (content && atEnd() ? content[layer][head] : 
 const scoresOf = (layer, head, query = currentQuery()) =>
   headScores(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
 
-/** Attention of one head for a query. */
-const probabilitiesOf = (layer, head, query = currentQuery()) =>
-  headProbabilities(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
+/** Attention of one head for a query: its own, or that of the convolution that is in its place. */
+function probabilitiesOf(layer, head, query = currentQuery()) {
+  const own = (from) => headProbabilities(shownLayer(layer), head, contentOf(layer, head), from, grid, view.terms);
+  if (layer >= view.convolved.layers || !atEnd()) return own(query);
+  const at = query[0] * grid[1] + query[1];
+  return Float64Array.from(convolvedAttention(layer, head, own).subarray(at * pixels, (at + 1) * pixels));
+}
+
+/** Queries by keys, kept until the network is changed. */
+function convolvedAttention(layer, head, own) {
+  const { key } = changesOf(view);
+  if (lastConvolved.key !== key) lastConvolved = { key, found: {} };
+  return lastConvolved.found[[layer, head]] ??= (() => {
+    const attention = Float32Array.from(Array.from({ length: pixels }, (_, q) => [...own([Math.floor(q / grid[1]), q % grid[1]])]).flat());
+    return kernelAttention(shiftWeights(attention, view.convolved.size, grid), view.convolved.size, grid);
+  })();
+}
+
+let lastConvolved = {};
 
 /** What the page shows of one head: scores, or attention. */
 const mapOf = (layer, head) => (view.softmax ? probabilitiesOf(layer, head) : scoresOf(layer, head));
@@ -77,7 +97,7 @@ const isInterior = (query) => query.every((at, axis) => {
 
 /** Statistics averaged over all query pixels, and over interior ones; kept until something but the query changes. */
 function meanStatistics(layer, head) {
-  const key = [layer, head, view.picture, content !== null, view.epoch, classified?.id, JSON.stringify(view.moved), ...view.terms].join();
+  const key = [layer, head, view.picture, content !== null, view.epoch, answered?.id, changesOf(view).key].join();
   if (lastMeans.key === key) return lastMeans.means;
   const sums = { interior: {}, all: {} };
   const counts = { interior: 0, all: 0 };

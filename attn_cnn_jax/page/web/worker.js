@@ -1,14 +1,18 @@
 "use strict";
 // Answers what the page asks of the network: in a worker, so that nothing freezes, or in the page where workers are not
-// allowed. A picture's answer comes at once; accuracy is counted picture by picture, and given up for a newer question.
+// allowed. An image's answer comes at once; accuracy is counted image by image, and given up for a newer question.
+
+const FIRST_COUNTED = 20; // test images whose accuracy is said before the others are counted
 
 /** A function that takes messages {start}, {classify} and {count}; it answers through `reply`. */
 function answerer(reply) {
-  let network, grid, test, kept = [], keptKey = null, newestCount = 0;
+  let network, grid, size, test, kept = [], keptKey = null, newestCount = 0;
 
+  /** What `forward` returns; of a page without a network attention alone. */
   function run(bytes, { layers, changes }) {
     if (changes.key !== keptKey) [kept, keptKey] = [[], changes.key];
-    return forward(network, layers, grid, bytes, changes, kept);
+    if (network) return forward(network, layers, grid, bytes, changes, kept);
+    return { attention: layers.map((layer, l) => (kept[l] ??= layerAttention(layer, null, grid, changes, l))) };
   }
 
   function classify(question) {
@@ -17,26 +21,28 @@ function answerer(reply) {
     const { off } = question.changes;
     const attention = found.attention.map((heads, l) => meanOverHeads(heads.filter((_, h) => !off.has(`${l},${h}`))));
     const milliseconds = performance.now() - started;
-    reply({ ...found, attention, milliseconds, id: question.id, kind: "classified" });
+    const shifted = found.attention.map((heads) => heads.map((head) => shiftedImage(question.bytes, head, size, grid)));
+    reply({ ...found, attention, shifted, milliseconds, id: question.id });
   }
 
   async function count(question) {
     newestCount = question.id;
     let right = 0;
-    const size = test.pixels.length / test.labels.length;
+    const [bytes, of] = [test.pixels.length / test.labels.length, test.labels.length];
     for (const [n, label] of test.labels.entries()) {
-      const logits = run(test.pixels.subarray(n * size, (n + 1) * size), question).logits.at(-1);
+      if (n === FIRST_COUNTED) reply({ right, of: n, id: question.id, isFirst: true });
+      const logits = run(test.pixels.subarray(n * bytes, (n + 1) * bytes), question).logits.at(-1);
       right += Number(logits.indexOf(Math.max(...logits)) === label);
       await new Promise((resume) => setTimeout(resume)); // lets newer questions in
       if (newestCount !== question.id) return;
     }
-    reply({ right, of: test.labels.length, id: question.id, kind: "counted" });
+    reply({ right, of, id: question.id });
   }
 
   return (message) => {
     if (message.start) {
-      ({ grid, test } = message.start);
-      network = withWeights(message.start.network, message.start.weights);
+      ({ grid, size, test } = message.start);
+      network = message.start.network && withWeights(message.start.network, message.start.weights);
     } else if (message.classify) classify(message.classify);
     else count(message.count);
   };

@@ -1,0 +1,88 @@
+"""The way from attention to convolution: shifted images, five steps, layers replaced by convolutions."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.analysis.replacement import replace_first, substitute
+from tests.page.browser import Keys, Page
+from tests.page.conftest import GRID
+from tests.page.test_network import probed, quadratic  # noqa: F401
+
+pytestmark = pytest.mark.slow
+
+
+def test_tiles_show_the_image_as_heads_hand_it_on(quiet, quadratic, probed):  # noqa: F811
+    """`sum_p A[q, p] image[p]` for squares of 2x2 pixels."""
+    path, pixels, _ = probed
+    page = Page(quiet, path).open("#picture=3")
+    squares = pixels[3].reshape(GRID[0], 2, GRID[1], 2, 3).astype(float)
+    for layer, attention in enumerate(quadratic.attention()):
+        for head, weights in enumerate(attention):
+            expected = np.einsum("ijkl,kylxc->iyjxc", weights, squares).ravel()
+            shifted = page.run(f"Array.from(answered.shifted[{layer}][{head}])")
+            np.testing.assert_allclose(shifted, expected, atol=0.51)
+            np.testing.assert_array_equal(page.drawn(layer, head).ravel(), shifted)
+
+
+def test_layers_become_the_convolutions_of_the_command(quiet, quadratic, probed):  # noqa: F811
+    """Logits and accuracy of `attn-cnn convolution`, zeros beyond the border; and the maps of the kernel."""
+    path, pixels, labels = probed
+    x = quadratic.normalised(pixels)
+    page = Page(quiet, path).open("#picture=4")
+    for layers, size in itertools.product((1, 2), (1, 3, 5, 9)):
+        attention = [substitute(layer, size, "zeros") for layer in quadratic.attention()]
+        expected = np.asarray(replace_first(quadratic.model, attention[:layers])(x)[0])
+        page.run(f"choose({{ convolved: {{ layers: {layers}, size: {size} }} }})")
+        page.ready()
+        np.testing.assert_allclose(page.run("viewer.logits()"), expected[4], atol=1e-4, err_msg=f"{layers} {size}")
+        np.testing.assert_allclose(page.probabilities(layers - 1, 2), attention[layers - 1][2, 2, 3], atol=1e-6)
+        page.wait(lambda: page.run("accuracy.now?.of") == len(labels))
+        assert page.run("accuracy.now.right") == int((expected.argmax(axis=1) == labels).sum())
+    page.wait(lambda: page.driver.current_url.endswith("&conv=2x9"))
+    page.find("#reset").click()
+    assert page.run("view.convolved.layers") == 0
+
+
+def test_the_first_images_are_counted_at_once(quiet, probed):  # noqa: F811
+    """One of 12 test images can say nothing of 20: the counter is called by hand."""
+    page = Page(quiet, probed[0]).open()
+    page.run("void (accuracy.original = { right: 15, of: 20 }, network.test.labels.length = 30, showAccuracy())")
+    assert page.find("#accuracy").text == "Accuracy on 30 test images: 75% (of 20 so far)"
+
+
+def test_five_steps(quiet, probed):  # noqa: F811
+    path, _, _ = probed
+    page = Page(quiet, path).open()
+    for word in ("head", "query", "convolution"):
+        assert word in [element.text for element in page.all("#lead dfn")]
+    steps = page.all("#steps button")
+    assert len(steps) == 5
+    assert page.view()["step"] == 0
+    assert page.view()["overlay"] == "centres"
+    steps[2].click()
+    page.ready()
+    assert page.view()["convolved"] == {"layers": 1, "size": 3}
+    page.keys(Keys.ARROW_RIGHT)
+    view = page.view()
+    assert (view["step"], view["head"][0], view["convolved"]["layers"]) == (3, 0, 0)
+    page.keys(Keys.ARROW_RIGHT)
+    page.wait(lambda: "step=5" in page.driver.current_url)
+    assert page.view()["off"] == ["0,0"]
+    assert steps[4].get_attribute("aria-pressed") == "true"
+    page.find("#head-on").click()
+    assert page.view()["step"] is None  # no longer what the step shows
+    page.open("#step=3")
+    assert page.view()["convolved"] == {"layers": 1, "size": 3}
+    page.open("#picture=2&query=1,1&step=5&off=1.2")
+    assert page.view()["off"] == ["0,1"]
+
+
+def test_steps_are_scrolled_to_on_a_phone(quiet, probed):  # noqa: F811
+    from tests.page.browser import emulated
+
+    with emulated(quiet, 390, "light"):
+        page = Page(quiet, probed[0]).open()
+        page.run("void $('steps').scrollTo({ left: 1e4, behavior: 'instant' })")
+        page.wait(lambda: page.view()["step"] == 4)
