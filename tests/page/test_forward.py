@@ -31,13 +31,15 @@ TERMS = [terms for n in range(1, 5) for terms in itertools.combinations(RELATIVE
 FORWARD = """
 const [page, bytes, changes, done] = arguments;
 const found = [];
-const answer = answerer(({ kind, logits }) => found.push(Array.from(logits.at(-1))));
+const answer = answerer(({ logits }) => found.push(Array.from(logits.at(-1))));
 const { weights, test, ...network } = page.network;
-const start = { network, weights: floatsOf(weights), grid: page.grid, test: null };
+const { grid, size: [height] } = page;
+const start = { network, weights: floatsOf(weights), grid, size: height / grid[0], test: null };
 answer({ start });
 for (const { terms, off = [], skipped = [], moved = {}, activation } of changes) {
   if (activation) answer({ start: { ...start, network: { ...network, activation } } });
-  const state = { terms: new Set(terms ?? page.terms), off: new Set(off), skipped: new Set(skipped), moved };
+  const sets = { terms: new Set(terms ?? page.terms), off: new Set(off), skipped: new Set(skipped) };
+  const state = { ...unchanged(), ...sets, moved };
   const layers = page.layers.map((layer, l) => withMoves(layer, l, state.moved));
   answer({ classify: { bytes, id: found.length, layers, changes: changesOf(state) } });
 }
