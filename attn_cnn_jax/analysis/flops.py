@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer, parameter_size, with_heads
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.layers import Linear
 from attn_cnn_jax.models.variables import join, split
 
 UNITS = ("", "k", "M", "B", "T")
@@ -59,7 +58,7 @@ def attention_network_flops(model: ConfigDict) -> Flops:
     return Flops(2 * linear, 2 * (linear + more))
 
 
-def kernel_size(layer: Linear | None) -> int:
+def kernel_size(layer: nnx.Linear | None) -> int:
     """Returns the number of entries of a linear map's kernel; 0 where there is no map."""
     return 0 if layer is None else layer.in_features * layer.out_features
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from attn_cnn_jax.arrays import Activations, Arrays, SharedAttention
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.models.attention.dense import dense
+from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.theorem.to_convolution import (
@@ -45,25 +45,20 @@ class GivenAttention(nnx.Module):
         self.layer = layer
         self.attention = Given(attention)
 
-    def probabilities(self, x: Activations) -> Float[Array, "h i j k l"]:
-        """Returns the attention that is given."""
-        return self.attention[...]
-
-    def position_terms(self, height: int, width: int) -> dict[str, Array]:
-        """Returns no terms: no scores lie behind given attention."""
-        return {}
-
-    def content_terms(self, x: Activations) -> dict[str, Array]:
-        """Returns no terms: no scores lie behind given attention."""
-        return {}
+    depends_on_content = False
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
         """Applies the given attention to the values."""
-        batch, height, width, _ = x.shape
-        pixels = height * width
-        attention = self.attention[...].reshape(-1, pixels, pixels)
-        attended = dense(attention, x.reshape(batch, pixels, -1), self.layer.maps())
-        return attended.reshape(batch, height, width, -1) + self.layer.bias
+        _, height, width, _ = x.shape
+        attention = self.attention[...].reshape(-1, height * width, height * width)
+        return dense(attention, x, self.layer.maps()) + self.layer.bias
+
+    def with_intermediates(
+        self, x: Activations, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b H W o"], dict[str, Any]]:
+        """The same, and the attention that is given; no scores lie behind it."""
+        none = {"position_scores": {}, "content_scores": {}, "separate_scores": {}}
+        return self(x, key), {"attention": self.attention[...], **none}
 
 
 class Result(NamedTuple):

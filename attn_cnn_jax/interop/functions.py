@@ -17,6 +17,7 @@ from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.attention.layer import implementation_for
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
@@ -57,7 +58,7 @@ def inference(run: Run, dtype: str | None = None) -> Callable[[Any], jax.Array]:
 def implementation_of(layer: Any, size: tuple[int, int]) -> str:
     """Returns the attention implementation for any batch: dense unless the attention fills memory or the file."""
     pixels = size[0] * size[1]
-    name = layer.implementation_for((1, *size, layer.output.out_features), training=False)
+    name = implementation_for(layer, (1, *size, layer.output.out_features), training=False)
     if name == "dense" and not layer.depends_on_content and 4 * layer.num_heads * pixels**2 > MOST_BYTES:
         return "factorised" if layer.factorises else "blocked"
     return name

@@ -6,17 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from attn_cnn_jax.arrays import Activations, AnyArray
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Sizes
-from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.attention.layer import SelfAttention, implementation_for
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
-from attn_cnn_jax.models.layers import Linear, at_least_float32, dropout, layer_norm, linear
+from attn_cnn_jax.models.layers import at_least_float32, check_rate, check_sizes, dropout, flattened, linear
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 
@@ -36,12 +36,10 @@ class Block(nnx.Module):
     For inference `dense` may be None: see merging.py.
 
     Attributes:
-      platform: what the block is compiled for, see models/platform.py.
-      rematerialised: whether gradients compute dropout and layer norm again.
+      platform: what the block is compiled for, see models/platform.py; None for JAX's default backend.
     """
 
     platform: str | None = None
-    rematerialised = True
 
     def __init__(
         self,
@@ -53,6 +51,11 @@ class Block(nnx.Module):
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        check_sizes(hidden_size=hidden_size, intermediate_size=intermediate_size)
+        check_rate("dropout_rate", dropout_rate)
+        if (channels := attention.output.out_features) != hidden_size:
+            raise UserError(f"hidden_size={hidden_size}: attention returns {channels} channels, added to the input")
+
         def layer_norm():
             return nnx.LayerNorm(
                 hidden_size,
@@ -64,49 +67,61 @@ class Block(nnx.Module):
             )
 
         self.attention = attention
-        self.dense: Linear | None = linear(hidden_size, hidden_size, dtype=dtype, rngs=rngs)
+        self.dense: nnx.Linear | None = linear(hidden_size, hidden_size, dtype=dtype, rngs=rngs)
         self.attention_norm = layer_norm()
         self.intermediate = linear(hidden_size, intermediate_size, dtype=dtype, rngs=rngs)
         self.output = linear(intermediate_size, hidden_size, dtype=dtype, rngs=rngs)
         self.output_norm = layer_norm()
         self.dropout_rate = dropout_rate
 
-    def __call__(self, x: Activations, key: PRNGKeyArray | None = None, counted: int | None = None) -> Activations:
-        """Returns the output of the block; `key` is given in training, `counted` where not all pictures count."""
+    @property
+    def target(self) -> str:
+        """The platform that the block is compiled for: "cpu", "gpu" or "tpu"."""
+        return self.platform or jax.default_backend()
+
+    def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
+        """Returns the output of the block; `key` is given in training."""
+        return self.with_intermediates(x, key)[0]
+
+    def with_intermediates(
+        self, x: Activations, key: PRNGKeyArray | None = None, *, pixels_first: bool = False
+    ) -> tuple[Activations, Intermediates]:
+        """Returns the output, and by name the input, the output and the intermediates of attention, images first.
+
+        Args:
+          x: activations.
+          key: given in training.
+          pixels_first: whether activations are `(H, W, b, d)`. An axis of images that is split over devices is not
+            flattened behind another. Else all axes but the last are one: beyond two XLA copies a transpose for the
+            weight gradient.
+        """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
-        drawn = None  # random numbers do not depend on how a batch is filled up
-        if counted is not None and self.attention.pixels_first:
-            drawn = (*x.shape[:2], counted, x.shape[3])
+        images_first = (lambda x: jnp.moveaxis(x, 2, 0)) if pixels_first else (lambda x: x)
+        attended, out = self.attention.with_intermediates(images_first(x), keys[0])
+        out["input"], shape = images_first(x), x.shape
+        if pixels_first:
+            attended = jnp.moveaxis(attended, 0, 2)
+        else:
+            x, attended = x.reshape(-1, shape[-1]), attended.reshape(-1, shape[-1])
 
-        # What lies between matrix products is rematerialised for gradients: storing it costs 50% more memory and saves
-        # no time on CPUs.
-        def add_and_norm(norm, key, x, change):
-            def added(x, change):
-                return x + dropout(key, change, self.dropout_rate, self.platform, drawn)
-
-            if not self.rematerialised:
-                return layer_norm(added(x, change), norm.scale[...], norm.bias[...], norm.epsilon)
-            return jax.checkpoint(lambda x, change: norm(added(x, change)))(x, change)
-
+        # What lies between matrix products is computed again for gradients: storing it costs 50% more memory and saves
+        # no time on CPUs. On GPUs a step takes a twelfth longer with norms computed again.
         gelu = jax.checkpoint(functools.partial(jax.nn.gelu, approximate=False))
 
-        # What stands in for attention, in evaluation, takes no more.
-        attended = self.attention(x, keys[0]) if counted is None else self.attention(x, keys[0], counted)
+        def add_and_norm(norm, key, x, change):
+            added = lambda x, change: norm(x + dropout(key, change, self.dropout_rate))  # noqa: E731
+            return (jax.checkpoint(added) if self.target == "cpu" else added)(x, change)
+
         if self.dense is not None:
             attended = self.dense(attended)
         x = add_and_norm(self.attention_norm, keys[1], x, attended)
-        transformed = self.output(gelu(self.intermediate(x)))
-        return add_and_norm(self.output_norm, keys[2], x, transformed)
+        x = add_and_norm(self.output_norm, keys[2], x, self.output(gelu(self.intermediate(x)))).reshape(shape)
+        out["output"] = images_first(x)
+        return x, out
 
 
 class AttentionClassifier(nnx.Module):
-    """The network of the paper's experiments; its values are those of `config.model`, see config/base.py.
-
-    Attributes:
-      pixels_first: whether activations are `(H, W, b, d)` between the layers; see models/platform.py.
-    """
-
-    pixels_first = False
+    """The network of the paper's experiments; its values are those of `config.model`, see config/base.py."""
 
     def __init__(
         self,
@@ -195,18 +210,13 @@ class AttentionClassifier(nnx.Module):
         self.classifier = linear(hidden_size, num_classes, **common)
 
     def __call__(
-        self,
-        images: Float[AnyArray, "b H W C"],
-        *,
-        key: PRNGKeyArray | None = None,
-        counts: Bool[AnyArray, " b"] | None = None,
+        self, images: Float[AnyArray, "b H W C"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b classes"], Intermediates]:
-        """Classifies pictures.
+        """Classifies images.
 
         Args:
           images: normalised; sides divisible by `downsample`.
           key: random key in training; None in evaluation (no dropout).
-          counts: which pictures count in training, the first ones; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
@@ -217,22 +227,17 @@ class AttentionClassifier(nnx.Module):
             `content_scores`, score terms by name; `separate_scores`, the latter in all terms of eq. 7.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
-        pixels = jnp.asarray(images)
-        x = space_to_depth(pixels, self.downsample)
-        x = self.embedding(jnp.moveaxis(x, 0, 2) if self.pixels_first else x)
-        intermediates: Intermediates = {"embedding": self.pictures_first(x), "layers": []}
-        counted = None if counts is None else int(np.sum(counts))
+        out: Intermediates = {"layers": [{} for _ in self.blocks]}
+        out["embedding"] = x = flattened(self.embedding, space_to_depth(jnp.asarray(images), self.downsample))
+        # Pixels before images where attention has them in this order, see attention/accelerator.py.
+        pixels_first = self.blocks[0].target != "cpu" and not self.depends_on_content
+        x = jnp.moveaxis(x, 0, 2) if pixels_first else x
         for n, block in enumerate(self.blocks):
-            layer = {"input": self.pictures_first(x), **attention_of(block.attention, self.pictures_first(x))}
-            x = block(x, None if key is None else jax.random.fold_in(key, n), counted)
-            intermediates["layers"].append(layer | {"output": self.pictures_first(x)})
-        logits = self.classifier(x.mean(axis=(0, 1) if self.pixels_first else (1, 2)))
-        intermediates["pixel_logits"] = self.pictures_first(self.classifier(x))
-        return logits.astype(at_least_float32(logits.dtype)), intermediates
-
-    def pictures_first(self, x: Float[Array, "..."]) -> Activations:
-        """Returns activations as `(b, H, W, d)`; where `pixels_first`, `x` is `(H, W, b, d)`."""
-        return jnp.moveaxis(x, 2, 0) if self.pixels_first else x
+            block_key = None if key is None else jax.random.fold_in(key, n)
+            x, out["layers"][n] = block.with_intermediates(x, block_key, pixels_first=pixels_first)
+        logits = self.classifier(x.mean(axis=(0, 1) if pixels_first else (1, 2)))
+        out["pixel_logits"] = flattened(self.classifier, jnp.moveaxis(x, 2, 0) if pixels_first else x)
+        return logits.astype(at_least_float32(logits.dtype)), out
 
     def attention(self, image_shape: Sequence[int]) -> list[Float[Array, "h i j k l"]]:
         """Returns attention of a position-only network at a picture size, one array per layer."""
@@ -243,19 +248,9 @@ class AttentionClassifier(nnx.Module):
         """Returns the name of the attention implementation that runs in every layer, for a batch of pictures."""
         height, width = (size // self.downsample for size in image_shape[:2])
         shape = (batch, height, width, self.embedding.out_features)
-        return [block.attention.implementation_for(shape, training=training) for block in self.blocks]
+        return [implementation_for(block.attention, shape, training=training) for block in self.blocks]
 
     @property
     def depends_on_content(self) -> bool:
         """Whether the attention of any layer differs from picture to picture."""
         return any(block.attention.depends_on_content for block in self.blocks)
-
-
-def attention_of(layer: Any, x: Activations) -> Intermediates:
-    """Returns by name what a layer, or what stands in for one, attends to; see `AttentionClassifier`."""
-    return {
-        "attention": layer.probabilities(x),
-        "position_scores": layer.position_terms(x.shape[1], x.shape[2]),
-        "content_scores": layer.content_terms(x),
-        "separate_scores": getattr(layer, "separate_terms", layer.content_terms)(x),
-    }

@@ -10,9 +10,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.dense import softmax
-from attn_cnn_jax.models.attention.factorised import factorised, sum_over_heads
+from attn_cnn_jax.models.attention import accelerator, cpu
 from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.attention.scores import softmax
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import Quadratic
 
@@ -69,8 +69,7 @@ class ConvolutionalAttention(nnx.Module):
     def __call__(self, x: Float[Array, "*pixels d"]) -> Float[Array, "*queries o"]:
         """Returns the output, `(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)`.
 
-        One picture is taken without the axis `b` too, as `nnx.Conv` takes it. Heads are added up one at a time, so that
-        no array holds all of them.
+        One picture is taken without the axis `b` too, as `nnx.Conv` takes it.
         """
         if x.ndim == self.num_axes + 1:
             return self(x[None])[0]
@@ -86,11 +85,11 @@ class ConvolutionalAttention(nnx.Module):
         assert isinstance(position, Quadratic)
         if self.exact:
             starts = jnp.round(position.centre[...]).astype(jnp.int32)
-            result = sum_over_heads(lambda start, values: shifted(values, start, rows, columns), starts, x, maps)
+            result = cpu.sum_over_heads(lambda start, values: shifted(values, start, rows, columns), starts, x, maps)
         else:
-            scores = position.axis_scores(*x.shape[1:3])
-            of_queries = (scores[0][:, rows], scores[1][:, columns])
-            result = factorised(*map(softmax, of_queries), x, maps, platform=attention.target)
+            row, column = position.axis_scores(*x.shape[1:3])
+            form = cpu if attention.target == "cpu" else accelerator
+            result = form.factorised(softmax(row[:, rows]), softmax(column[:, columns]), x, maps)
         return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> Pads:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
@@ -102,14 +102,6 @@ def batch_norm(features: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.BatchN
     return norm
 
 
-def batch_normalised(
-    norm: nnx.BatchNorm, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None
-) -> Float[Array, "b H W d"]:
-    """Returns activations after batch norm; in training by the statistics of the pictures that count, None for all."""
-    mask: Any = None if counts is None else counts[:, None, None, None]
-    return norm(x, use_running_average=not train, mask=mask)
-
-
 class ShortcutBlock(nnx.Module):
     """What residual blocks share: `relu(y + shortcut(x))`, a 1x1 convolution where the shape changes, else identity."""
 
@@ -121,12 +113,10 @@ class ShortcutBlock(nnx.Module):
         self.shortcut = make(in_features, out_features, 1, stride) if changes else None
         self.shortcut_norm = make.norm(out_features) if changes else None
 
-    def joined(
-        self, x: Float[Array, "b H W d"], y: Float[Array, "b i j o"], train: bool, counts: Bool[AnyArray, " b"] | None
-    ) -> Float[Array, "b i j o"]:
+    def joined(self, x: Float[Array, "b H W d"], y: Float[Array, "b i j o"], train: bool) -> Float[Array, "b i j o"]:
         if self.shortcut is not None:
             assert self.shortcut_norm is not None
-            x = batch_normalised(self.shortcut_norm, self.shortcut(x), train, counts)
+            x = self.shortcut_norm(self.shortcut(x), not train)
         return jax.nn.relu(y + x)
 
 
@@ -140,13 +130,11 @@ class ResidualBlock(ShortcutBlock):
         self.norm2 = make.norm(features)
         self.create_shortcut(make, in_features, features, stride)
 
-    def __call__(
-        self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
-    ) -> Float[Array, "b i j o"]:
+    def __call__(self, x: Float[Array, "b H W d"], train: bool) -> Float[Array, "b i j o"]:
         """Returns the output: `(b, H, W, d) -> (b, H / stride, W / stride, features)`."""
-        y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
-        y = batch_normalised(self.norm2, self.conv2(y), train, counts)
-        return self.joined(x, y, train, counts)
+        y = jax.nn.relu(self.norm1(self.conv1(x), not train))
+        y = self.norm2(self.conv2(y), not train)
+        return self.joined(x, y, train)
 
 
 class Bottleneck(ShortcutBlock):
@@ -161,14 +149,12 @@ class Bottleneck(ShortcutBlock):
         self.norm3 = make.norm(EXPANSION * features)
         self.create_shortcut(make, in_features, EXPANSION * features, stride)
 
-    def __call__(
-        self, x: Float[Array, "b H W d"], train: bool, counts: Bool[AnyArray, " b"] | None = None
-    ) -> Float[Array, "b i j o"]:
+    def __call__(self, x: Float[Array, "b H W d"], train: bool) -> Float[Array, "b i j o"]:
         """Returns the output: `(b, H, W, d) -> (b, H / stride, W / stride, 4 features)`."""
-        y = jax.nn.relu(batch_normalised(self.norm1, self.conv1(x), train, counts))
-        y = jax.nn.relu(batch_normalised(self.norm2, self.conv2(y), train, counts))
-        y = batch_normalised(self.norm3, self.conv3(y), train, counts)
-        return self.joined(x, y, train, counts)
+        y = jax.nn.relu(self.norm1(self.conv1(x), not train))
+        y = jax.nn.relu(self.norm2(self.conv2(y), not train))
+        y = self.norm3(self.conv3(y), not train)
+        return self.joined(x, y, train)
 
 
 class ResNet(nnx.Module):
@@ -221,24 +207,22 @@ class ResNet(nnx.Module):
         images: Float[AnyArray, "b H W C"],
         *,
         key: PRNGKeyArray | None = None,
-        counts: Bool[AnyArray, " b"] | None = None,
     ) -> tuple[Float[Array, "b classes"], dict[str, Any]]:
         """Classifies pictures.
 
         Args:
           images: normalised.
           key: given in training: batch norm then uses and updates with the batch's own statistics.
-          counts: which pictures these statistics are of; None for all.
 
         Returns:
           Logits, float32 or wider, and intermediates by name: `embedding`, activations after the stem; `layers`, for
           each block `input` and `output`; `pixel_logits`, the classifier on every pixel of the last stage.
         """
         train = key is not None
-        x = jax.nn.relu(batch_normalised(self.stem_norm, self.stem(jnp.asarray(images)), train, counts))
+        x = jax.nn.relu(self.stem_norm(self.stem(jnp.asarray(images)), not train))
         intermediates: dict[str, Any] = {"embedding": x, "layers": []}
         for block in self.blocks:
-            y = block(x, train, counts)
+            y = block(x, train)
             intermediates["layers"].append({"input": x, "output": y})
             x = y
         logits = self.classifier(x.mean(axis=(1, 2)))

@@ -115,7 +115,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         }
         for block in run.model.blocks
     ]
-    readers = [content_parameters(encoding, grid) for encoding in run.model.blocks[0].attention.readers()]
+    readers = [content_parameters(encoding, grid) for encoding in run.model.blocks[0].attention.readers]
     content = [name for reader in readers if reader for name in reader["terms"]]
     position = layers[0]["position"]["term"] if layers[0]["position"] else None
     own = [] if position is None else [position]

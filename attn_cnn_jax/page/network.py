@@ -31,7 +31,7 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
     if heads * pixels**2 > MOST_ATTENTION:
         return f"{heads} heads over {pixels} pixels are too much for a browser"
     for block in run.model.blocks:
-        for encoding in block.attention.readers():
+        for encoding in block.attention.readers:
             if content_parameters(encoding, grid) is None:
                 name = type(encoding).__name__
                 return f"its encoding {name} is not in attn_cnn_jax.page.scores.CONTENT"
@@ -50,7 +50,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     Returns:
       `test`: `pixels`, base64 of the pictures' bytes, and `labels`, numbers of their classes; None without any.
       `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data set's
-      normalisation), `activation` (its name), `epsilon` (of layer norm), `classes` (names), and `stem` (None without),
+      normalisation), `activation` (its name), `epsilon` (of layer norm), `classes` (names),
       `embedding`, `layers`, `classifier`, in which every array is `{at, shape}`: where it begins in the weights, in
       numbers, and its shape. Linear maps that follow one another are merged where that is cheaper, batch norm is part
       of its convolution.
@@ -66,7 +66,6 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "classes": list(names),
         "activation": "gelu",
         "epsilon": model.blocks[0].attention_norm.epsilon,
-        "stem": None,
         "embedding": pack(linear(model.embedding)),
         "layers": [pack(layer_data(block, grid)) for block in model.blocks],
         "classifier": pack(linear(model.classifier)),
@@ -111,7 +110,7 @@ def layer_data(block: Block, grid: Grid) -> dict:
     """Returns the arrays of one block by name; position scores and gates stand with the layers of the page."""
     attention = block.attention
     return {
-        "readers": [content_parameters(encoding, grid) for encoding in attention.readers()],
+        "readers": [content_parameters(encoding, grid) for encoding in attention.readers],
         "value": None if attention.value is None else linear(attention.value),
         "output": linear(attention.output),
         "dense": None if block.dense is None else linear(block.dense),

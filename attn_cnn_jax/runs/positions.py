@@ -25,7 +25,7 @@ from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import grid
 from attn_cnn_jax.models.attention import moments
-from attn_cnn_jax.models.attention.dense import softmax
+from attn_cnn_jax.models.attention.scores import softmax
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 

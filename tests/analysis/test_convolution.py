@@ -84,17 +84,8 @@ class PixelMap(nnx.Module):
     def __init__(self, kernel, bias):
         self.kernel, self.bias = nnx.Param(kernel), nnx.Param(bias)
 
-    def probabilities(self, x):
-        return jnp.zeros(())
-
-    def position_terms(self, height, width):
-        return {}
-
-    def content_terms(self, x):
-        return {}
-
-    def __call__(self, x, key):
-        return x @ self.kernel[...] + self.bias[...].reshape(1, 1, 1, -1)
+    def with_intermediates(self, x, key):
+        return x @ self.kernel[...] + self.bias[...].reshape(1, 1, 1, -1), {}
 
 
 def test_first_layers_are_replaced_in_order(workdir):

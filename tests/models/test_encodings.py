@@ -218,11 +218,13 @@ def test_pictures_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables
         layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64))
 
 
-def test_what_pictures_share_has_the_sum_over_them_as_its_gradient():
+def test_what_images_share_has_the_sum_over_them_as_its_gradient():
     generator = np.random.default_rng(0)
-    of_pictures, shared, gradient = (generator.normal(size=size) for size in ((5, 2, 3, 4), (2, 3, 4), (5, 2, 3, 4)))
-    for add in (scores.add_shared, scores.add_shared_on_cpus):
-        total, backward = jax.vjp(jax.jit(add), jnp.asarray(of_pictures), jnp.asarray(shared))
-        np.testing.assert_array_equal(total, of_pictures + shared)
-        expected = (gradient, gradient.sum(axis=0))
-        chex.assert_trees_all_close(backward(jnp.asarray(gradient)), expected, rtol=1e-14, atol=1e-14)
+    of_images, shared, gradient = (generator.normal(size=size) for size in ((5, 2, 3, 4), (2, 3, 4), (5, 2, 3, 4)))
+    arguments = jnp.asarray(of_images), jnp.asarray(shared)
+    total, backward = jax.vjp(jax.jit(scores.add_shared), *arguments)
+    np.testing.assert_array_equal(total, of_images + shared)
+    expected = (gradient, gradient.sum(axis=0))
+    chex.assert_trees_all_close(backward(jnp.asarray(gradient)), expected, rtol=1e-14, atol=1e-14)
+    _, forward = jax.jvp(scores.add_shared, arguments, arguments)
+    np.testing.assert_allclose(forward, of_images + shared)

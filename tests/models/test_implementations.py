@@ -1,4 +1,4 @@
-"""All implementations compute the same attention; what they keep in memory differs."""
+"""All implementations and both forms of the sum over heads compute the same attention; memory and masks differ."""
 
 import chex
 import jax
@@ -9,8 +9,11 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from attn_cnn_jax.config import attention_config, create_model
-from attn_cnn_jax.models.attention import blocked, chunks, factorised, forms
+from attn_cnn_jax.models.attention import cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
+from attn_cnn_jax.models.attention.layer import implementation_for
+from attn_cnn_jax.models.platform import for_platform
+from attn_cnn_jax.models.variables import join, split
 
 GRID = (6, 4)
 HIDDEN, HEADS = 8, 3
@@ -31,176 +34,101 @@ CASES += [("quadratic", ("factorised",), 1), ("content", ("blocked",), 1)]
 
 @pytest.fixture
 def float64():
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as Flax's norm needs in float64
         yield
 
 
-def layer(grid=GRID, *, seed=0, dtype="float64", **options):
-    """The attention layer of a network with one layer."""
-    sizes = {"downsample": 1, "num_layers": 1, "hidden_size": HIDDEN, "num_heads": HEADS}
+def network(grid=GRID, *, dtype="float64", **options):
+    sizes = {"downsample": 1, "num_layers": 1, "hidden_size": HIDDEN, "intermediate_size": HIDDEN, "num_heads": HEADS}
     config = attention_config(image_shape=(*grid, 3), dtype=dtype, **sizes, **options).model
-    return create_model(config, rngs=nnx.Rngs(seed)).blocks[0].attention
+    return create_model(config, rngs=nnx.Rngs(0))
+
+
+def layer(grid=GRID, **options):
+    """The attention layer of a network with one layer."""
+    return network(grid, **options).blocks[0].attention
 
 
 def value_and_gradients(layer, x, implementation, key=None):
-    """A weighted `sum MHSA(x)^2` and its gradients with respect to parameters and pictures."""
+    """A weighted `sum MHSA(x)^2` and its gradients with respect to parameters and images."""
     graph, state = nnx.split(layer)
 
     def loss(state, x):
         layer = nnx.merge(graph, state, copy=True)
         layer.implementation = implementation
         y = layer(x, key)
-        weights = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)  # no two pictures or pixels alike
+        weights = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)  # no two images or pixels alike
         return (weights * jnp.square(y)).sum()
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(state, x)
 
 
 @pytest.fixture
-def nothing_traced(monkeypatch):
-    """No program that was traced with chunks of another size is taken for one of these."""
-    monkeypatch.setattr(forms, "factorised", factorised.factorised.__wrapped__)
+def small_parts(monkeypatch):
+    """Two of six rows of four pixels, and two images, at a time."""
+    monkeypatch.setattr(parts, "QUERIES_PER_BLOCK", 9)
+    monkeypatch.setattr(cpu, "PIXELS_PER_PART", 60)
+    monkeypatch.setattr(cpu, "factorised", cpu.factorised.__wrapped__)  # nothing traced with parts of another size
 
 
-@pytest.mark.usefixtures("nothing_traced", "float64")
+@pytest.mark.usefixtures("small_parts", "float64")
 @pytest.mark.parametrize(("name", "implementations", "batch"), CASES)
-def test_implementations_equal_dense_forward_and_backward(name, implementations, batch, monkeypatch):
-    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # two of six rows of four pixels
-    monkeypatch.setattr(factorised, "PIXELS_PER_CHUNK", 60)  # two pictures
+def test_implementations_equal_dense_forward_and_backward(name, implementations, batch):
     x = jax.random.normal(jax.random.key(1), (batch, *GRID, HIDDEN), jnp.float64)
-    network = layer(**ENCODINGS[name])
-    dense = value_and_gradients(network, x, "dense")
+    attention = layer(**ENCODINGS[name])
+    dense = value_and_gradients(attention, x, "dense")
     for implementation in implementations:
-        chex.assert_trees_all_close(value_and_gradients(network, x, implementation), dense, rtol=1e-10, atol=1e-11)
+        chex.assert_trees_all_close(value_and_gradients(attention, x, implementation), dense, rtol=1e-10, atol=1e-11)
 
 
-def test_blocks_and_chunks_divide_what_they_split():
-    grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
-    assert [blocked.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
-    seen = []
-    x = jnp.arange(2 * 6 * 640, dtype=jnp.float32).reshape(6, 20, 32, 2)
-    y = chunks.in_chunks(lambda part: seen.append(part.shape) or 2 * part, x, 2)
-    chex.assert_trees_all_equal(y, 2 * x)
-    assert seen[-1] == (2, 20, 32, 2)
-
-
-@pytest.mark.usefixtures("nothing_traced", "float64")
-@pytest.mark.parametrize("name", ["content", "gated", "relative", "absolute"])
-def test_content_of_a_few_pictures_at_a_time_is_that_of_all(name, monkeypatch):
-    """On CPUs; value and gradients with the same dropout, and no array has the probabilities of all pictures."""
-    network = layer(**ENCODINGS[name], attention_dropout=0.4)
-    x = jax.random.normal(jax.random.key(1), (6, *GRID, HIDDEN), jnp.float64)
-    pixels = GRID[0] * GRID[1]
-    found = []
-    for pictures in (6, 2):
-        monkeypatch.setattr(chunks, "PROBABILITIES_PER_CHUNK", pictures * network.num_heads * pixels**2)
-        program = str(jax.make_jaxpr(lambda x: jax.vjp(lambda x: network(x, jax.random.key(2)), x)[1](x))(x))
-        assert f"f64[{pictures},{network.num_heads},{pixels},{pixels}]" in program
-        assert (f"f64[6,{network.num_heads},{pixels},{pixels}]" in program) == (pictures == 6)
-        found.append(value_and_gradients(network, x, "dense", jax.random.key(2)))
-    chex.assert_trees_all_close(*found, rtol=1e-10, atol=1e-11)
-
-
-def test_probabilities_are_dropped_though_a_product_was_asked_for():
-    """Averages of ones are ones unless single probabilities are dropped, which no product of factors can express."""
-    network = layer(dtype="float32", implementation="factorised", attention_dropout=0.5)
-    shape = (1, *GRID, HIDDEN)
-    assert network.implementation_for(shape, training=False) == "factorised"
-    assert network.implementation_for(shape, training=True) != "factorised"
-    x, key = jnp.ones(shape), jax.random.key(0)
-    kept, dropped = network(x), network(x, key)
-    np.testing.assert_allclose(kept, jnp.broadcast_to(kept[:, :1, :1], kept.shape), rtol=1e-4, atol=1e-5)
-    assert np.std(np.asarray(dropped - kept)) > 0.05
+ON_PLATFORMS = {
+    "dense": {"implementation": "dense"},
+    "value maps": {"implementation": "dense", "head_size": 3},
+    "generalised": {"encoding": "quadratic_generalized", "implementation": "dense"},
+    "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
+    "factorised value maps": {"implementation": "factorised", "attention_dropout_on": "factors", "head_size": 3},
+    "blocked": {"encoding": "learned", "implementation": "blocked"},
+    "content": {"encoding": "learned", "content": True, "implementation": "dense", "attention_dropout": 0.0},
+    "content alone": {"encoding": "content", "implementation": "dense", "attention_dropout": 0.0},
+    "small heads of content": {"encoding": "content", "head_size": 3, "implementation": "dense"},
+    "gated content": {"encoding": "learned", "content": True, "gate": True, "implementation": "dense"},
+}
 
 
 @pytest.mark.usefixtures("float64")
-def test_factors_are_dropped_on_their_own_and_keep_the_mean():
-    """Each probability becomes P times two factors, 0 or 1/(1 - rate), one for its row shift and one for its column."""
-    rate = 0.5
-    network = layer((5, 4), attention_dropout=rate, attention_dropout_on="factors")
-    network.output.kernel[...] = jnp.ones_like(network.output.kernel[...])
-    network.output.bias[...] = jnp.zeros_like(network.output.bias[...])
-    # One picture a key pixel, that pixel 1 and all else 0: the layer's output is the sum over heads of probabilities.
-    x = jnp.repeat(jnp.eye(20, dtype=jnp.float64).reshape(20, 5, 4, 1), HIDDEN, axis=-1) / HIDDEN
-    expected = np.asarray(network.probabilities(x)).sum(axis=0).reshape(20, 20)
-    step = jax.jit(lambda key: network(x, key)[..., 0].reshape(20, 20).T)
-    draws = np.stack([np.asarray(step(jax.random.key(n))) for n in range(300)])
-    standard_error = draws.std(axis=0) / np.sqrt(len(draws))
-    assert (np.abs(draws.mean(axis=0) - expected) < 5 * standard_error + 1e-12).all()
-    assert network.implementation_for((1, 32, 32, HIDDEN), training=True) == "factorised"
-    one_head = layer((5, 4), attention_dropout=rate, attention_dropout_on="factors")
-    one_head.output.kernel[...] = jnp.zeros_like(one_head.output.kernel[...]).at[:HIDDEN].set(1)
-    one_head.output.bias[...] = jnp.zeros_like(one_head.output.bias[...])
-    dropped = np.asarray(one_head(x, jax.random.key(7))[..., 0]).reshape(20, 5, 4).transpose(1, 2, 0)
-    factor = dropped.reshape(5, 4, 5, 4) / np.asarray(one_head.probabilities(x))[0].reshape(5, 4, 5, 4)
-    rows = factor.max(axis=(1, 3)) > 0
-    columns = factor.max(axis=(0, 2)) > 0
-    assert rows.mean() not in (0, 1)
-    assert columns.mean() not in (0, 1)
-    expected = (rows[:, None, :, None] & columns[None, :, None, :]) / (1 - rate) ** 2
-    np.testing.assert_allclose(factor, expected, rtol=1e-9)
+@pytest.mark.parametrize("name", ON_PLATFORMS)
+def test_accelerators_compute_the_same_network_and_gradients(name):
+    """With the same masks of dropped probabilities, on a grid that is not square; intermediates, too."""
+    model = network(**{"attention_dropout": 0.4, "dropout": 0.0} | ON_PLATFORMS[name])
+    skeleton, parameters, statistics = split(model)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(4, *GRID, 3)))
+
+    def loss(parameters, images, platform):
+        model = for_platform(join(skeleton, parameters, statistics), platform)
+        logits, intermediates = model(images, key=jax.random.key(3))
+        return jnp.square(logits).sum(), intermediates
+
+    run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), static_argnums=2)
+    on_cpu, on_gpu = run(parameters, images, "cpu"), run(parameters, images, "gpu")
+    chex.assert_trees_all_close(on_gpu, on_cpu, rtol=1e-9, atol=1e-10)
+    assert model.blocks[0].attention.platform is None  # left as it was
+    assert (model.blocks[0].attention.merged_content() is not None) == (name in ("content", "content alone"))
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["generalised", "content"])
-def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name, monkeypatch):
-    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)
-    masks = []
-    original = attention_module.dropout
-
-    def record(key, x, *others):
-        masks.append(x.shape)
-        return original(key, x, *others)
-
-    monkeypatch.setattr(attention_module, "dropout", record)
-    network = layer(attention_dropout=0.4, **ENCODINGS[name])
+def test_merged_content_shares_its_mask_with_its_gradients_and_keeps_the_mean():
+    attention = for_platform(layer(**ENCODINGS["content"], attention_dropout=0.4), "gpu")
     x = jax.random.normal(jax.random.key(1), (2, *GRID, HIDDEN), jnp.float64)
-    network.implementation = "blocked"
-    draws = np.stack(jax.lax.map(lambda key: network(x, key), jax.random.split(jax.random.key(0), 300)))
-    assert masks[0][-2:] == (8, 24)
+    assert_mean_is_kept(attention, x)
+    assert_gradient_is_slope(lambda x: jnp.square(attention(x, jax.random.key(3))).sum(), x)
+
+
+def assert_mean_is_kept(attention, x):
+    """Averages of the layer over dropout masks are its averages without."""
+    draws = np.stack(jax.lax.map(lambda key: attention(x, key), jax.random.split(jax.random.key(0), 300)))
     standard_error = draws.std(axis=0) / np.sqrt(len(draws))
-    expected = np.asarray(network(x))
-    assert (np.abs(draws.mean(axis=0) - expected) < 5 * standard_error + 1e-12).all()
-
-
-@pytest.mark.usefixtures("float64")
-def test_every_block_draws_a_mask_of_its_own(monkeypatch):
-    """A mask that is one number for a whole block shows which block has which."""
-    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # two rows
-    number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
-    monkeypatch.setattr(attention_module, "dropout", number)
-    network = layer(attention_dropout=0.4, **ENCODINGS["generalised"])
-    network.implementation = "blocked"
-    x = jax.random.normal(jax.random.key(1), (1, *GRID, HIDDEN), jnp.float64)
-    bias = network.output.bias[...].reshape(1, 1, 1, -1)
-    masks = ((network(x, jax.random.key(3)) - bias) / (network(x) - bias)).reshape(3, -1)
-    chex.assert_trees_all_close(masks, jnp.broadcast_to(masks[:, :1], masks.shape), rtol=1e-8)
-    assert len(set(masks[:, 0].round(6).tolist())) == 3
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(
-    ("name", "implementation", "dropout_on"),
-    [
-        ("content", "dense", "probabilities"),
-        ("content", "blocked", "probabilities"),
-        ("quadratic", "dense", "factors"),
-        ("quadratic", "factorised", "factors"),
-    ],
-)
-def test_forward_and_backward_share_a_dropout_mask(name, implementation, dropout_on, monkeypatch):
-    """The gradient is the slope of the loss that one key's mask gives: a mask drawn anew for either would not fit."""
-    monkeypatch.setattr(blocked, "QUERIES_PER_BLOCK", 9)  # three blocks
-    network = layer(attention_dropout=0.4, attention_dropout_on=dropout_on, **ENCODINGS[name])
-    network.implementation = implementation
-    graph, state = nnx.split(network)
-    x, weights = jax.random.normal(jax.random.key(1), (2, 2, *GRID, HIDDEN), jnp.float64)
-
-    def loss(arrays):
-        state, x = arrays
-        return (weights * nnx.merge(graph, state, copy=True)(x, jax.random.key(3))).sum()
-
-    assert_gradient_is_slope(loss, (state, x))
+    assert (np.abs(draws.mean(axis=0) - np.asarray(attention(x))) < 5 * standard_error + 1e-12).all()
+    assert draws.std() > 0.01
 
 
 def assert_gradient_is_slope(loss, arrays, step=1e-5):
@@ -212,34 +140,128 @@ def assert_gradient_is_slope(loss, arrays, step=1e-5):
     np.testing.assert_allclose(both(flat)[1] @ direction, slope, rtol=1e-7)
 
 
-def peak_bytes(name, implementation, size, batch=1):
+def test_parts_divide_what_they_split():
+    grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
+    assert [parts.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
+    x = jnp.arange(6 * 4 * 5, dtype=jnp.float32).reshape(6, 4, 5, 1)
+    for images, rows, shapes in ((2, None, {(2, 4)}), (None, 2, {(6, 2)}), (4, 1, {(3, 1)})):
+        seen = set()
+
+        def attend(part, number, query_rows, seen=seen):
+            seen.add((len(part), len(query_rows)))
+            return 2 * part[:, query_rows]
+
+        chex.assert_trees_all_equal(parts.in_parts(attend, x, images=images, height=4, rows=rows), 2 * x)
+        assert seen == shapes
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["content", "gated", "relative", "absolute"])
+def test_content_of_a_few_images_at_a_time_is_that_of_all(name, monkeypatch):
+    """On CPUs; value and gradients with the same dropout, and no array has the probabilities of all images."""
+    attention = layer(**ENCODINGS[name], attention_dropout=0.4)
+    x = jax.random.normal(jax.random.key(1), (6, *GRID, HIDDEN), jnp.float64)
+    pixels = GRID[0] * GRID[1]
+    found = []
+    for images in (6, 2):
+        monkeypatch.setattr(attention_module, "PART_BYTES", 4 * images * HEADS * pixels**2)
+        program = str(jax.make_jaxpr(lambda x: jax.vjp(lambda x: attention(x, jax.random.key(2)), x)[1](x))(x))
+        assert f"f64[{images},{HEADS},{pixels},{pixels}]" in program
+        assert (f"f64[6,{HEADS},{pixels},{pixels}]" in program) == (images == 6)
+        found.append(value_and_gradients(attention, x, "dense", jax.random.key(2)))
+    chex.assert_trees_all_close(*found, rtol=1e-10, atol=1e-11)
+
+
+def test_probabilities_are_dropped_though_a_product_was_asked_for():
+    """Averages of ones are ones unless single probabilities are dropped, which no product of factors can express."""
+    attention = layer(dtype="float32", implementation="factorised", attention_dropout=0.5)
+    shape = (1, *GRID, HIDDEN)
+    assert implementation_for(attention, shape, training=False) == "factorised"
+    assert implementation_for(attention, shape, training=True) != "factorised"
+    x, key = jnp.ones(shape), jax.random.key(0)
+    kept, dropped = attention(x), attention(x, key)
+    np.testing.assert_allclose(kept, jnp.broadcast_to(kept[:, :1, :1], kept.shape), rtol=1e-4, atol=1e-5)
+    assert np.std(np.asarray(dropped - kept)) > 0.05
+
+
+@pytest.mark.usefixtures("float64")
+def test_factors_are_dropped_on_their_own_and_keep_the_mean():
+    """Each probability becomes P times two factors, 0 or 1/(1 - rate), one for its row shift and one for its column."""
+    rate = 0.5
+    attention = layer((5, 4), attention_dropout=rate, attention_dropout_on="factors")
+    attention.output.bias[...] = jnp.zeros_like(attention.output.bias[...])
+    # Of the first head alone, one image per key pixel, that pixel 1 and all else 0: the output is its probabilities.
+    attention.output.kernel[...] = jnp.zeros_like(attention.output.kernel[...]).at[:HIDDEN].set(1)
+    x = jnp.repeat(jnp.eye(20, dtype=jnp.float64).reshape(20, 5, 4, 1), HIDDEN, axis=-1) / HIDDEN
+    assert_mean_is_kept(attention, x)
+    dropped = np.asarray(attention(x, jax.random.key(7))[..., 0]).reshape(20, 5, 4).transpose(1, 2, 0)
+    factor = dropped.reshape(5, 4, 5, 4) / np.asarray(attention.probabilities(x))[0].reshape(5, 4, 5, 4)
+    rows, columns = factor.max(axis=(1, 3)) > 0, factor.max(axis=(0, 2)) > 0
+    assert {rows.mean(), columns.mean()} & {0, 1} == set()
+    expected = (rows[:, None, :, None] & columns[None, :, None, :]) / (1 - rate) ** 2
+    np.testing.assert_allclose(factor, expected, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("float64", "small_parts")
+@pytest.mark.parametrize("name", ["generalised", "content"])
+def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name):
+    attention = layer(attention_dropout=0.4, implementation="blocked", **ENCODINGS[name])
+    assert_mean_is_kept(attention, jax.random.normal(jax.random.key(1), (2, *GRID, HIDDEN), jnp.float64))
+
+
+@pytest.mark.usefixtures("float64", "small_parts")
+def test_every_block_draws_a_mask_of_its_own(monkeypatch):
+    """A mask that is one number for a whole block shows which block has which."""
+    number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
+    monkeypatch.setattr(attention_module, "dropout", number)
+    attention = layer(attention_dropout=0.4, implementation="blocked", **ENCODINGS["generalised"])
+    x = jax.random.normal(jax.random.key(1), (1, *GRID, HIDDEN), jnp.float64)
+    masks = ((attention(x, jax.random.key(3)) - attention.bias) / (attention(x) - attention.bias)).reshape(3, -1)
+    chex.assert_trees_all_close(masks, jnp.broadcast_to(masks[:, :1], masks.shape), rtol=1e-8)
+    assert len(set(masks[:, 0].round(6).tolist())) == 3
+
+
+@pytest.mark.usefixtures("float64", "small_parts")
+@pytest.mark.parametrize(
+    ("name", "implementation", "dropout_on"),
+    [
+        ("content", "dense", "probabilities"),
+        ("content", "blocked", "probabilities"),
+        ("quadratic", "dense", "factors"),
+        ("quadratic", "factorised", "factors"),
+    ],
+)
+def test_forward_and_backward_share_a_dropout_mask(name, implementation, dropout_on):
+    """The gradient is the slope of the loss that one key's mask gives: a mask drawn anew for either would not fit."""
+    options = {"attention_dropout_on": dropout_on, "implementation": implementation}
+    graph, state = nnx.split(layer(attention_dropout=0.4, **options, **ENCODINGS[name]))
+    x, weights = jax.random.normal(jax.random.key(1), (2, 2, *GRID, HIDDEN), jnp.float64)
+
+    def loss(arrays):
+        state, x = arrays
+        return (weights * nnx.merge(graph, state, copy=True)(x, jax.random.key(3))).sum()
+
+    assert_gradient_is_slope(loss, (state, x))
+
+
+def peak_bytes(name, implementation, size):
     """Temporary memory of one training step of a one-layer network on `size x size` attention pixels, compiled."""
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 1, "num_heads": 2, "downsample": 1}
-    config = attention_config(
-        image_shape=(size, size, 3), implementation=implementation, attention_dropout=0.0, **sizes, **ENCODINGS[name]
-    )
-    graph, state = nnx.split(nnx.eval_shape(lambda: create_model(config.model, rngs=nnx.Rngs(0))))
+    options = {"implementation": implementation, "attention_dropout": 0.0, "dtype": "float32", **ENCODINGS[name]}
+    graph, state = nnx.split(nnx.eval_shape(lambda: network((size, size), **options)))
 
     def loss(state, x):
         return nnx.merge(graph, state, copy=True)(x, key=jax.random.key(0))[0].sum()
 
-    x = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32)
+    x = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
     return jax.jit(jax.grad(loss)).lower(state, x).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "implementation", "sizes"),
-    [
-        ("quadratic", "factorised", (64, 128)),
-        ("generalised", "blocked", (64, 128)),
-        ("content", "blocked", (64, 128)),
-    ],
+    ("name", "implementation"), [("quadratic", "factorised"), ("generalised", "blocked"), ("content", "blocked")]
 )
-def test_memory_grows_as_the_pixels(name, implementation, sizes):
-    small, large = (peak_bytes(name, implementation, size) for size in sizes)
-    pixels = (sizes[1] / sizes[0]) ** 2
-    assert large / small <= 1.2 * pixels
+def test_memory_grows_as_the_pixels(name, implementation):
+    assert peak_bytes(name, implementation, 128) <= 1.2 * 4 * peak_bytes(name, implementation, 64)
 
 
 @pytest.mark.slow
@@ -250,9 +272,29 @@ def test_dense_memory_grows_as_the_square_of_the_pixels():
 
 @pytest.mark.parametrize("implementation", ["dense", "factorised", "blocked"])
 def test_bfloat16_attention_stays_near_float32(implementation):
-    options = {"encoding": "quadratic", "attention_dropout": 0.0, "implementation": implementation}
-    networks = [layer((8, 8), dtype=dtype, **options) for dtype in ("float32", "bfloat16")]
+    options = {"attention_dropout": 0.0, "implementation": implementation}
     x = jax.random.normal(jax.random.key(1), (2, 8, 8, HIDDEN))
-    wide, narrow = (network(x) for network in networks)
+    wide, narrow = (layer((8, 8), dtype=dtype, **options)(x) for dtype in ("float32", "bfloat16"))
     assert narrow.dtype == jnp.bfloat16
     chex.assert_trees_all_close(narrow.astype(jnp.float32), wide, atol=0.03)
+
+
+TAKEN = [  # side in attention pixels, platform, batch, content: which implementation `auto` takes in training
+    (16, "cpu", 100, False, "factorised"),
+    (16, "gpu", 100, False, "dense"),
+    (64, "cpu", 100, False, "factorised"),
+    (64, "gpu", 100, False, "factorised"),
+    (16, "cpu", 100, True, "dense"),
+    (16, "cpu", 800, True, "blocked"),  # its mask is sampled for the whole batch
+    (16, "gpu", 800, True, "dense"),  # as on one GPU: the number of devices must not choose
+    (32, "cpu", 100, True, "blocked"),
+    (32, "gpu", 800, True, "blocked"),
+]
+
+
+@pytest.mark.parametrize(("side", "platform", "batch", "content", "expected"), TAKEN)
+def test_auto_takes_the_cheapest_that_fits(side, platform, batch, content, expected):
+    assert parts.IMPLEMENTATIONS[0] == "auto"
+    images = batch if content else 1
+    arguments = {"factorises": not content, "images": images, "size": (side, side), "num_heads": 9}
+    assert parts.choose("auto", **arguments, platform=platform) == expected

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax.models.attention.dense import dense
+from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.encodings.absolute import JOINS
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.page.build import page_data

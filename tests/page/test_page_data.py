@@ -188,7 +188,7 @@ def test_weights_are_where_the_page_looks_for_them(runs, name):
     np.testing.assert_array_equal(at(data["classifier"]["bias"]), model.classifier.bias[...])
     last = data["classifier"]["bias"]
     assert last["at"] + last["shape"][0] == len(weights)
-    assert [len(layer["readers"]) for layer in data["layers"]] == [len(b.attention.readers()) for b in model.blocks]
+    assert [len(layer["readers"]) for layer in data["layers"]] == [len(b.attention.readers) for b in model.blocks]
 
 
 def test_networks_that_the_page_cannot_run_are_explained(runs):

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid, Shape
-from attn_cnn_jax.models.attention.merged_content import MergedMaps
+from attn_cnn_jax.models.attention.scores import MergedMaps
 
 UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
 

@@ -1,11 +1,10 @@
-"""Multi-head self-attention over pixels (Flax NNX), thin over scores and implementations.
+"""Multi-head self-attention over pixels (Flax NNX), thin over scores and the sum over heads.
 
 `MHSA(X)_q = sum_h head_h(X)_q W_out^(h) + b_out`, `head_h(X)_q = sum_k softmax_k(score_h(q, .))_k X_k W_val^(h)`.
 Which score: an `Encoding`, alone or with a content term added.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,21 +13,28 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from attn_cnn_jax.arrays import AnyArray, Grid
-from attn_cnn_jax.models.attention import forms
-from attn_cnn_jax.models.attention.blocked import blocked
-from attn_cnn_jax.models.attention.chunks import dense_in_chunks
-from attn_cnn_jax.models.attention.dense import Maps, dense, softmax
+from attn_cnn_jax.arrays import AnyArray, Attention, Grid
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import accelerator, cpu
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
-from attn_cnn_jax.models.attention.factorised import outer
-from attn_cnn_jax.models.attention.implementations import choose
-from attn_cnn_jax.models.attention.merged_content import MergedMaps
-from attn_cnn_jax.models.attention.scores import add_shared, add_shared_on_cpus
-from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear, masked
+from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS, PART_BYTES, choose, in_parts, rows_per_block
+from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, add_shared, outer, softmax
+from attn_cnn_jax.models.layers import (
+    at_least_float32,
+    check_choice,
+    check_rate,
+    check_sizes,
+    dropout,
+    dropout_mask,
+    linear,
+    masked,
+)
+
+Terms = dict[str, Float[Array, "..."]]
 
 
 class SelfAttention(nnx.Module):
-    """One layer of multi-head self-attention on pictures `(b, H, W, d)`.
+    """One layer of multi-head self-attention on images `(b, H, W, d)`.
 
     Attributes:
       position: the encoding.
@@ -39,15 +45,14 @@ class SelfAttention(nnx.Module):
         of the row and of the column softmax, each with the same rate, which keeps attention a product.
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
-      platform: what the layer is compiled for, see `models.platform.for_platform`; None for JAX's default backend.
-      pixels_first: whether the layer takes and returns `(H, W, b, channels)`, as networks on GPUs and TPUs do.
       output: linear map from the concatenated head averages, head by head, to the output channels.
+      platform: what the layer is compiled for, see `models.platform.for_platform`; None for JAX's default backend.
     """
 
     # As for an encoding's `head_axis`.
     head_axis = {"gate": 0, "value.kernel": 1, "output.kernel": 0}
     values = ("value.kernel", "output.kernel")
-    pixels_first = False
+    platform: str | None = None
     not_decayed = ("gate",)  # decay would pull gates half open
 
     def __init__(
@@ -78,18 +83,27 @@ class SelfAttention(nnx.Module):
           gated: whether a gate per head weighs two softmaxes; needs `content`.
           dropout_rate: of attention, from 0 to `1 - 2^-16`; applied where a key is given.
           dropout_on: "probabilities" or "factors".
-          implementation: one of `implementations.IMPLEMENTATIONS`.
+          implementation: one of `parts.IMPLEMENTATIONS`.
           dtype: of activations; parameters, scores and softmax are float32 or wider.
           rngs: source of the initial parameters.
         """
         output_size = hidden_size if output_size is None else output_size
         head_size = hidden_size if head_size is None else head_size
+        check_sizes(num_heads=num_heads, hidden_size=hidden_size, head_size=head_size, output_size=output_size)
+        check_choice("dropout_on", dropout_on, ("probabilities", "factors"))
+        check_choice("implementation", implementation, IMPLEMENTATIONS)
+        check_rate("dropout_rate", dropout_rate)
+        check_encodings(position, content, num_heads, hidden_size)
+        if gated and content is None:
+            raise UserError("gated=True: a gate weighs position and content; give content, such as Content(...)")
         self.position, self.content = position, content
         self.gate = nnx.Param(jnp.ones(num_heads, at_least_float32(dtype))) if gated else None
         self.num_heads = num_heads
         self.dropout_rate, self.dropout_on = dropout_rate, dropout_on
         self.implementation = implementation
-        self.platform: str | None = None
+        for name, value in (("dropout_on", "factors"), ("implementation", "factorised")):
+            if getattr(self, name) == value and not self.factorises:
+                raise UserError(f"{name}={value!r}: attention is a product only where rows and columns add, no content")
         merged = head_size >= min(hidden_size, output_size)
         self.value = (
             None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
@@ -99,7 +113,7 @@ class SelfAttention(nnx.Module):
 
     @property
     def depends_on_content(self) -> bool:
-        """Whether the attention differs from picture to picture."""
+        """Whether the attention differs from image to image."""
         return self.content is not None or self.position.depends_on_content
 
     @property
@@ -134,30 +148,15 @@ class SelfAttention(nnx.Module):
         assert self.output.bias is not None
         return self.output.bias[...].astype(self.output.dtype)[None, None, None]
 
-    def implementation_for(self, shape: tuple[Any, ...], *, training: bool) -> str:
-        """Name of the implementation that runs on pictures of this shape `(b, H, W, d)`; see `choose`."""
-        drops = training and self.dropout_rate > 0 and self.dropout_on == "probabilities"
-        return choose(
-            self.implementation,
-            factorises=self.factorises and not drops,
-            of_batch=self.depends_on_content and (drops or self.target != "cpu"),
-            shape=shape,
-            num_heads=self.num_heads,
-            platform=self.target,
-        )
-
+    @property
     def readers(self) -> list[Encoding]:
-        """Encodings that read the picture: the layer's own, the content that is added, both or none."""
+        """Encodings that read the image: the layer's own, the content that is added, both or none."""
         readers = [self.position] if self.position.depends_on_content else []
         return readers + ([] if self.content is None else [self.content])
 
-    def project(self, x: Float[Array, "b H W d"]) -> list[tuple[Encoding, Projections]]:
-        """Encodings that read the picture, each with its queries and keys of `x`."""
-        return [(reader, reader.project(x)) for reader in self.readers()]
-
     def merged_content(self) -> MergedMaps | None:
         """Merged maps of the content scores, where there are such of all of them and values are merged; else None."""
-        readers = self.readers()
+        readers = self.readers
         return readers[0].merged_content() if len(readers) == 1 and self.gate is None and self.value is None else None
 
     def position_terms(
@@ -167,109 +166,27 @@ class SelfAttention(nnx.Module):
         rows = jnp.arange(height) if query_rows is None else query_rows
         return self.position.position_terms(height, width, rows)
 
-    def content_terms(self, x: Float[Array, "b H W d"]) -> dict[str, Float[Array, "..."]]:
-        """Score terms that depend on the picture, by name; they broadcast to `(b, h, i, j, k, l)`."""
-        return terms_of(self.project(x), jnp.arange(x.shape[1]))
+    def content_terms(self, x: Float[Array, "b H W d"]) -> Terms:
+        """Score terms that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
+        return self.terms_of(self.project(x), jnp.arange(x.shape[1]))
 
-    def separate_terms(self, x: Float[Array, "b H W d"]) -> dict[str, Float[Array, "..."]]:
+    def separate_terms(self, x: Float[Array, "b H W d"]) -> Terms:
         """`content_terms`, further apart where the paper's equation has more of them (eq. 7 of absolute positions)."""
         terms = {}
-        for reader in self.readers():
+        for reader in self.readers:
             terms |= reader.separate_terms(x, jnp.arange(x.shape[1]))
         return terms
 
-    def probabilities(self, x: Float[Array, "b H W d"]) -> Float[Array, "h i j k l"] | Float[Array, "b h i j k l"]:
-        """Returns attention of every head without dropout, float32 or wider.
+    def project(self, x: Float[Array, "b H W d"]) -> list[Projections]:
+        """Queries and keys of `x`, one of each of `readers`."""
+        return [reader.project(x) for reader in self.readers]
 
-        Args:
-          x: pictures; of a position-only layer only the shape is read.
-
-        Returns:
-          Query pixel, then key pixel; with an axis of pictures where attention depends on content.
-        """
-        size = x.shape[1], x.shape[2]
-        if not self.depends_on_content:
-            return self.position_probabilities(size)
-        flat = self.probabilities_of_rows(self.project(x), size, jnp.arange(size[0]))
-        return flat.reshape(*flat.shape[:-2], *size, *size)
-
-    def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
-        """Returns attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
-        if self.factorises:
-            flat = outer(*self.factors(size))
-        else:
-            flat = self.probabilities_of_rows([], size, jnp.arange(size[0]))
-        return flat.reshape(*flat.shape[:-2], *size, *size)
-
-    def probabilities_of_rows(
-        self, projections: Sequence[tuple[Encoding, Projections]], size: Grid, query_rows: Int[Array, " i"]
-    ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
-        """Returns attention of the pixels in `query_rows`, `q = i W`, `p = H W`."""
-
-        def sum_of(terms):
-            scores = functools.reduce(jnp.add, terms.values())
-            heads = scores.shape[:-4]
-            scores = jnp.broadcast_to(scores, (*heads, len(query_rows), size[1], *size))
-            return scores.reshape(*heads, -1, size[0] * size[1])
-
-        position = self.position_terms(*size, query_rows)
-        if not self.depends_on_content:
-            return softmax(sum_of(position))
-        content = sum_of(terms_of(projections, query_rows))
-        add = add_shared_on_cpus if self.target == "cpu" else add_shared
-        if self.gate is not None:
-            gate = jax.nn.sigmoid(self.gate[...])[:, None, None]
-            return add((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
-        return softmax(add(content, sum_of(position)) if position else content)
-
-    def __call__(
-        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None, counted: int | None = None
-    ) -> Float[Array, "b H W o"]:
-        """Attends; `key` is given in training and draws the dropout mask.
-
-        Where attention does not depend on the picture, one mask serves the whole batch.
-
-        Args:
-          x: pictures.
-          key: None in evaluation.
-          counted: how many pictures, the first ones, count; None for all. The others only fill up the batch, and do
-            not change which implementation runs: dropout masks depend on it.
-        """
-        if self.pixels_first:
-            return jnp.moveaxis(self.attend(jnp.moveaxis(x, 2, 0), key, counted), 0, 2) + self.bias
-        return self.attend(x, key, counted) + self.bias
-
-    def attend(
-        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None, counted: int | None = None
-    ) -> Float[Array, "b H W o"]:
-        """`__call__` without bias, pictures first."""
-        x = x.astype(self.output.dtype)
-        batch, height, width, channels = x.shape
-        of_count = (batch if counted is None else counted, height, width, channels)
-        implementation = self.implementation_for(of_count, training=key is not None)
-        if implementation == "dense" and self.depends_on_content:
-            return self.attend_content(x, key)
-        if self.factorises:
-            of_factors, key = (key, None) if self.dropout_on == "factors" else (None, key)
-            rows, columns = self.factors((height, width), of_factors)
-            if implementation == "factorised":
-                return forms.by_factors(rows, columns, x, self.maps(), self.target)
-
-            def of_rows(query_rows):
-                return outer(rows[:, query_rows], columns)
-
-        else:
-            of_rows = functools.partial(self.probabilities_of_rows, self.project(x), (height, width))
-
-        if implementation == "dense":
-            probabilities = dropout(key, of_rows(jnp.arange(height)), self.dropout_rate, self.target)
-            return forms.shared(probabilities, x, self.maps(), self.target)
-
-        def block(number, query_rows):
-            block_key = None if key is None else jax.random.fold_in(key, number)
-            return dropout(block_key, of_rows(query_rows), self.dropout_rate, self.target)
-
-        return blocked(block, x, self.maps())
+    def terms_of(self, projections: list[Projections], query_rows: Int[Array, " i"]) -> Terms:
+        """`content_terms` of some query rows that follow each other, from `project`."""
+        terms = {}
+        for reader, projected in zip(self.readers, projections, strict=True):
+            terms |= reader.content_terms(projected, query_rows)
+        return terms
 
     def factors(
         self, size: Grid, key: PRNGKeyArray | None = None
@@ -280,33 +197,163 @@ class SelfAttention(nnx.Module):
         if key is None:
             return rows, columns
         of_rows, of_columns = jax.random.split(key)
-        dropped_rows = dropout(of_rows, rows, self.dropout_rate, self.target)
-        return dropped_rows, dropout(of_columns, columns, self.dropout_rate, self.target)
+        return dropout(of_rows, rows, self.dropout_rate), dropout(of_columns, columns, self.dropout_rate)
 
-    def attend_content(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None) -> Float[Array, "b H W o"]:
-        """`attend` of dense attention that depends on the picture."""
-        batch, height, width, _ = x.shape
-        pixels = height * width
-        merged = None if self.target == "cpu" else self.merged_content()
-        if merged is not None:
-            positions = None
-            if terms := list(self.position_terms(height, width).values()):
-                positions = functools.reduce(jnp.add, terms).reshape(self.num_heads, pixels, pixels)
-            output = self.maps().output
-            return forms.merged_content(x, merged, positions, output, key, self.dropout_rate, self.target)
-        keep = dropout_mask(key, (batch, self.num_heads, pixels, pixels), self.dropout_rate, self.target)
-        if self.target == "cpu":
-            return dense_in_chunks(self.probabilities, x, self.maps(), *keep)
-        probabilities = self.probabilities_of_rows(self.project(x), (height, width), jnp.arange(height))
-        attended = dense(masked(probabilities, *keep), x.reshape(batch, pixels, -1), self.maps())
-        return attended.reshape(batch, height, width, -1)
+    def softmax_of_scores(
+        self, projections: list[Projections], size: Grid, query_rows: Int[Array, " i"]
+    ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
+        """`softmax_k(score_h(q, .))` of the pixels in `query_rows`, flattened: `q = i W`, `p = H W`."""
+
+        def sum_of(terms):
+            scores = functools.reduce(jnp.add, terms.values())
+            heads = scores.shape[:-4]
+            scores = jnp.broadcast_to(scores, (*heads, len(query_rows), size[1], *size))
+            return scores.reshape(*heads, -1, size[0] * size[1])
+
+        position = self.position_terms(*size, query_rows)
+        if not self.depends_on_content:
+            return softmax(sum_of(position))
+        content = sum_of(self.terms_of(projections, query_rows))
+        if self.gate is not None:
+            gate = jax.nn.sigmoid(self.gate[...])[:, None, None]
+            return add_shared((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
+        return softmax(add_shared(content, sum_of(position)) if position else content)
+
+    def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
+        """Attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
+        every_row = jnp.arange(size[0])
+        flat = outer(*self.factors(size)) if self.factorises else self.softmax_of_scores([], size, every_row)
+        return flat.reshape(*flat.shape[:-2], *size, *size)
+
+    def probabilities(self, x: Float[Array, "b H W d"]) -> Attention:
+        """Attention of every head without dropout, float32 or wider.
+
+        Args:
+          x: images; of a position-only layer only the shape is read.
+
+        Returns:
+          Query pixel, then key pixel; with an axis of images where attention depends on content.
+        """
+        size = x.shape[1], x.shape[2]
+        if not self.depends_on_content:
+            return self.position_probabilities(size)
+        flat = self.softmax_of_scores(self.project(x), size, jnp.arange(size[0]))
+        return flat.reshape(*flat.shape[:-2], *size, *size)
+
+    def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+        """Attends; `key` is given in training and samples the dropout mask.
+
+        Where attention does not depend on the image, one mask serves the whole batch.
+        """
+        return self._attend(x, key)[0]
+
+    def with_intermediates(
+        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b H W o"], dict[str, Any]]:
+        """What the layer returns, and by name the arrays on the way there.
+
+        Returns:
+          The output, and `attention`, as `probabilities`; `position_scores` and `content_scores`, score terms by name;
+          `separate_scores`, the latter in all terms of eq. 7.
+        """
+        attended, attention = self._attend(x, key)
+        return attended, {
+            "attention": self.probabilities(x) if attention is None else attention,
+            "position_scores": self.position_terms(x.shape[1], x.shape[2]),
+            "content_scores": self.content_terms(x),
+            "separate_scores": self.separate_terms(x),
+        }
+
+    def _attend(
+        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None
+    ) -> tuple[Float[Array, "b H W o"], Attention | None]:
+        """Returns the output, and the attention before dropout where the computation has all of it at once."""
+        x = x.astype(self.output.dtype)
+        form = cpu if self.target == "cpu" else accelerator
+        (_, height, width, _), size, attention = x.shape, (x.shape[1], x.shape[2]), None
+        implementation = implementation_for(self, x.shape, training=key is not None)
+        of_factors, key = (key, None) if self.dropout_on == "factors" else (None, key)
+        if self.factorises:
+            rows, columns = self.factors(size, of_factors)
+
+            def probabilities(query_rows):
+                return outer(rows[:, query_rows], columns)
+
+        else:
+            projections = self.project(x)
+
+            def probabilities(query_rows):
+                return self.softmax_of_scores(projections, size, query_rows)
+
+        if implementation == "factorised":
+            attended = form.factorised(rows, columns, x, self.maps())
+        elif implementation == "blocked":
+
+            @jax.checkpoint
+            def of_block(x, number, query_rows):
+                block_key = None if key is None else jax.random.fold_in(key, number)
+                dropped = dropout(block_key, probabilities(query_rows), self.dropout_rate)
+                return form.dense(dropped, x, self.maps())
+
+            attended = in_parts(of_block, x, height=height, rows=rows_per_block(height, width))
+        elif self.depends_on_content:
+            attended = self._attend_by_content(x, key)
+        else:
+            flat = probabilities(jnp.arange(height))
+            attention = flat.reshape(-1, *size, *size) if of_factors is None else None
+            attended = form.dense(dropout(key, flat, self.dropout_rate), x, self.maps())
+        return attended + self.bias, attention
+
+    def _attend_by_content(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None) -> Float[Array, "b H W o"]:
+        """The sum over heads of dense attention that depends on the image, without bias."""
+        (batch, height, width, _), size = x.shape, (x.shape[1], x.shape[2])
+        pixels, on_cpu = height * width, self.target == "cpu"
+        if not on_cpu and (merged := self.merged_content()) is not None:
+            terms = self.position_terms(height, width).values()
+            positions = functools.reduce(jnp.add, terms).reshape(-1, pixels, pixels) if terms else None
+            return accelerator.content(x, merged, positions, self.maps().output, key, self.dropout_rate)
+        keep, factor = dropout_mask(key, (batch, self.num_heads, pixels, pixels), self.dropout_rate)
+
+        @jax.checkpoint
+        def of_images(images_and_keep, _, query_rows):
+            images, keep = images_and_keep
+            probabilities = self.softmax_of_scores(self.project(images), size, query_rows)
+            return cpu.dense(masked(probabilities, keep, factor), images, self.maps())
+
+        most = PART_BYTES // (4 * self.num_heads * pixels**2) if on_cpu else None
+        return in_parts(of_images, (x, keep), images=most, height=height)
 
 
-def terms_of(
-    projections: Sequence[tuple[Encoding, Projections]], query_rows: Int[Array, " i"]
-) -> dict[str, Float[Array, "..."]]:
-    """Score terms that depend on the picture, of all encodings that read it; query rows follow each other."""
-    terms = {}
-    for encoding, projected in projections:
-        terms |= encoding.content_terms(projected, query_rows)
-    return terms
+def implementation_for(layer: SelfAttention, shape: tuple[Any, ...], *, training: bool) -> str:
+    """Name of the implementation that runs on images of this shape `(b, H, W, d)`; see `choose`."""
+    drops = training and layer.dropout_rate > 0 and layer.dropout_on == "probabilities"
+    of_batch = layer.depends_on_content and (drops or layer.target != "cpu")
+    return choose(
+        layer.implementation,
+        factorises=layer.factorises and not drops,
+        images=shape[0] if of_batch else 1,
+        size=(shape[1], shape[2]),
+        num_heads=layer.num_heads,
+        platform=layer.target,
+    )
+
+
+def check_encodings(position: Encoding, content: Encoding | None, num_heads: int, hidden_size: int) -> None:
+    """Raises UserError unless encodings go together and are for this number of heads and these channels."""
+    if content is not None and not content.depends_on_content:
+        raise UserError(
+            f"content={type(content).__name__}(...): it does not read the image; give one such as Content(...)"
+        )
+    if content is not None and not position.accepts_content:
+        raise UserError(f"content: {type(position).__name__} has content scores of its own; leave content out")
+    for name, encoding in (("position", position), ("content", content)):
+        if encoding is None:
+            continue
+        terms = jax.eval_shape(lambda encoding=encoding: encoding.position_terms(1, 1, jnp.arange(1)))
+        counts = {term.shape[0] for term in terms.values()} | {getattr(encoding, "num_heads", num_heads)}
+        if wrong := counts - {num_heads}:
+            raise UserError(f"{name} is an encoding for {max(wrong)} heads, the layer has num_heads={num_heads}")
+        for kernel in ("query", "key"):
+            features = getattr(getattr(encoding, kernel, None), "in_features", hidden_size)
+            if features != hidden_size:
+                raise UserError(f"{name} reads {features} channels, the layer has hidden_size={hidden_size}")

@@ -1,14 +1,51 @@
-"""Score functions of the paper for one head: pure, of shifts and of content.
+"""The paper's formula for one head: its scores, pure functions of shifts and of content; softmax; its linear maps.
 
 The softmax over keys of the sum of a head's scores is its attention; constants that do not depend on the key drop out
 there.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.models.layers import at_least_float32
+
+
+class Maps(NamedTuple):
+    """Linear maps of every head; `c` is a head's channels, or `d` where `value` is None.
+
+    Attributes:
+      value: `W_val`, `(h, d, c)`; None where it is merged into `output`.
+      output: `W_out`, `(h, c, o)`.
+    """
+
+    value: Float[Array, "h d c"] | None
+    output: Float[Array, "h c o"]
+
+
+class MergedMaps(NamedTuple):
+    """Maps of content scores `x_q M x_k + v x_k`, in the type of parameters.
+
+    Attributes:
+      product: `M`, `(d, h, d)`: channel of the query, head, channel of the key.
+      key: `v`, `(h, d)`; None without.
+    """
+
+    product: Float[Array, "d h d"]
+    key: Float[Array, "h d"] | None
+
+
+def softmax(scores: Float[Array, "*heads p"]) -> Float[Array, "*heads p"]:
+    """Softmax over keys, the last axis, in float32 or wider."""
+    return jax.nn.softmax(scores.astype(at_least_float32(scores.dtype)), axis=-1)
+
+
+def outer(rows: Float[Array, "h i k"], columns: Float[Array, "h j l"]) -> Float[Array, "h q p"]:
+    """Attention that factorises, from its row and column softmax, pixels flattened: `q = i j`, `p = k l`."""
+    product = rows[:, :, None, :, None] * columns[:, None, :, None, :]
+    return product.reshape(rows.shape[0], rows.shape[1] * columns.shape[1], -1)
 
 
 def quadratic_axis(
@@ -74,21 +111,33 @@ def content(query: Float[Array, "q c"], key: Float[Array, "p c"]) -> Float[Array
     return scores * query.shape[-1] ** -0.5
 
 
-def add_shared(of_pictures: Float[Array, "b h q p"], shared: Float[Array, "h q p"]) -> Float[Array, "b h q p"]:
-    """Adds to what every picture has what all of them share."""
-    return of_pictures + shared[None]
+def merge(
+    query: Float[Array, "d h c"], key: Float[Array, "d h c"], query_bias: Float[Array, "h c"] | None
+) -> MergedMaps:
+    """Merged maps of `content`: up to a constant per query it is `x_q M x_k + v x_k`, `M = W_q^T W_k`, `v = W_k^T b_q`.
+
+    `einsum` sums over axes in the order of their letters: `x` and `y` are channels of the query and of the key.
+    """
+    scale = query.shape[-1] ** -0.5
+    product = jnp.einsum("xhc,yhc->xhy", query, key) * scale
+    return MergedMaps(product, None if query_bias is None else jnp.einsum("hc,yhc->hy", query_bias, key) * scale)
 
 
-def _add_shared_backward(_, gradient):
-    pictures = gradient.shape[0]
-    ones = jnp.ones(pictures, gradient.dtype)
-    return gradient, (ones @ gradient.reshape(pictures, -1)).reshape(gradient.shape[1:])
+@jax.custom_jvp
+def add_shared(of_images: Float[Array, "b h q p"], shared: Float[Array, "h q p"]) -> Float[Array, "b h q p"]:
+    """Adds to what every image has what all of them share."""
+    return of_images + shared[None]
 
 
-# The gradient of what is shared, a sum over pictures, as a product with ones: on CPUs XLA takes up to ten times as long
-# for a sum over the first axis.
-add_shared_on_cpus = jax.custom_vjp(add_shared)
-add_shared_on_cpus.defvjp(lambda *arguments: (add_shared(*arguments), None), _add_shared_backward)
+@add_shared.defjvp
+def _add_shared_jvp(arguments, tangents):
+    """Repeats the shared tangent by a product with ones, whose transpose sums gradients over images.
+
+    On CPUs XLA takes up to ten times as long for a sum over the first axis: a third of a step of the miniature.
+    """
+    of_images, shared = tangents
+    ones = jnp.ones((of_images.shape[0], 1), shared.dtype)
+    return add_shared(*arguments), of_images + (ones @ shared.reshape(1, -1)).reshape(of_images.shape)
 
 
 def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtype) -> Float[Array, "H W d"]:

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes
-from attn_cnn_jax.models.attention.merged_content import MergedMaps, merge
+from attn_cnn_jax.models.attention.scores import MergedMaps, merge
 from attn_cnn_jax.models.encodings.registry import register
-from attn_cnn_jax.models.layers import linear
+from attn_cnn_jax.models.layers import flattened, linear
 
 
 class Content(Encoding):
@@ -48,7 +48,7 @@ class Content(Encoding):
         return True
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
-        return Projections(split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_heads))
+        return Projections(*(split_heads(flattened(layer, x), self.num_heads) for layer in (self.query, self.key)))
 
     def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
         assert projections.key is not None

@@ -16,7 +16,7 @@ from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import content_scores, split_heads
 from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables, position_size
 from attn_cnn_jax.models.encodings.registry import register
-from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
+from attn_cnn_jax.models.layers import at_least_float32, flattened, linear, uniform
 
 RELATIVE_TERMS = ("content_content", "content_position", "position_content", "position_position")
 
@@ -137,7 +137,10 @@ class Relative(Encoding):
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return Projections(
-            *(None if layer is None else split_heads(layer(x), self.num_heads) for layer in (self.query, self.key))
+            *(
+                None if layer is None else split_heads(flattened(layer, x), self.num_heads)
+                for layer in (self.query, self.key)
+            )
         )
 
     def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:

@@ -1,0 +1,225 @@
+"""The sum over heads for GPUs and TPUs, `sum_h attention_h X W_val^(h) W_out^(h)`: no array of all heads is transposed.
+
+Attention that all images share: activations `(H, W, b, d)`, pixels before images, so that an average over keys is one
+plain product for all images; values before averages. Its gradients are written out: those of autodiff contract heads
+and channels that lie apart, which costs a transpose of the largest arrays there are, `(h, q, b, d)`, 18 of them a step
+of the paper's network. The ones below compute the averages once more instead, and keep nothing of that size.
+The factorised form is limited by memory: of all orders of its three products this one reads and writes the least, as no
+axis of heads is summed before the last.
+
+Attention from content: activations `(b, pixels, d)`, one image after the other. As query and key maps are merged, all
+heads read the keys' activations themselves; with axes `(b, q, h, p)` those that a product sums over follow each other.
+
+`einsum` sums over axes in the order of their letters, so letters follow the axes: `n` images, `x` and `y` channels.
+Functions take and return images first: XLA cancels consecutive transposes.
+"""
+
+import functools
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from attn_cnn_jax.models.attention import cpu
+from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, softmax
+from attn_cnn_jax.models.layers import at_least_float32, dropout_mask
+
+
+def dense(
+    probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Maps
+) -> Float[Array, "b i j o"]:
+    """The sum over heads from all probabilities; those of each image, as under a gate, are averaged as on CPUs."""
+    if probabilities.ndim == 4:
+        return cpu.dense(probabilities, x, maps)
+    batch, height, width, channels = x.shape
+    probabilities, x = probabilities.astype(x.dtype), jnp.moveaxis(x, 0, 2).reshape(height * width, batch, channels)
+    if maps.value is None:
+        result = cast(Array, attended(probabilities, x, maps.output))
+    else:
+        values = jnp.einsum("pbd,hdc->hpbc", x, maps.value)
+        averages = jnp.einsum("hqp,hpbc->hqbc", probabilities, values)
+        result = jnp.einsum("hqbc,hco->qbo", averages, maps.output)
+    return jnp.moveaxis(result.reshape(-1, width, batch, result.shape[-1]), 2, 0)
+
+
+@jax.custom_vjp
+def attended(
+    probabilities: Float[Array, "h q p"], x: Float[Array, "p b d"], maps: Float[Array, "h d o"]
+) -> Float[Array, "q b o"]:
+    """`sum_h attention_h X W^(h)`."""
+    values = jnp.einsum("pbd,hdo->hpbo", x, maps)
+    return jnp.einsum("hqp,hpbo->qbo", probabilities, values)
+
+
+def attended_forward(probabilities, x, maps):
+    """`attended`, and what its gradients need: the arguments."""
+    return attended(probabilities, x, maps), (probabilities, x, maps)
+
+
+def attended_backward(arguments, gradient):
+    """Gradients with respect to probabilities, pixels and maps, from that of the result, `(q, b, o)`.
+
+    Products with an axis of heads on both sides run for all heads at once and leave heads in front; the copies for each
+    head are read, not made.
+    """
+    # Else XLA computes the averages in the forward pass, where all they need is known, and keeps those of all layers.
+    gradient, (probabilities, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
+    of_heads = for_each(len(maps), gradient)
+    wide = at_least_float32(x.dtype)
+    of_averages = jnp.einsum("hqbo,hdo->hqbd", of_heads, maps)
+    of_x = jnp.einsum("hqp,hqbd->pbd", probabilities, of_averages)
+    of_probabilities = jnp.einsum("hqbd,pbd->hqp", of_averages, x, preferred_element_type=wide)
+    averages = jnp.einsum("hqp,pbd->hqbd", probabilities, x)
+    of_maps = jnp.einsum("hqbd,hqbo->hdo", averages, of_heads, preferred_element_type=wide)
+    gradients = of_probabilities.astype(probabilities.dtype), of_x, of_maps.astype(maps.dtype)
+    # Else XLA puts off the maps' gradients on several GPUs, to overlap them with sums between devices, and keeps the
+    # averages of all layers until then: 1.6 times the memory.
+    return jax.lax.optimization_barrier(gradients)
+
+
+attended.defvjp(attended_forward, attended_backward)
+
+
+def factorised(
+    rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "b k l d"], maps: Maps
+) -> Float[Array, "b i j o"]:
+    """The sum over heads from row and column probabilities; no array has two pixel axes."""
+    rows, columns, x = rows.astype(x.dtype), columns.astype(x.dtype), jnp.moveaxis(x, 0, 2)
+    if maps.value is None:
+        return jnp.moveaxis(cast(Array, attended_by_factors(rows, columns, x, maps.output)), 2, 0)
+    values = jnp.einsum("klbd,hdc->hklbc", x, maps.value)
+    by_column = jnp.einsum("hjl,hklbc->hkjbc", columns, values)
+    averages = jnp.einsum("hik,hkjbc->hijbc", rows, by_column)
+    return jnp.einsum("hijbc,hco->bijo", averages, maps.output)
+
+
+@jax.custom_vjp
+def attended_by_factors(
+    rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "k l b d"], maps: Float[Array, "h d o"]
+) -> Float[Array, "i j b o"]:
+    """`sum_h attention_h X W^(h)`, where attention is the product of row and column probabilities.
+
+    Values of all heads, averages along columns, then one product over (head, row). Memory grows as the pixels.
+    """
+    values = jnp.einsum("hklnx,hxy->hklny", for_each(len(maps), x), maps)
+    by_column = jnp.einsum("hkjl,hklny->hkjny", for_each(x.shape[0], columns, 1), values)
+    return jnp.einsum("hik,hkjny->ijny", rows, by_column)
+
+
+def attended_by_factors_forward(rows, columns, x, maps):
+    """`attended_by_factors`, and what its gradients need: the arguments."""
+    return attended_by_factors(rows, columns, x, maps), (rows, columns, x, maps)
+
+
+def attended_by_factors_backward(arguments, gradient):
+    """Gradients with respect to row and column probabilities, pixels and maps, from that of the result, `(i, j, b, o)`.
+
+    Through the products in another order, maps first, so that pixels too come from one product over (head, row).
+    """
+    # As in `attended_backward`.
+    gradient, (rows, columns, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
+    wide = at_least_float32(x.dtype)
+    of_heads, columns_of_rows = for_each(len(maps), gradient), for_each(gradient.shape[0], columns, 1)
+    of_averages = jnp.einsum("hijny,hxy->hijnx", of_heads, maps)
+    of_by_row = jnp.einsum("hijl,hijnx->hilnx", columns_of_rows, of_averages)
+    of_x = jnp.einsum("hik,hilnx->klnx", rows, of_by_row)
+    of_rows = jnp.einsum("hilnx,klnx->hik", of_by_row, x, preferred_element_type=wide)
+    by_row = jnp.einsum("hik,klnx->hilnx", rows, x)
+    of_columns = jnp.einsum("hijnx,hilnx->hijl", of_averages, by_row, preferred_element_type=wide).sum(axis=1)
+    averages = jnp.einsum("hijl,hilnx->hijnx", columns_of_rows, by_row)
+    of_maps = jnp.einsum("hijnx,hijny->hxy", averages, of_heads, preferred_element_type=wide)
+    return of_rows.astype(rows.dtype), of_columns.astype(columns.dtype), of_x, of_maps.astype(maps.dtype)
+
+
+attended_by_factors.defvjp(attended_by_factors_forward, attended_by_factors_backward)
+
+
+def for_each(count: int, x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
+    """The array repeated along a new axis: products with that axis on both sides leave it where it is."""
+    return jnp.broadcast_to(jnp.expand_dims(x, axis), (*x.shape[:axis], count, *x.shape[axis:]))
+
+
+def content(
+    x: Float[Array, "b H W d"],
+    merged: MergedMaps,
+    positions: Float[Array, "h q p"] | None,
+    output: Float[Array, "h d o"],
+    key: PRNGKeyArray | None,
+    rate: float,
+) -> Float[Array, "b i j o"]:
+    """The sum over heads from content scores of all pairs of pixels, after dropout.
+
+    Args:
+      x: images.
+      merged: maps of the content scores.
+      positions: scores that are added; None for none.
+      output: merged maps of values and output, in the type of activations.
+      key: samples the dropout mask; None in evaluation.
+      rate: of dropout.
+    """
+    batch, height, width, channels = x.shape
+    pixels, heads, wide = height * width, len(output), at_least_float32(x.dtype)
+    keep, factor = dropout_mask(key, (batch, pixels, heads, pixels), rate)
+    x = x.reshape(batch, pixels, channels)
+    product = merged.product.reshape(channels, -1).astype(x.dtype)
+    queries = (x.reshape(-1, channels) @ product).reshape(batch, pixels * heads, channels)
+    of_keys = jnp.zeros((batch, heads, pixels), wide)
+    if merged.key is not None:
+        of_keys = jnp.einsum("bpx,hx->bhp", x, merged.key.astype(x.dtype), preferred_element_type=wide)
+    of_pairs = jnp.zeros((pixels, heads, pixels), wide)
+    if positions is not None:
+        of_pairs = jnp.moveaxis(positions.astype(wide), 0, 1)
+    averages = cast(Array, attended_by_content(queries, x, of_keys, of_pairs, keep, factor))
+    flat = averages.reshape(batch * pixels, -1) @ output.reshape(-1, output.shape[-1])
+    return flat.reshape(batch, height, width, -1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def attended_by_content(
+    queries: Float[Array, "b m d"],
+    x: Float[Array, "b p d"],
+    of_keys: Float[Array, "b h p"],
+    of_pairs: Float[Array, "q h p"],
+    keep: Bool[Array, "b q h p"] | None,
+    factor: float,
+) -> Float[Array, "b m d"]:
+    """Averages of the pixels, for every query and head, `m = q h`; scores are products plus both terms.
+
+    For its gradients it keeps the probabilities alone, in the type of activations: those that dropout drops as
+    negative numbers, which says which they are. A step by autodiff takes 1.2 times the memory.
+    """
+    return attended_by_content_forward(queries, x, of_keys, of_pairs, keep, factor)[0]
+
+
+def attended_by_content_forward(queries, x, of_keys, of_pairs, keep, factor):
+    """`attended_by_content`, and what its gradients need."""
+    (heads, pixels), wide = of_keys.shape[1:], at_least_float32(x.dtype)
+    products = jnp.einsum("bqx,bpx->bqp", queries, x, preferred_element_type=wide)
+    scores = products.reshape(-1, pixels, heads, pixels) + of_keys[:, None] + of_pairs[None]
+    probabilities = softmax(scores).astype(x.dtype)
+    signed = probabilities if keep is None else jnp.where(keep, probabilities, -probabilities)
+    signed = signed.reshape(products.shape)
+    return jnp.einsum("bqp,bpx->bqx", kept(signed, factor), x), (queries, x, signed)
+
+
+def attended_by_content_backward(factor, residuals, gradient):
+    """Gradients with respect to queries, pixels and both terms of scores, from that of the averages, `(b, m, d)`."""
+    queries, x, signed = residuals
+    heads, wide = signed.shape[1] // signed.shape[2], at_least_float32(x.dtype)
+    of_kept = jnp.einsum("bqx,bpx->bqp", gradient, x)
+    along = kept(signed, factor).astype(wide) * of_kept.astype(wide)
+    of_scores = along - jnp.abs(signed).astype(wide) * along.sum(axis=-1, keepdims=True)
+    of_scores = of_scores.astype(x.dtype)
+    of_queries = jnp.einsum("bqp,bpx->bqx", of_scores, x)
+    of_x = jnp.einsum("bqp,bqx->bpx", of_scores, queries) + jnp.einsum("bqp,bqx->bpx", kept(signed, factor), gradient)
+    by_head = of_scores.reshape(len(x), -1, heads, x.shape[1]).astype(wide)
+    return of_queries, of_x, by_head.sum(axis=1), by_head.sum(axis=0), None
+
+
+attended_by_content.defvjp(attended_by_content_forward, attended_by_content_backward)
+
+
+def kept(signed: Float[Array, "*any p"], factor: float) -> Float[Array, "*any p"]:
+    """Probabilities after dropout, from those before, of which the dropped ones are negative."""
+    return jnp.maximum(signed, 0) * jnp.asarray(factor, signed.dtype)

@@ -1,0 +1,96 @@
+"""The sum over heads for CPUs, `sum_h attention_h X W_val^(h) W_out^(h)`: images first, activations `(b, H, W, d)`.
+
+Memory is slow: a few images at a time stay in the cache, and heads that factorise are added up one by one.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.models.attention.parts import in_parts
+from attn_cnn_jax.models.attention.scores import Maps
+from attn_cnn_jax.models.layers import at_least_float32, flattened
+
+PIXELS_PER_PART = 1280  # of factorised attention
+
+
+def attend(probabilities: Float[Array, "q p"], values: Float[Array, "p c"]) -> Float[Array, "q c"]:
+    """Average of the values over keys, for one head and one image."""
+    return jnp.einsum("qp,pc->qc", probabilities, values)
+
+
+@jax.jit
+def dense(
+    probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Maps
+) -> Float[Array, "b i j o"]:
+    """The sum over heads from all probabilities, `q = i j`, `p = H W`; without an axis of images all share these."""
+    batch, height, width, channels = x.shape
+    x = x.reshape(batch, height * width, channels)
+    values = x if maps.value is None else jnp.einsum("bpd,hdc->bphc", x, maps.value)
+    heads = jax.vmap(attend, in_axes=(0, None if maps.value is None else 1), out_axes=1)
+    images = jax.vmap(heads, in_axes=(None if probabilities.ndim == 3 else 0, 0))
+    averages = images(probabilities.astype(x.dtype), values)
+    output = maps.output.reshape(-1, maps.output.shape[-1])
+    return flattened(lambda x: x @ output, averages.reshape(batch, -1, width, len(output)))
+
+
+def attend_factorised(
+    rows: Float[Array, "i k"], columns: Float[Array, "j l"], values: Float[Array, "k l b c"]
+) -> Float[Array, "i j b c"]:
+    """Average of the values over keys, for one head: along rows, then along columns."""
+    height, width = values.shape[:2]
+    # Images are averaged like channels, as one axis, and by one matrix product: XLA makes a slower one of three axes.
+    by_row = jnp.einsum("ik,kn->in", rows, values.reshape(height, -1)).reshape(-1, width, math.prod(values.shape[2:]))
+    # The columns are repeated for every row, since XLA would otherwise transpose the values on CPUs.
+    repeated = jnp.broadcast_to(columns, (rows.shape[0], *columns.shape))
+    averages = jnp.einsum("ijl,ilc->ijc", repeated, by_row)
+    return averages.reshape(*averages.shape[:2], *values.shape[2:])
+
+
+@jax.jit
+def factorised(
+    rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "b k l d"], maps: Maps
+) -> Float[Array, "b i j o"]:
+    """The sum over heads from row and column probabilities; no array has two pixel axes."""
+    heads = rows.astype(x.dtype), columns.astype(x.dtype)
+
+    def average(head, values):
+        by_row, by_column = head
+        return attend_factorised(by_row, by_column, values)
+
+    def of_images(x, *_):
+        return sum_over_heads(average, heads, x, maps)
+
+    return in_parts(of_images, x, images=PIXELS_PER_PART // math.prod(x.shape[1:3]))
+
+
+def sum_over_heads(average: Callable, heads: Any, x: Float[Array, "b k l d"], maps: Maps) -> Float[Array, "b i j o"]:
+    """`sum_h average(head_h, X W_val^(h)) W_out^(h)`, one head after the other, so that no array holds all of them.
+
+    Images lie between pixels and channels here: all products are then plain ones, without transposes.
+
+    Args:
+      average: takes one head's entry of `heads` and its values `(k, l, b, c)`, returns `(i, j, b, c)`.
+      heads: a tree of arrays, heads first.
+      x: images.
+      maps: of every head.
+    """
+    x = jnp.moveaxis(x, 0, 2)
+    total_dtype = at_least_float32(x.dtype)
+
+    def of_head(head, maps):
+        values = x if maps.value is None else flattened(lambda x: x @ maps.value, x)
+        averages = average(head, values)
+        return flattened(lambda x: jnp.matmul(x, maps.output, preferred_element_type=total_dtype), averages)
+
+    @jax.checkpoint  # an average costs less than reading it back
+    def add_head(total, head_and_maps):
+        return total + of_head(*head_and_maps), None
+
+    shape = jax.eval_shape(of_head, *jax.tree.map(lambda leaf: leaf[0], (heads, maps)))
+    total, _ = jax.lax.scan(add_head, jnp.zeros(shape.shape, total_dtype), (heads, maps))
+    return jnp.moveaxis(total, 2, 0).astype(x.dtype)
