@@ -33,9 +33,10 @@ def attention_bound(alpha: float, num_axes: int = 2) -> float:
 
     Args:
       alpha: sharpness, in one over squared pixels, above 0; may be infinite.
-      num_axes: 2 for pictures, 1 for sequences.
+      num_axes: 2 for images, 1 for sequences.
     """
-    _check_positive("alpha", alpha)
+    if not alpha > 0:
+        raise UserError(f"alpha={alpha!r}: allowed is a number above 0")
     u = 2 * math.exp(-alpha) / -math.expm1(-3 * alpha)
     return -math.expm1(-num_axes * math.log1p(u))
 
@@ -45,7 +46,7 @@ def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
 
     Args:
       tolerance: attention on other pixels, above 0 and below 1.
-      num_axes: 2 for pictures, 1 for sequences.
+      num_axes: as for `attention_bound`.
     """
     if not 0 < tolerance < 1:
         raise UserError(f"tolerance={tolerance!r}: allowed is a number above 0 and below 1")
@@ -66,7 +67,7 @@ def alpha_exact(dtype: DTypeLike, num_axes: int = 2) -> float:
 
     Args:
       dtype: floating-point type of the softmax.
-      num_axes: 2 for pictures, 1 for sequences.
+      num_axes: as for `attention_bound`.
     """
     quarter = float(jnp.finfo(dtype).eps) / 4
     return sharpness_for(quarter / (1 + quarter), num_axes)  # as a share of all keys; `quarter` is one of the centre
@@ -88,8 +89,3 @@ def output_bound(kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float) ->
     value_range = x.max(axis=0, initial=0) - x.min(axis=0, initial=0)
     weight = np.abs(kernel).reshape(-1, *kernel.shape[-2:]).sum(axis=0)
     return attention_bound(alpha, kernel.ndim - 2) * (value_range @ weight)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise UserError(f"{name}={value!r}: allowed is a number above 0")

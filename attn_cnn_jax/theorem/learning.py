@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Activations, Arrays
@@ -75,7 +74,7 @@ def learn_convolution(
     steps = -(-num_steps // RECORDS)
     teacher = jnp.asarray(kernel)
     key = jax.random.fold_in(jax.random.key(seed), 2**31)  # from the seed's own key the student's start is drawn
-    optimizer = optax.adam(lambda count: LEARNING_RATE * half_cosine(count, steps * RECORDS))
+    optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps * RECORDS))
     state, records = optimizer.init(parameters), []
     for n in range(RECORDS):
         before = parameters
@@ -94,11 +93,6 @@ def learn_convolution(
         layer,
         final,
     )
-
-
-def half_cosine(step: ArrayLike, num_steps: int) -> Float[Array, ""]:
-    """Returns the factor of the learning rate: 1 at first, 0 at the end."""
-    return (1 + jnp.cos(jnp.pi * jnp.asarray(step, jnp.float32) / num_steps)) / 2
 
 
 def pictures(key: Array, count: int, channels: int) -> Activations:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -16,7 +17,6 @@ from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
 from attn_cnn_jax.models.low_rank import truncate
 from attn_cnn_jax.models.variables import join, split
 
-Model = TypeVar("Model", bound=nnx.Module)
 PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1
 Paddings = str | int | Sequence[int | Sequence[int]]  # a word, or zeros: one number, or before and after per axis
 
@@ -98,19 +98,36 @@ def conv_to_attention(
     return cast(ConvolutionalAttention, join(split(layer)[0], parameters, {}))
 
 
-def convolutions_to_attention(model: Model, sharpness: float = math.inf) -> Model:
+def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) -> Any:
     """Returns a copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
 
+    What is one layer or one parameter in several places stays one.
+
     Args:
-      model: any Flax network with `nnx.Conv` layers, none of them grouped or transposed.
+      model: any Flax network with `nnx.Conv` layers, none of them grouped or transposed, or one such layer.
       sharpness: `alpha`, see `conv_to_attention`.
     """
+    layers: dict[nnx.Conv, ConvolutionalAttention] = {}
+    parameters: dict[int, nnx.Param] = {}  # of attention, by the parameter of the convolution
+
+    def converted(node: Any) -> Any:
+        if not isinstance(node, nnx.Conv):
+            return node
+        if node not in layers:
+            layers[node] = layer_to_attention(node, sharpness)
+            output = layers[node].attention.output
+            output.kernel = parameters.setdefault(id(node.kernel), output.kernel)
+            if node.bias is not None:
+                output.bias = parameters.setdefault(id(node.bias), output.bias)
+        return layers[node]
+
     model = nnx.clone(model)
     for _, module in list(nnx.iter_modules(model)):
         for name, child in list(vars(module).items()):
-            if isinstance(child, nnx.Conv):
-                setattr(module, name, layer_to_attention(child, sharpness))
-    return model
+            if isinstance(child, nnx.Conv | tuple | list | dict):
+                is_leaf = lambda node: isinstance(node, nnx.Module | nnx.Variable)  # noqa: E731
+                setattr(module, name, jax.tree.map(converted, child, is_leaf=is_leaf))
+    return converted(model)
 
 
 def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> ConvolutionalAttention:

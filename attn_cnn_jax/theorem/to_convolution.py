@@ -131,24 +131,12 @@ def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.nda
     return queries, queries + possible[:, None], (shifts == possible).astype(np.float64)
 
 
-def in_window(kernel_size: int, size: int) -> Bool[np.ndarray, "i k"]:
-    """Returns whether key `k` lies in the window of query `i`, along one axis: `(i, k)`."""
-    shifts = kernel_axis(kernel_size)
-    shift = np.arange(size)[None, :] - np.arange(size)[:, None]
-    return (shifts[0] <= shift) & (shift <= shifts[-1])
-
-
-def window_mask(kernel_size: int, grid: Grid) -> Bool[np.ndarray, "i j k l"]:
-    """Returns whether key `(k, l)` lies in the window of query `(i, j)`: `(i, j, k, l)`."""
-    rows, columns = (in_window(kernel_size, size) for size in grid)
-    return rows[:, None, :, None] & columns[None, :, None, :]
-
-
 @functools.partial(jax.jit, static_argnames="kernel_size")
 def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
     """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
-    _, height, width, *_ = attention.shape
-    return jnp.where(window_mask(kernel_size, (height, width))[None], attention, 0)
+    # A key lies in the window of a query where some entry of the kernel reads it.
+    rows, columns = (_taps(kernel_size, size, "zeros").any(axis=0) for size in attention.shape[1:3])
+    return jnp.where(rows[:, None, :, None] & columns[None, :, None, :], attention, 0)
 
 
 @functools.partial(jax.jit, static_argnames=("grid", "padding"))
@@ -173,10 +161,9 @@ def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"
 @functools.partial(jax.jit, static_argnames="kernel_size")
 def mass_outside(attention: SharedAttention, kernel_size: int) -> Float[Array, " h"]:
     """Returns attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
-    _, height, width, *_ = attention.shape
-    rows, columns = interior(kernel_size, height), interior(kernel_size, width)
-    outside = jnp.where(window_mask(kernel_size, (height, width))[None], 0, attention)
-    return outside.sum(axis=(-2, -1))[:, rows][:, :, columns].mean(axis=(-2, -1))
+    rows, columns = (interior(kernel_size, size) for size in attention.shape[1:3])
+    outside = (attention - truncated(attention, kernel_size)).sum(axis=(-2, -1))
+    return outside[:, rows][:, :, columns].mean(axis=(-2, -1))
 
 
 class OutputError(NamedTuple):
