@@ -14,7 +14,7 @@ import numpy as np
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.builders import recipe
 from attn_cnn_jax.data.preparation import cache, store
-from attn_cnn_jax.training.distributed.lost_peer import END_OF_ALL, HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT
+from attn_cnn_jax.training.hosts import END_OF_ALL, HEARTBEAT_TIMEOUT
 from robustness.bench import EPOCHS, PAIR_EPOCHS, Bench
 from robustness.small_runs import (
     ROOT,
@@ -83,7 +83,7 @@ def one_of_two_dies(number: int):
         wait_for_records(processes[0], generator.randint(1, 4))
         end(processes[number])
         started = time.monotonic()
-        fail(processes[1 - number], END_OF_ALL, seconds=HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT)
+        fail(processes[1 - number], END_OF_ALL, seconds=HEARTBEAT_TIMEOUT)
         seconds = time.monotonic() - started
         pair_goes_on(bench, folder / "run")
         return f"the other ends after {seconds:.1f} s"

@@ -6,7 +6,6 @@ directory continues where it stopped. --config takes a file, or the name of one 
 
 import argparse
 import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from textwrap import fill
@@ -16,16 +15,13 @@ import numpy as np
 from ml_collections import ConfigDict
 from tabulate import tabulate
 
-from attn_cnn_jax import output
 from attn_cnn_jax.cli.arguments import Parser, address, as_path, integers, take_overrides
 from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import Field, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.training import loop
-from attn_cnn_jax.training.distributed.agreement import Interrupted, say
-from attn_cnn_jax.training.distributed.connection import connect
-from attn_cnn_jax.training.distributed.lost_peer import HEARTBEAT_TIMEOUT, LEAVE_TIMEOUT, fails_with_the_others
+from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
 EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
@@ -42,8 +38,7 @@ def add_arguments(parser: Parser) -> None:
     )
     take_overrides(parser)
     group = parser.add_argument_group("several processes")
-    limit = HEARTBEAT_TIMEOUT + LEAVE_TIMEOUT
-    help_of_multihost = f"this is one of several processes of a run; if one is lost, the others end within {limit} s"
+    help_of_multihost = f"one of several processes; if one is lost, the others end within {HEARTBEAT_TIMEOUT} s"
     group.add_argument("--multihost", action="store_true", help=help_of_multihost)
     help_of_address = "where process 0 listens, if JAX does not detect it"
     group.add_argument("--coordinator-address", type=address, metavar="HOST:PORT", help=help_of_address)
@@ -54,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains; returns 0, or 128 + signal where a signal stopped the run after its state was saved."""
+    """Trains; returns 0, or raises SystemExit(128 + signal) where a signal stopped the run once its state was saved."""
     if args.config is None:
         return args.refuse(f"--config is missing: name one of {', '.join(known_configs())}, or a file")
     if args.seeds and any(word.lstrip("-").startswith("config.seed") for word in args.overrides):
@@ -65,23 +60,19 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config, args.overrides)
     workdir = args.workdir or Path("runs") / run_name(args.config)
     use_compilation_cache()
-    try:
-        with fails_with_the_others() if args.multihost else nullcontext():
-            if args.multihost:
-                connect(args.coordinator_address, args.num_processes, args.process_id)
-            if args.seeds:
-                train_seeds(config, workdir, args.seeds)
-            else:
-                train_one(config, workdir)
-    except Interrupted as stopped:
-        output.say(str(stopped), sys.stderr)
-        return 128 + stopped.signal
+    with ends_with_the_others() if args.multihost else nullcontext():
+        if args.multihost:
+            connect(args.coordinator_address, args.num_processes, args.process_id)
+        if args.seeds:
+            train_seeds(config, workdir, args.seeds)
+        else:
+            said(loop.run(config, workdir), config, workdir)
     return 0
 
 
-def train_one(config: ConfigDict, workdir: Path) -> float | None:
-    """Trains one run and says where it is; returns its test accuracy, None where metrics.jsonl is lost."""
-    test = loop.run(config, workdir).get("test")
+def said(records: dict[str, dict], config: ConfigDict, workdir: Path) -> float | None:
+    """Says how a run ended and where it is; returns its test accuracy, None where metrics.jsonl is lost."""
+    test = records.get("test")
     if test:
         say(f"final test accuracy {test['accuracy']:.2%} after step {test['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}")
@@ -99,7 +90,8 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
         say(f"seed {number}: {workdir / f'seed_{number}'}")
         of_seed = config.copy_and_resolve_references()
         of_seed.seed = number
-        accuracies.append(train_one(of_seed, workdir / f"seed_{number}"))
+        place = workdir / f"seed_{number}"
+        accuracies.append(said(loop.run(of_seed, place), of_seed, place))
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     if len(known) > 1:
         mean, deviation = np.mean(known), np.std(known, ddof=1)

@@ -1,65 +1,71 @@
-"""Checks, before any work, that data, devices and memory allow a run."""
+"""What can be said before the first step: whether data and memory suffice, and about how long it takes."""
+
+import time
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import parameter_size
 from attn_cnn_jax.data import stored
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.training.mesh import platform_of
+from attn_cnn_jax.training.reporter import clock
 
+DAY = 24 * 3600
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
+SLOWER = 2.0  # than that product a step is, per FLOP: the middle of what the configurations of the package took
 
 
-def unused_devices(batch_size: int, mesh: Mesh) -> str:
-    """Returns which devices are left out, as they cannot share a batch evenly; "" for none."""
-    count = jax.device_count()
-    if mesh.size == count:
+def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
+    """Returns how long so many steps will take, in words, by the FLOPs of a step and the time of a matrix product."""
+    flops = (program.cost_analysis() or {}).get("flops", 0.0)
+    size = 1024 if platform_of(mesh) == "cpu" else 4096
+    x, product = jax.device_put(np.ones((size, size), np.float32), mesh.local_devices[0]), jax.jit(jnp.matmul)
+    product(x, x).block_until_ready()
+    times = []
+    for _ in range(3):
+        started = time.monotonic()
+        product(x, x).block_until_ready()
+        times.append(time.monotonic() - started)
+    seconds = SLOWER * steps * flops * min(times) / (2 * size**3)
+    if not seconds:
         return ""
-    return f"config.train.batch_size={batch_size}: runs on {mesh.size} of {count} devices, which share it evenly"
+    return f"; about {clock(seconds)} by FLOPs and the speed of a matrix product{advice(seconds, mesh)}"
 
 
-def choose_feed(feed: str, pictures: int, memory: int) -> tuple[str, str]:
-    """Returns "device" or "stream", and why, for the log; "" for what the user chose or what is usual.
-
-    Args:
-      feed: `config.dataset.feed`.
-      pictures: bytes of the decoded data set.
-      memory: bytes of the device, or of the machine where that has less: pictures pass through there.
-    """
-    if feed != "auto":
-        return feed, ""
-    if pictures <= stored.MEMORY_SHARE * memory:
-        return "device", ""
-    return "stream", (
-        f"config.dataset.feed=auto: the pictures take {pictures / 1e9:,.1f} GB, more than a quarter of the "
-        f"{memory / 1e9:,.1f} GB of memory: streamed from the disk"
-    )
+def advice(seconds: float, mesh: Mesh) -> str:
+    """Returns what to do about a run that takes so many seconds; "" for less than a day."""
+    if seconds < DAY:
+        return ""
+    smaller = "a GPU, or a smaller network such as --config=cifar10_cpu"
+    return f": use {smaller if platform_of(mesh) == 'cpu' else 'more devices'}"
 
 
-def check_counts(config: ConfigDict, num_pictures: int) -> None:
+def check_counts(config: ConfigDict, num_images: int) -> None:
     """Raises UserError unless the training set fills a batch beside the validation split."""
     batch_size, num_validation = config.train.batch_size, config.dataset.num_validation
-    if num_validation + batch_size > num_pictures:
+    if num_validation + batch_size > num_images:
         raise UserError(
             f"config.train.batch_size={batch_size} and config.dataset.num_validation={num_validation}: together they "
-            f"must not exceed {num_pictures:,}, the training pictures of {config.dataset.name}"
+            f"must not exceed {num_images:,}, the training images of {config.dataset.name}"
         )
 
 
 def check_memory(config: ConfigDict) -> None:
     """Raises UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
     values, in_bytes = parameter_size(config.model)
-    needed = COPIES * in_bytes
-    if needed > (there := device_memory()):
+    if COPIES * in_bytes > (there := device_memory()):
         raise UserError(
-            f"the network of config.model has {values:,} parameters: training needs "
-            f"{needed / 1e9:,.0f} GB with gradient and momentum; the device has {there / 1e9:,.0f} GB\n"
+            f"the network of config.model has {values:,} parameters: training needs {COPIES * in_bytes / 1e9:,.0f} GB "
+            f"with gradient and momentum; the device has {there / 1e9:,.0f} GB\n"
             "lower num_layers, num_heads, hidden_size or intermediate_size"
         )
 
 
 def device_memory() -> int:
-    """Returns the bytes of memory of a device, or of the machine where the device is its processor."""
+    """Returns the bytes of memory of a device, or of the machine where the device is its CPU."""
     statistics = jax.local_devices()[0].memory_stats() or {}
     return statistics.get("bytes_limit") or stored.machine_memory()

@@ -1,51 +1,77 @@
 """Trains a run to its end: from the newest checkpoint on, for each dispatch: step, record, evaluate, save."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import complete
+from attn_cnn_jax.config import complete, spec_of
 from attn_cnn_jax.data import sources, stored
 from attn_cnn_jax.data.builders import recipe_of
-from attn_cnn_jax.errors import UserError, in_words
+from attn_cnn_jax.data.fingerprint import fingerprint
+from attn_cnn_jax.data.sources import split_validation
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
-from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.distributed.agreement import Interrupted, agree, is_main, say, stop_requests
-from attn_cnn_jax.training.distributed.comparison import (
-    check_same,
-    check_same_devices,
-    check_shared,
-    everyone,
-    settings,
-)
-from attn_cnn_jax.training.feed import Streamed
-from attn_cnn_jax.training.hints import SECONDS_TO_ESTIMATE, long_run, not_learning
-from attn_cnn_jax.training.limits import (
-    check_counts,
-    check_memory,
-    choose_feed,
-    device_memory,
-    unused_devices,
-)
-from attn_cnn_jax.training.loggers import module_of
+from attn_cnn_jax.training import hosts
+from attn_cnn_jax.training.evaluate import create_evaluate, create_evaluate_streamed
+from attn_cnn_jax.training.feed import OnDevice, Streamed, to_evaluate
+from attn_cnn_jax.training.hosts import say
+from attn_cnn_jax.training.limits import advice, check_counts, check_memory, device_memory, expected_time
 from attn_cnn_jax.training.mesh import mesh_for, place
-from attn_cnn_jax.training.plan import Plan, compiled, create_plan
-from attn_cnn_jax.training.reporter import NOTHING, SilentReporter, create_reporter
+from attn_cnn_jax.training.muon import matrices
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.reporter import NOTHING, clock, create_reporter, module_of
 from attn_cnn_jax.training.resume import EMPTY, Window, restore, say_missing
-from attn_cnn_jax.training.start import Beginning, begin, heads_in_words
-from attn_cnn_jax.training.step import most_steps
+from attn_cnn_jax.training.start import Beginning, begin, heads_in_words, left_alone
+from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.
 SECONDS_PER_DISPATCH = 2.0
+SECONDS_TO_ESTIMATE = 5.0  # of training, before its speed is trusted
+MIN_STEPS = 100  # before a network can be said not to learn
+ABOVE_CHANCE = 0.05  # share of the way from chance to all right that counts as having begun to learn
+
+
+class Plan(NamedTuple):
+    """What is due when in a run: arithmetic on its steps, of which an incomplete batch at an epoch's end is none."""
+
+    config: ConfigDict
+    steps_per_epoch: int
+    splits: tuple[str, ...]  # evaluated
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps in the run."""
+        return self.config.train.num_epochs * self.steps_per_epoch
+
+    def due(self, step: int, every_epochs: int) -> bool:
+        """Returns whether what is due every few epochs is due after a step; all is after the last one."""
+        epoch, rest = divmod(step, self.steps_per_epoch)
+        return not rest and (epoch % every_epochs == 0 or step == self.total_steps)
+
+    def records(self, step: int) -> bool:
+        """Returns whether training metrics are recorded after a step."""
+        return step % self.config.train.log_every_steps == 0 or step == self.total_steps
+
+    def ahead(self, step: int) -> int:
+        """Returns how many steps it is from a step to the next record or the end of the epoch."""
+        every = self.config.train.log_every_steps
+        return min(every - step % every, self.steps_per_epoch - step % self.steps_per_epoch)
+
+    def expected(self, step: int) -> list[tuple[int, str]]:
+        """Returns step and split of all records of metrics up to a step."""
+        trained = [(n, "train") for n in range(1, step + 1) if self.records(n)]
+        ends = range(self.steps_per_epoch, step + 1, self.steps_per_epoch)
+        evaluated = [n for n in ends if self.due(n, self.config.train.eval_every_epochs)]
+        return trained + [(n, split) for n in evaluated for split in self.splits]
 
 
 def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
@@ -60,63 +86,151 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 
     Raises:
       UserError: for a configuration, data or a run directory that cannot be trained with.
-      Interrupted: after SIGTERM or Ctrl-C, once the state is saved.
+      SystemExit: with 128 + signal, after SIGTERM or Ctrl-C, once the state is saved.
     """
-    config, workdir = complete(config), Path(workdir)
-    check_same_devices(jax.devices())
-    check_same(settings(config))
-    mesh = mesh_for(config.train.batch_size)
-    module_of(config.train.logger)
-    ckpt.check_folder(workdir)
-    dataset = load_data(config.dataset)
-    config = complete(config, dataset.spec)
-    for line in sources.describe(config.dataset):
-        say(line)
-    check_memory(config)
-    check_counts(config, len(dataset.train.labels))
-    with held(workdir, config) as claim:
-        check_shared(workdir)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.transfer_guard("allow"))  # whatever JAX_TRANSFER_GUARD says, until the loop
+        config, workdir = complete(config), Path(workdir)
+        mesh = mesh_for(config.train.batch_size)
+        hosts.check_same(hosts.settings(config))
+        module_of(config.train.logger)
+        ckpt.check_folder(workdir)
+        dataset, streamed = load_data(config.dataset)
+        config = complete(config, dataset.spec)
+        check_counts(config, len(dataset.train.labels))
+        check_memory(config)
+        claim = stack.enter_context(held(workdir, config))
+        hosts.check_shared(workdir)
+
         beginning = begin(config, workdir)
-        plan, state = create_plan(beginning, workdir, mesh, dataset)
-        check_same_begin(plan, state)
+        config, model, heads = beginning
+        train_set, validation = dataset.train, dataset.validation
+        if config.dataset.num_validation:
+            train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
+        splits = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
+        plan = Plan(config, len(train_set.labels) // config.train.batch_size, tuple(splits))
+        schedule = learning_rate(config.optimizer, config.train.num_epochs, plan.steps_per_epoch)
+        fixed, frozen = left_alone(config, model)
+        optimizer = create_optimizer(config.optimizer, schedule, fixed, frozen=frozen, shaped=matrices(model))
+        skeleton, state = initial_state(model, optimizer)
+        data = fingerprint(dataset, validation, 0)
+        if jax.process_count() > 1:
+            parameters = ckpt.checksum(state.parameters)
+            hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
-        hint(unused_devices(config.train.batch_size, mesh))
-        if beginning.heads:
-            say(heads_in_words(beginning))
-        with stop_requests() as stop:
-            try:
-                with contextlib.closing(plan.feed):
-                    train(plan, state, stop)
-            except OSError as error:
-                reason = f"cannot use {workdir}: {in_words(error)}"
-                raise UserError(f"{reason}\nthe same command continues from the last checkpoint there") from error
-        return metrics.last_records(workdir)
+        say(heads_in_words(beginning) if heads else "")
+        feed = Streamed(train_set, config, mesh) if streamed else OnDevice(train_set, mesh)
+        stack.enter_context(contextlib.closing(feed))
+        eval_sets = {name: to_evaluate(images, mesh) for name, images in splits.items()}
+        create = create_evaluate_streamed if streamed else create_evaluate
+        evaluate = create(config, mesh, skeleton, spec_of(config))
+        train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config))
+
+        state, window = restore(config, workdir, place(state, mesh), data)
+        first = step = int(state.step)
+        say_missing(plan.expected(step), workdir, step)
+        if step >= plan.total_steps:
+            say(f"{workdir} is already trained to the end (step {step}).")
+            return metrics.last_records(workdir)
+        is_new = not ckpt.steps_in(workdir)
+        checkpoints = stack.enter_context(ckpt.saving(workdir, config))
+        after = NOTHING if is_new else step
+        reporter = create_reporter(config, workdir, skeleton, after_step=after, total_steps=plan.total_steps)
+        stack.enter_context(contextlib.closing(reporter))
+        stop = stack.enter_context(hosts.stop_requests())
+
+        def record(split: str, numbers: dict[str, float]) -> None:
+            reporter.record({"step": step, "epoch": step / plan.steps_per_epoch, "split": split} | numbers)
+
+        def save(accuracy: float | None = None) -> None:
+            reporter.flush()  # what is recorded reaches the disk before the checkpoint that is after it
+            numbers = None if accuracy is None else {"validation_accuracy": accuracy}
+            with jax.transfer_guard("allow"):  # Orbax copies as it likes
+                ckpt.save(checkpoints, step, state, config, window.metrics, numbers, data)
+
+        def evaluated() -> float | None:
+            reporter.at(step, "evaluating")
+            found = {split: evaluate(state, images) for split, images in eval_sets.items()}
+            found = {split: jax.tree.map(float, jax.device_get(numbers)) for split, numbers in found.items()}
+            for split, numbers in found.items():
+                record(split, numbers)
+            return found.get("validation", {}).get("accuracy")
+
+        reporter.at(step, "compiling the training step")
+        started, sample = time.monotonic(), place(np.int32(1), mesh)
+        program = train_steps.lower(state, feed.like(), sample).compile()
+        to_go, seconds = plan.total_steps - step, time.monotonic() - started
+        feed.start(step)
+        say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
+        # What moves between host and device has to say so: a stray copy would make every dispatch wait.
+        stack.enter_context(jax.transfer_guard("disallow"))
+        if is_new:
+            reporter.positions(0, 0.0, state.parameters)
+            if config.start.run:  # from here on the run it started from is not needed
+                save(evaluated())
+        seconds_per_step, trained = SECONDS_PER_DISPATCH, 0.0
+        while step < plan.total_steps:
+            worth = max(1, int(SECONDS_PER_DISPATCH / seconds_per_step))
+            count = min(worth, plan.ahead(step), most_steps(config, mesh), feed.steps_left(step))
+            count, signal = hosts.agree(count, stop["signal"])
+            if signal:
+                save()
+                ckpt.finish(checkpoints)
+                say(f"stopped after step {step} of {plan.total_steps}, saved in {workdir}; the same command continues")
+                raise SystemExit(128 + signal)
+
+            reporter.at(step, "training")
+            started = time.monotonic()
+            images = feed.at(step)
+            waited = time.monotonic() - started
+            state, results = program(state, images, place(np.int32(count), mesh))
+            results = jax.device_get(results)
+            seconds = time.monotonic() - started
+            check_finite(results, step, count, schedule, checkpoints, workdir)
+            step, seconds_per_step = step + count, seconds / count
+            window = window.extended(results, count, seconds, waited)
+            reporter.at(step, "training")
+            if trained < SECONDS_TO_ESTIMATE <= trained + seconds:
+                left = (trained + seconds) / (step - first) * (plan.total_steps - step)
+                if left > 60:
+                    say(f"{clock(left)} of training left, measured over {step - first} steps{advice(left, mesh)}")
+            trained += seconds
+
+            if plan.records(step):
+                numbers = training_numbers(plan, window, rate_at(schedule, step - 1))
+                record("train", numbers | ({"input_wait": window.waited / window.seconds} if streamed else {}))
+                say(not_learning(plan, step, len(window.metrics["accuracy"]), numbers["accuracy"]))
+                window = EMPTY
+            if plan.due(step, 1):
+                reporter.positions(step, float(step // plan.steps_per_epoch), state.parameters)
+                accuracy = evaluated() if plan.due(step, config.train.eval_every_epochs) else None
+                if plan.due(step, config.checkpoint.every_epochs):
+                    save(accuracy)
+    return metrics.last_records(workdir)
 
 
-def load_data(dataset: ConfigDict) -> stored.AnyDataset:
-    """Returns the data set of `config.dataset`, decoded or, where it is to be streamed, on the disk."""
+def load_data(dataset: ConfigDict) -> tuple[stored.AnyDataset, bool]:
+    """Returns the data set of `config.dataset`, and whether it is to be streamed from the disk."""
     known, data_dir = recipe_of(dataset), dataset.data_dir or None
     sources.prepare(known, data_dir)
-    memory = min(device_memory(), stored.machine_memory())
-    chosen = everyone(choose_feed(dataset.feed, stored.decoded_bytes(known, data_dir), memory))
-    streams = [reason for feed, reason in chosen if feed == "stream"]
-    if not streams:  # of all processes: they run the same program
-        return sources.load(known, data_dir)
-    hint(streams[0])
-    return stored.load(known, data_dir, say=say)
-
-
-def check_same_begin(plan: Plan, state: TrainState) -> None:
-    """Raises UserError, on all processes, unless they have the same data and begin with the same parameters."""
-    if jax.process_count() > 1:
-        parameters = ckpt.checksum(state.parameters)
-        check_same({"the data (its fingerprint)": plan.data, "the parameters at the start": parameters})
+    memory, size = min(device_memory(), stored.machine_memory()), stored.decoded_bytes(known, data_dir)
+    fits = size <= stored.MEMORY_SHARE * memory
+    if dataset.feed == "auto" and not fits:
+        say(
+            f"the images take {size / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of memory: "
+            "streamed from the disk"
+        )
+    streams = any(hosts.everyone(dataset.feed == "stream" or (dataset.feed == "auto" and not fits)))
+    found = stored.load(known, data_dir, say=say) if streams else sources.load(known, data_dir)
+    for line in sources.describe(dataset):
+        say(line)
+    return found, streams  # of all processes: they run the same program
 
 
 @contextlib.contextmanager
 def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], None]]:
     """Holds the run directory, on process 0; gives a function that writes there what the run begins with."""
-    if not is_main():
+    if not hosts.is_main():
         yield lambda beginning: None
         return
     with directory.locked(workdir):
@@ -127,150 +241,22 @@ def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], No
         yield lambda beginning: directory.claim(workdir, beginning.config, given=config, heads=beginning.heads)
 
 
-def train(plan: Plan, state: TrainState, stop: dict[str, int]) -> None:
-    """Trains to the end, from the newest intact checkpoint or else from `state`; see `run`."""
-    config, total_steps = plan.config, plan.total_steps
-    state, window = restore(plan, state)
-    step = int(state.step)
-    with ckpt.saving(plan.workdir, config) as checkpoints:
-        say_missing(plan, step)
-        if step >= total_steps:
-            say(f"{plan.workdir} is already trained to the end (step {step}).")
-            return
-        is_new = not ckpt.steps_in(plan.workdir)
-        reporter = create_reporter(
-            config,
-            plan.workdir,
-            plan.skeleton,
-            after_step=NOTHING if is_new else step,
-            total_steps=total_steps,
-        )
-        save = functools.partial(save_checkpoint, plan, checkpoints, reporter)
-        # What moves between host and device has to say so: a stray copy would make every dispatch wait.
-        with contextlib.closing(reporter), jax.transfer_guard("disallow"):
-            plan.feed.start(step)
-            train_steps, seconds_per_step = compiled(plan, state), SECONDS_PER_DISPATCH
-            if is_new:
-                reporter.positions(0, 0.0, state.parameters)
-                if config.start.run:  # from here on the run it started from is not needed
-                    save(0, state, window, record_evaluation(plan, reporter, 0, state).get("validation"))
-            first, trained_seconds = step, 0.0
-            while step < total_steps:
-                count, stop_signal = agree(steps_ahead(plan, step, seconds_per_step), stop["signal"])
-                if stop_signal:
-                    save(step, state, window)
-                    ckpt.finish(checkpoints)
-                    raise Interrupted(
-                        f"stopped after step {step} of {total_steps}, saved in {plan.workdir}; "
-                        "the same command goes on from there",
-                        stop_signal,
-                    )
-
-                state, results, seconds, waited = dispatch(plan, train_steps, state, step, count)
-                check_finite(plan, checkpoints, step, count, results)
-                step, seconds_per_step = step + count, seconds / count
-                window = window.extended(results, count, seconds, waited)
-                reporter.advance(count)
-                if trained_seconds < SECONDS_TO_ESTIMATE <= trained_seconds + seconds:
-                    per_step = (trained_seconds + seconds) / (step - first)
-                    hint(long_run(per_step * (total_steps - step), plan.mesh.devices.flat[0].platform))
-                trained_seconds += seconds
-
-                if step % config.train.log_every_steps == 0 or step == total_steps:
-                    record_training(plan, reporter, step, window)
-                    window = EMPTY
-                epoch, steps_into_epoch = divmod(step, plan.steps_per_epoch)
-                if not steps_into_epoch:
-                    end_epoch(plan, reporter, epoch, step, state, functools.partial(save, step, state, window))
+def training_numbers(plan: Plan, window: Window, rate: float) -> dict[str, float]:
+    """Returns the training record of a window: means over its steps, the learning rate of the last."""
+    numbers = {name: float(np.mean(values)) for name, values in window.metrics.items()}
+    speed = window.timed_steps * plan.config.train.batch_size / window.seconds
+    return numbers | {"learning_rate": rate, "images_per_second": round(speed, 1)}
 
 
-def dispatch(
-    plan: Plan, train_steps: Callable, state: TrainState, step: int, count: int
-) -> tuple[TrainState, dict[str, np.ndarray], float, float]:
-    """Does `count` training steps from `step` on.
-
-    Returns:
-      The state after them, their losses and metrics, the seconds that they took, and those spent waiting for data.
-    """
-    started = time.monotonic()
-    data = plan.feed.at(step)
-    waited = time.monotonic() - started
-    state, results = train_steps(state, data, place(np.int32(count), plan.mesh))
-    results = jax.device_get(results)
-    return state, results, time.monotonic() - started, waited
+def rate_at(schedule: Callable, step: int) -> float:
+    """Returns the learning rate of a step, from 0."""
+    with jax.transfer_guard("allow"):  # computed operation by operation
+        return float(np.asarray(schedule(step)))
 
 
-def end_epoch(
-    plan: Plan,
-    reporter: SilentReporter,
-    epoch: int,
-    step: int,
-    state: TrainState,
-    save: Callable[[float | None], None],
+def check_finite(
+    results: dict, step: int, count: int, schedule: Callable, checkpoints: ocp.CheckpointManager, workdir: Path
 ) -> None:
-    """Records what is due after an epoch, and calls `save(validation accuracy)` where a checkpoint is."""
-    config, accuracy = plan.config, {}
-    reporter.positions(step, float(epoch), state.parameters)
-    if plan.due(epoch, config.train.eval_every_epochs):
-        accuracy = record_evaluation(plan, reporter, step, state)
-    if plan.due(epoch, config.checkpoint.every_epochs):
-        save(accuracy.get("validation"))
-
-
-def hint(text: str) -> None:
-    """Prints a hint, where there is one."""
-    if text:
-        say(text)
-
-
-def save_checkpoint(
-    plan: Plan,
-    checkpoints: ocp.CheckpointManager,
-    reporter: SilentReporter,
-    step: int,
-    state: TrainState,
-    window: Window,
-    validation_accuracy: float | None = None,
-) -> None:
-    """Starts to save a checkpoint in the background, see runs/checkpoints.py, after the records up to it."""
-    reporter.flush()
-    numbers = None if validation_accuracy is None else {"validation_accuracy": validation_accuracy}
-    with jax.transfer_guard("allow"):  # Orbax copies as it likes
-        ckpt.save(checkpoints, step, state, plan.config, window.metrics, numbers, plan.data)
-
-
-def steps_ahead(plan: Plan, step: int, seconds_per_step: float) -> int:
-    """Returns how many steps the next dispatch does: up to the next record or the end of the epoch, not long."""
-    to_record = plan.config.train.log_every_steps - step % plan.config.train.log_every_steps
-    to_epoch = plan.steps_per_epoch - step % plan.steps_per_epoch
-    worth = int(SECONDS_PER_DISPATCH / seconds_per_step)
-    return max(1, min(to_record, to_epoch, worth, most_steps(plan.config, plan.mesh), plan.feed.steps_left(step)))
-
-
-def record_training(plan: Plan, reporter: SilentReporter, step: int, window: Window) -> None:
-    """Records the means of a window that ends with `step`; says so if the network does not learn."""
-    record = {"step": step, "epoch": step / plan.steps_per_epoch, "split": "train"}
-    record |= {name: float(np.mean(values)) for name, values in window.metrics.items()}
-    record["learning_rate"] = plan.learning_rate(step - 1)
-    record["images_per_second"] = round(window.timed_steps * plan.config.train.batch_size / window.seconds, 1)
-    if isinstance(plan.feed, Streamed):
-        record["input_wait"] = round(window.waited / window.seconds, 4)
-    reporter.record(record)
-    steps = len(window.metrics["accuracy"])
-    hint(not_learning(plan.config, step, steps, plan.total_steps, record["accuracy"]))
-
-
-def record_evaluation(plan: Plan, reporter: SilentReporter, step: int, state: TrainState) -> dict[str, float]:
-    """Records loss and accuracy of every evaluation set; returns the accuracies, by split."""
-    accuracy = {}
-    for split, pictures in plan.eval_sets.items():
-        numbers = jax.tree.map(float, jax.device_get(plan.evaluate(state, pictures)))
-        reporter.record({"step": step, "epoch": step / plan.steps_per_epoch, "split": split} | numbers)
-        accuracy[split] = numbers["accuracy"]
-    return accuracy
-
-
-def check_finite(plan: Plan, checkpoints: ocp.CheckpointManager, step: int, count: int, results: dict) -> None:
     """Raises UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
     if results["finite"]:
         return
@@ -282,6 +268,21 @@ def check_finite(plan: Plan, checkpoints: ocp.CheckpointManager, step: int, coun
     saved = checkpoints.latest_step()
     good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
     raise UserError(
-        f"{what} in step {at + 1}, at learning rate {plan.learning_rate(at):.4g}; {good} ({plan.workdir})\n"
+        f"{what} in step {at + 1}, at learning rate {rate_at(schedule, at):.4g}; {good} ({workdir})\n"
         "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
+    )
+
+
+def not_learning(plan: Plan, step: int, num_steps: int, accuracy: float) -> str:
+    """Returns a hint at a training record of `num_steps` steps a tenth into the run, if accuracy is still at chance."""
+    tenth, chance = max(plan.total_steps / 10, MIN_STEPS), 1 / plan.config.model.num_classes
+    if not step - num_steps < tenth <= step or accuracy > chance + ABOVE_CHANCE * (1 - chance):
+        return ""
+    optimizer = plan.config.optimizer
+    way = "config.optimizer.name=adam with config.optimizer.learning_rate=0.002"
+    if optimizer.name != "sgd":
+        way = f"config.optimizer.learning_rate below {optimizer.learning_rate:g}"
+    return (
+        f"hint: after {step} of {plan.total_steps} steps training accuracy is {accuracy:.1%}, and chance {chance:.1%}: "
+        f"the network is not learning; try {way}, in a new --workdir"
     )

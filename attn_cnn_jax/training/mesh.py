@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, UInt8
 
+from attn_cnn_jax import output
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
 
@@ -26,7 +27,7 @@ def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def mesh_for(batch_size: int) -> Mesh:
-    """Returns a mesh of as many devices as share a training batch evenly.
+    """Returns a mesh of as many devices as share a training batch evenly; says if some are not used.
 
     Raises:
       UserError: if several processes cannot share the batch evenly: all of them have to take part.
@@ -39,6 +40,10 @@ def mesh_for(batch_size: int) -> Mesh:
         raise UserError(
             f"config.train.batch_size={batch_size}: allowed is a multiple of {len(devices)}, the devices of all "
             f"processes, such as {sizes}"
+        )
+    if count < len(devices):
+        output.say(
+            f"config.train.batch_size={batch_size}: runs on {count} of {len(devices)} devices, which share it evenly"
         )
     return data_mesh(devices[:count])
 

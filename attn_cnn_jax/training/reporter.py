@@ -1,11 +1,13 @@
-"""What a run writes and prints while it trains: metrics.jsonl, positions.jsonl, TensorBoard, the terminal.
+"""What a run writes and prints while it trains: metrics.jsonl, positions.jsonl, TensorBoard or a service, the terminal.
 
 Process 0 has a `Reporter`, the others a `SilentReporter`: the loop calls both in the same way.
 """
 
+import importlib
+import secrets
 import sys
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from attn_cnn_jax import files, output
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import Arrays, Skeleton
 from attn_cnn_jax.runs import metrics, positions
-from attn_cnn_jax.training.distributed.agreement import is_main
-from attn_cnn_jax.training.loggers import create_logger
+from attn_cnn_jax.training.hosts import is_main
 
-NOTHING = -1  # as the step that a run goes on after: none, all records are to be written again
+NOTHING = -1  # as the step that a run continues after: none, all records are to be written again
+SILENCE = 30.0  # seconds after which a run without a terminal says how far it is
+ID = "logger_id"  # file in the run directory: a resumed run continues its record with a service
 
 
 class SilentReporter:
@@ -33,8 +37,8 @@ class SilentReporter:
     def flush(self) -> None:
         """Waits until what was recorded is on the disk."""
 
-    def advance(self, steps: int) -> None:
-        """Reports that so many more steps are done."""
+    def at(self, step: int, doing: str) -> None:
+        """Reports how many steps are done, and what comes next, in words."""
 
     def close(self) -> None:
         """Ends the report; what was reported is written."""
@@ -43,16 +47,8 @@ class SilentReporter:
 class Reporter(SilentReporter):
     """Writes into the run directory, and prints how training stands."""
 
-    def __init__(
-        self,
-        config: ConfigDict,
-        workdir: Path,
-        skeleton: Skeleton,
-        *,
-        after_step: int,
-        total_steps: int,
-    ):
-        """Opens the files of a run that goes on after `after_step`.
+    def __init__(self, config: ConfigDict, workdir: Path, skeleton: Skeleton, *, after_step: int, total_steps: int):
+        """Opens the files of a run that continues after `after_step`.
 
         Args:
           config: of the run; read are `model`, `train.batch_size` and `train.logger`.
@@ -62,26 +58,33 @@ class Reporter(SilentReporter):
             run writes them again.
           total_steps: length of the run.
         """
-        self._workdir = workdir
-        self._metrics = workdir / metrics.FILE
+        self._workdir, self._metrics, self._total = workdir, workdir / metrics.FILE, total_steps
         metrics.cut_back(self._metrics, after_step)
         self._record_positions = positions.create_recorder(config, skeleton, workdir, after_step)
-        self._board = None
-        if config.train.logger == "tensorboard":
-            from attn_cnn_jax.training.events import Events  # takes long to import
-
-            self._board = Events(workdir, after_step)
-        self._logger = create_logger(config.train.logger, config, workdir)
-        self._terminal = Terminal(max(0, after_step), total_steps, config.train.batch_size)
+        self._logger = create_logger(config, workdir, after_step)
+        self._first = self._step = max(0, after_step)
+        self._started = self._last_said = time.monotonic()
+        self._doing, self._closed = "starting", threading.Event()
+        self._bar = None
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._bar = tqdm(total=total_steps, initial=self._first, unit=" steps", dynamic_ncols=True, mininterval=0.3)
+        else:
+            threading.Thread(target=self._break_silence, daemon=True).start()
 
     def record(self, record: dict) -> None:
         metrics.append(self._metrics, record)
-        split = record["split"]
+        split, step = record["split"], record["step"]
         numbers = {f"{split}/{key}": value for key, value in record.items() if key not in ("step", "epoch", "split")}
-        if self._board is not None:
-            self._board.scalars(numbers, record["step"])
-        self._logger.log(record["step"], {"epoch": record["epoch"]} | numbers)
-        self._terminal.say(record)
+        if self._logger is not None:
+            self._logger.log({"epoch": record["epoch"]} | numbers, step=step)
+        text = f"{split} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
+        if self._bar is not None and split == "train":
+            self._bar.set_description_str(f"epoch {record['epoch']:.1f} {text}")
+        elif self._bar is not None:
+            self._bar.write(f"epoch {record['epoch']:.0f}: {text}")
+        else:
+            rate = f", {record['images_per_second']:.0f} images/s" if "images_per_second" in record else ""
+            self._say(f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}{self._left(step)}")
 
     def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
         self._record_positions(step, epoch, parameters)
@@ -90,12 +93,36 @@ class Reporter(SilentReporter):
         for path in (self._metrics, self._workdir / positions.FILE):
             files.flush(path)
 
-    def advance(self, steps: int) -> None:
-        self._terminal.advance(steps)
+    def at(self, step: int, doing: str) -> None:
+        if self._bar is not None:
+            self._bar.update(step - self._step)
+        if step == self._first:  # what is before the first step takes another time
+            self._started = time.monotonic()
+        self._step, self._doing = step, doing
 
     def close(self) -> None:
-        self._terminal.close()
-        self._logger.close()
+        self._closed.set()
+        if self._bar is not None:
+            self._bar.close()
+        if self._logger is not None:
+            self._logger.finish()
+
+    def _say(self, text: str) -> None:
+        output.say(text)
+        self._last_said = time.monotonic()
+
+    def _left(self, step: int) -> str:
+        """Returns the time left in words, by the steps so far."""
+        done = step - self._first
+        seconds = (time.monotonic() - self._started) / max(1, done) * (self._total - step)
+        return f", {clock(seconds)} left" if done > 0 else ""
+
+    def _break_silence(self) -> None:
+        """Says how far the run is whenever nothing was said for `SILENCE`, also while a step or the compiler works."""
+        while not self._closed.wait(SILENCE / 10):
+            if time.monotonic() - self._last_said >= SILENCE:
+                passed = clock(time.monotonic() - self._started)
+                self._say(f"step {self._step}/{self._total}: {self._doing}, {passed} so far{self._left(self._step)}")
 
 
 def create_reporter(*arguments, **options) -> SilentReporter:
@@ -103,63 +130,79 @@ def create_reporter(*arguments, **options) -> SilentReporter:
     return Reporter(*arguments, **options) if is_main() else SilentReporter()
 
 
-class Bar(tqdm):
-    """A bar whose time left is in days where it is long."""
+class TensorBoard:
+    """Writes events, each before training continues.
 
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        values = dict(super().format_dict)
-        rate, elapsed = values["rate"], values["elapsed"]
-        rate = rate or ((self.n - self.initial) / elapsed if elapsed else None)
-        return values | {"left": clock((self.total - self.n) / rate) if rate else "?"}
+    tensorboardX's own `SummaryWriter` leaves that to a thread, which ends once the disk is full: training would wait.
+    """
+
+    def __init__(self, workdir: Path, after_step: int):
+        """Begins a file; of the run's earlier ones TensorBoard then shows the events up to `after_step` alone."""
+        # Here, as they take long to import.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.summary import scalar
+
+        self._event, self._scalar = Event, scalar
+        self._writer = EventsWriter(str(workdir / "events"), f".{secrets.token_hex(4)}")
+        self._write(Event(step=after_step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        """Writes numbers by name."""
+        for name, value in numbers.items():
+            if name != "epoch":
+                self._write(self._event(step=step, summary=self._scalar(name, value)))
+
+    def finish(self) -> None:
+        """Closes the file."""
+        self._writer.close()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._writer.write_event(event)
+        self._writer.flush()
 
 
-class Terminal:
-    """A bar with rate and time left on a terminal; elsewhere one plain line per record."""
+def module_of(name: str) -> Any:
+    """Returns the module of a service that metrics go to, None for none; UserError where it is not installed."""
+    if name in ("none", "tensorboard"):
+        return None
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"config.train.logger={name!r} needs a package that is not installed ({error.name}): "
+            f'pip install -e ".[{name}]"'
+        ) from error
 
-    def __init__(self, step: int, total_steps: int, batch_size: int):
-        """Starts the clock of a run with `step` of `total_steps` done, of `batch_size` pictures each."""
-        self._first, self._total, self._batch_size = step, total_steps, batch_size
-        self._started = time.monotonic()
-        self._bar = None
-        if sys.stderr is not None and sys.stderr.isatty():
-            self._bar = Bar(
-                total=total_steps * batch_size,
-                initial=step * batch_size,
-                unit=" pictures",
-                unit_scale=True,
-                dynamic_ncols=True,
-                mininterval=0.3,
-                bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]",
-            )
 
-    def advance(self, steps: int) -> None:
-        """Moves the bar by so many steps."""
-        self._draw(lambda bar: bar.update(steps * self._batch_size))
+def create_logger(config: ConfigDict, workdir: Path, after_step: int) -> Any:
+    """Returns what `config.train.logger` names, with `log(numbers, step=step)` and `finish()`; None for "none".
 
-    def say(self, record: dict) -> None:
-        """Says how training stands after a record of metrics."""
-        text = f"{record['split']} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
-        if self._bar is not None:
-            if record["split"] == "train":
-                self._draw(lambda bar: bar.set_description_str(f"epoch {record['epoch']:.1f} {text}"))
-            else:
-                self._draw(lambda bar: bar.write(f"epoch {record['epoch']:.0f}: {text}"))
-            return
-        step = record["step"]
-        seconds = (time.monotonic() - self._started) / max(1, step - self._first) * (self._total - step)
-        left = f", {clock(seconds)} left" if step > self._first else ""
-        rate = f", {record['images_per_second']:.0f} pictures/s" if "images_per_second" in record else ""
-        output.say(f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}{left}")
-
-    def close(self) -> None:
-        """Leaves the bar as it stands."""
-        self._draw(lambda bar: bar.close())
-
-    def _draw(self, change: Callable[[tqdm], object]) -> None:
-        """Changes the bar, where there is one."""
-        if self._bar is not None:
-            change(self._bar)
+    Weights & Biases and Trackio are configured as they document: `WANDB_MODE=offline` keeps W&B's records on this
+    machine, where Trackio's are in any case (`TRACKIO_DIR`). UserError if the service cannot begin.
+    """
+    name = config.train.logger
+    if name == "tensorboard":
+        return TensorBoard(workdir, after_step)
+    if (module := module_of(name)) is None:
+        return None
+    if not (workdir / ID).exists():
+        files.write_atomically(workdir / ID, secrets.token_hex(8) + "\n")
+    identity, label = (workdir / ID).read_text(encoding="utf-8").strip(), workdir.absolute().name
+    options: dict[str, Any] = {"project": "attn-cnn-jax", "config": config.to_dict(), "resume": "allow"}
+    if name == "wandb":
+        options |= {"name": label, "id": identity, "dir": str(workdir), "settings": module.Settings(silent=True)}
+    else:  # Trackio continues a record by its name
+        options |= {"name": f"{label}-{identity[:6]}", "embed": False}
+    try:
+        module.init(**options)
+    except Exception as error:  # each has its own, for no key, no network, no room
+        raise UserError(
+            f"config.train.logger={name!r} cannot begin: {shortened(error)}\n"
+            "see that package's documentation, or set config.train.logger=none"
+        ) from error
+    return module
 
 
 def clock(seconds: float) -> str:

@@ -33,7 +33,7 @@ from attn_cnn_jax.runs.directory import MAY_CHANGE, MAY_GROW
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
-from attn_cnn_jax.training.distributed.agreement import say
+from attn_cnn_jax.training.hosts import say
 
 HEAD = "classifier."  # the parameters that depend on the classes
 TABLES = ("position.tables.row", "position.tables.column")  # of encodings by shift
@@ -261,7 +261,7 @@ def changes(config: ConfigDict, first: ConfigDict) -> list[str]:
     return found
 
 
-def held(config: ConfigDict, model: nnx.Module) -> tuple[dict[str, np.ndarray], list[str]]:
+def left_alone(config: ConfigDict, model: nnx.Module) -> tuple[dict[str, np.ndarray], list[str]]:
     """Returns what training leaves alone, as `config.start.freeze` says; frozen batch norms keep their statistics.
 
     Returns:

@@ -19,7 +19,6 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.loop import run
 from attn_cnn_jax.training.mesh import data_mesh, place, replicated
 from attn_cnn_jax.training.optimizer import create_optimizer
-from attn_cnn_jax.training.plan import Plan
 from attn_cnn_jax.training.resume import restore
 from attn_cnn_jax.training.step import initial_state
 
@@ -83,9 +82,7 @@ def resume(workdir):
     config = ckpt.saved_config(workdir) or directory.read_config(workdir)
     model = create_model(config.model, rngs=nnx.Rngs(0))
     state = place(initial_state(model, create_optimizer(config.optimizer, lambda step: 0.1))[1], data_mesh())
-    known = {"workdir": workdir, "config": config, "data": ckpt.read_json(workdir, 10, "data"), "feed": range(1000)}
-    plan = Plan(**dict.fromkeys(Plan._fields) | known)
-    return int(restore(plan, state)[0].step)
+    return int(restore(config, workdir, state, ckpt.read_json(workdir, 10, "data"))[0].step)
 
 
 def truncate_arrays(checkpoint):

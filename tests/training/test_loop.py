@@ -1,24 +1,165 @@
-"""The loop: no stray copies between host and device, and a killed process goes on as if nothing had happened."""
+"""The loop: what is due when, what a run says, signals, and that a killed process loses nothing."""
 
 import os
 import signal
 import subprocess
 import sys
+import types
 
 import chex
 import jax
+import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
-from attn_cnn_jax.training import loop
-from attn_cnn_jax.training.loop import run
+from attn_cnn_jax.training import limits, loop
+from attn_cnn_jax.training.hosts import stop_requests
+from attn_cnn_jax.training.loop import Plan, run
+from attn_cnn_jax.training.mesh import data_mesh, mesh_for
+from attn_cnn_jax.training.resume import EMPTY
+from attn_cnn_jax.training.step import MAX_STEPS_PER_DISPATCH, most_steps
+from tests.support.digits_run import digits_config
 
 STEPS_PER_EPOCH = 1442 // 96
+
+
+def plan(*, num_epochs=4, log_every_steps=3, eval_every_epochs=1):
+    """By default 4 epochs of 7 steps."""
+    config = attention_config()
+    config.train.update({"num_epochs": num_epochs, "log_every_steps": log_every_steps, "batch_size": 10})
+    config.train.eval_every_epochs = eval_every_epochs
+    return Plan(config, 7, ("validation", "test"))
+
+
+@pytest.mark.parametrize(("every", "epochs"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (5, [5]), (9, [5])])
+def test_what_is_due_every_few_epochs_is_due_after_the_last_too(every, epochs):
+    five = plan(num_epochs=5)
+    assert [step / 7 for step in range(1, 36) if five.due(step, every)] == epochs
+
+
+@pytest.mark.parametrize("log_every_steps", [1, 3, 7, 10, 100])
+@pytest.mark.parametrize("eval_every_epochs", [1, 3])
+def test_records_are_expected_and_a_dispatch_ends_with_them_and_with_an_epoch(log_every_steps, eval_every_epochs):
+    """An epoch has an order of its own, which a dispatch computes once; what is recorded has to be there."""
+    here, records, step, ends = plan(log_every_steps=log_every_steps, eval_every_epochs=eval_every_epochs), [], 0, []
+    while step < 28:
+        step += here.ahead(step)
+        ends.append(step)
+    assert ends == [step for step in range(1, 29) if step % log_every_steps == 0 or step % 7 == 0]
+    for step in range(1, 29):
+        if step % log_every_steps == 0 or step == 28:
+            records.append((step, "train"))
+        if step % 7 == 0 and (step // 7 % eval_every_epochs == 0 or step == 28):
+            records += [(step, "validation"), (step, "test")]
+        assert sorted(here.expected(step)) == sorted(records)
+
+
+def test_convolutions_on_cpus_do_one_step_a_dispatch():
+    mesh = data_mesh(jax.devices()[:1])
+    for looped in (attention_config(), resnet_config(layers="attention")):
+        assert most_steps(looped, mesh) == MAX_STEPS_PER_DISPATCH
+    assert most_steps(resnet_config(), mesh) == 1
+
+
+def test_a_record_has_the_means_of_its_steps_and_the_rate_of_the_last():
+    results = {"loss": np.array([1.0, 2.0, 9.0]), "accuracy": np.array([0.0, 0.5, 9.0])}
+    resumed = EMPTY.extended(results, 1, 5.0)._replace(seconds=0.0, timed_steps=0)  # by a process before this one
+    window = resumed.extended(results, 2, 0.25).extended(results, 1, 0.25)
+    expected = {"loss": 1.25, "accuracy": 0.125, "learning_rate": 0.5, "images_per_second": 3 * 10 / 0.5}
+    assert loop.training_numbers(plan(), window, 0.5) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "num_steps", "total_epochs", "accuracy", "classes", "says"),
+    [
+        (210, 50, 300, 0.103, 10, True),
+        (261, 50, 300, 0.103, 10, False),  # said already
+        (150, 50, 300, 0.103, 10, False),  # too early
+        (210, 50, 300, 0.15, 10, False),  # it learns
+        (42, 10, 60, 0.103, 10, False),  # a short run: too early too
+        (105, 10, 60, 0.103, 10, True),
+        (210, 50, 300, 0.52, 2, True),
+        (210, 50, 300, 0.55, 2, False),
+    ],
+)
+def test_a_network_at_chance_after_a_tenth_of_the_run_is_said(step, num_steps, total_epochs, accuracy, classes, says):
+    here = plan(num_epochs=total_epochs)
+    here.config.model.num_classes = classes
+    said = loop.not_learning(here, step, num_steps, accuracy)
+    assert bool(said) == says
+    if says:
+        assert f"training accuracy is {accuracy:.1%}, and chance {1 / classes:.1%}" in said
+        assert "config.optimizer.name=adam" in said
+        here.config.optimizer.name = "adam"
+        assert "config.optimizer.learning_rate below 0.1" in loop.not_learning(here, step, num_steps, accuracy)
+
+
+def test_a_network_needs_its_parameters_three_times(monkeypatch):
+    config = attention_config(
+        image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4, head_size=2, downsample=1
+    )
+    parameters = (
+        (8 + 8)  # the map of colour channels, a bias
+        + 4 * (2 + 1)  # centre and spread of each head
+        + (8 * 8)  # values of all heads
+        + (8 * 8 + 8)  # W_out of all heads, a bias
+        + 3 * (8 * 8 + 8)  # the layers of the feed-forward network, dense, intermediate and output
+        + 2 * (8 + 8)  # two layer norms
+        + (8 * 10 + 10)  # the classifier
+    )
+    monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters)
+    limits.check_memory(config)
+    monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters - 1)
+    with pytest.raises(UserError, match=f"has {parameters:,} parameters: training needs 0 GB"):
+        limits.check_memory(config)
+
+
+def test_the_expected_time_is_that_of_the_flops(monkeypatch):
+    """A program of one product takes as long as one product, for as many steps; from a day on there is advice."""
+    mesh, x = data_mesh(jax.devices()[:1]), np.ones((512, 1024), np.float32)
+    program = jax.jit(lambda x: x @ x.T).lower(x).compile()
+    clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 3))  # each product takes one second
+    monkeypatch.setattr(limits, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(limits, "SLOWER", 1.0)
+    assert limits.expected_time(program, mesh, 400) == "; about 1:40 by FLOPs and the speed of a matrix product"
+    assert limits.advice(86_399, mesh) == ""
+    assert limits.advice(86_400, mesh) == ": use a GPU, or a smaller network such as --config=cifar10_cpu"
+
+
+def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(monkeypatch):
+    assert [mesh_for(size).size for size in (96, 100, 25, 7, 11, 1)] == [8, 5, 5, 7, 1, 1]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert mesh_for(96).size == 8
+    with pytest.raises(UserError, match=r"batch_size=100: allowed is a multiple of 8, .*such as 96 or 104"):
+        mesh_for(100)
+
+
+@pytest.fixture
+def handler():
+    """Sets what happens at Ctrl-C, for the test."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda action: signal.signal(signal.SIGINT, action)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_does_what_the_first_would_have_done(handler, capsys):
+    handler(signal.default_int_handler)
+    with stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop == {"signal": signal.SIGINT}
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert capsys.readouterr().out == "stopping after this step; once more to stop at once without saving\n"
+    handler(signal.SIG_IGN)  # as `nohup` does, and a script's `&`
+    with stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop == {"signal": 0}
 
 
 @pytest.fixture
@@ -33,28 +174,38 @@ def config(data_dir):
     return config
 
 
-def no_figures(config, step, model, workdir):
-    return {}
-
-
 def test_a_stray_copy_between_host_and_device_ends_training(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "place", lambda number, mesh: number)  # the number of steps, left on the host
+    def left_on_the_host(tree, mesh, place=loop.place):
+        return tree if isinstance(tree, np.int32) and tree > 1 else place(tree, mesh)
+
+    monkeypatch.setattr(loop, "place", left_on_the_host)  # the number of steps
     with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
-        run(config, tmp_path, no_figures)
+        run(config, tmp_path)
+
+
+def test_a_guard_that_the_user_has_set_stops_no_run(config, data_dir, tmp_path):
+    """JAX_TRANSFER_GUARD=disallow ended in a traceback."""
+    config = digits_config(data_dir)
+    config.train.num_epochs = 1
+    with jax.transfer_guard("disallow"):
+        assert run(config, tmp_path / "run")["test"]["step"] == STEPS_PER_EPOCH
 
 
 # Trains as `run` does in a process of its own, which is killed after the second epoch, before it is saved.
 KILLED = """
 import os, pathlib, signal, sys
 from attn_cnn_jax.runs.directory import from_json
-from attn_cnn_jax.training.loop import run
+from attn_cnn_jax.training import loop
 
-def die(config, step, model, workdir):
+save = loop.ckpt.save
+
+def die(checkpoints, step, *arguments):
     if step == {step}:
         os.kill(os.getpid(), signal.SIGKILL)
-    return {{}}
+    save(checkpoints, step, *arguments)
 
-run(from_json(pathlib.Path(sys.argv[1]).read_text()), sys.argv[2], die)
+loop.ckpt.save = die
+loop.run(from_json(pathlib.Path(sys.argv[1]).read_text()), sys.argv[2])
 """
 
 
@@ -71,8 +222,8 @@ def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run(config, tm
     assert process.returncode == -signal.SIGKILL, process.stderr
     before = read_metrics(tmp_path / "killed/metrics.jsonl")
     assert before[-1]["step"] == 2 * STEPS_PER_EPOCH
-    run(config, tmp_path / "killed", no_figures)
-    run(config, tmp_path / "reference", no_figures)
+    run(config, tmp_path / "killed")
+    run(config, tmp_path / "reference")
     # Eight devices of one busy processor add up gradients in any order; robustness/ compares bit for bit on one.
     ours, theirs = (without_rates(tmp_path / name) for name in ("killed", "reference"))
     chex.assert_trees_all_close(ours, theirs, atol=1e-4)
@@ -83,7 +234,6 @@ def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run(config, tm
 
 
 def without_rates(workdir):
+    left_out = ("images_per_second", "split")
     records = read_metrics(workdir / "metrics.jsonl")
-    return [
-        {key: value for key, value in record.items() if key not in ("images_per_second", "split")} for record in records
-    ]
+    return [{key: value for key, value in record.items() if key not in left_out} for record in records]

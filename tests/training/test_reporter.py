@@ -1,26 +1,28 @@
-"""What process 0 writes and prints of a run, and that the others write nothing."""
+"""What process 0 writes and prints of a run, that the others write nothing, and that no run is silent."""
 
 import contextlib
 import errno
-import inspect
-import io
+import json
 import os
-import struct
+import shutil
+import sys
+import time
+import types
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from flax import nnx
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
 
 from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training import reporter as module
-from attn_cnn_jax.training.events import Events
-from attn_cnn_jax.training.reporter import Bar, Terminal, clock, create_reporter
+from attn_cnn_jax.training.reporter import TensorBoard, clock, create_logger, create_reporter
 
 
 def record(step, split="train"):
@@ -31,7 +33,6 @@ def record(step, split="train"):
 def network():
     """A configuration, and its network taken apart."""
     config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
-    config.train.batch_size = 10
     return config, *split(create_model(config.model, rngs=nnx.Rngs(0)))
 
 
@@ -40,89 +41,24 @@ def report_all(tmp_path, network):
     reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
     with contextlib.closing(reporter):
         reporter.positions(0, 0.0, arrays[0])
-        reporter.advance(10)
-        reporter.record(record(10))
+        reporter.record(record(0, "test"))
+        reporter.at(10, "training")
+        reporter.record(record(10) | {"images_per_second": 12.0})
+        reporter.flush()
 
 
-def test_process_0_writes_metrics_positions_and_tensorboard(tmp_path, network):
+def test_process_0_writes_metrics_positions_and_tensorboard_and_prints_lines(tmp_path, network, capsys):
     report_all(tmp_path, network)
-    assert read_metrics(tmp_path / "metrics.jsonl") == [record(10)]
+    assert read_metrics(tmp_path / "metrics.jsonl") == [record(0, "test"), record(10) | {"images_per_second": 12.0}]
     assert [position["step"] for position in read_positions(tmp_path)] == [0]
-    (events,) = tmp_path.glob("events.out.tfevents.*")
-    data = events.read_bytes()
-    for name in (b"train/loss", b"train/accuracy"):
-        assert name in data
-    assert b"train/step" not in data
-
-
-def test_tensorboard_reads_what_a_resumed_run_wrote(tmp_path):
-    """Of the steps that were done twice, the second file's; both hold a value of step 5."""
-    from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-    Events(tmp_path, 0).scalars({"train/loss": 2.5}, 5)
-    second = Events(tmp_path, 4)
-    second.scalars({"train/loss": 1.5, "train/accuracy": 0.25}, 5)
-    second.picture("figures/centres", np.full((2, 3, 3), 7, np.uint8), 5)
-    assert len(list(tmp_path.iterdir())) == 2
-    events = [Event.FromString(data) for data in records_of(second._path.read_bytes())]
-    assert events[0].file_version == "brain.Event:2"
-    assert (events[1].step, events[1].session_log.status) == (5, SessionLog.START)
-    values = [(event.step, value.tag, value.simple_value) for event in events[2:4] for value in event.summary.value]
-    assert values == [(5, "train/loss", 1.5), (5, "train/accuracy", 0.25)]
-    picture = events[4].summary.value[0]
-    assert (picture.tag, picture.image.height, picture.image.width) == ("figures/centres", 2, 3)
-
-
-def records_of(data):
-    """TFRecord: length (8 bytes), CRC-32C of it, content, CRC-32C of it; the checksums masked as the format says."""
-    while data:
-        length = struct.unpack("<Q", data[:8])[0]
-        content = data[12 : 12 + length]
-        for part, found in ((data[:8], data[8:12]), (content, data[12 + length : 16 + length])):
-            crc = crc32c(part)
-            assert struct.unpack("<I", found)[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-        yield content
-        data = data[16 + length :]
-
-
-def crc32c(data):
-    """The definition: division by the Castagnoli polynomial, bit by bit, lowest first."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network, monkeypatch):
-    """Not by a thread: that ended, and the eleventh record waited for it for ever."""
-    config, skeleton, *_ = network
-    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
-    write = os.write
-
-    def full(file, data):
-        if "tfevents" in os.readlink(f"/proc/self/fd/{file}"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(file, data)
-
-    monkeypatch.setattr(os, "write", full)
-    with contextlib.closing(reporter), pytest.raises(OSError, match=r"No space left on device: '.*tfevents"):
-        reporter.record(record(10))
-
-
-def test_records_are_on_the_disk_before_the_checkpoint_after_them(tmp_path, network, monkeypatch):
-    config, skeleton, *arrays = network
-    config.train.logger = "none"
-    done = []
-    monkeypatch.setattr(os, "fsync", lambda file: done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name))
-    monkeypatch.setattr(loop.ckpt, "save", lambda *arguments: done.append("checkpoint"))
-    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
-    reporter.positions(0, 0.0, arrays[0])
-    done.clear()
-    save = inspect.unwrap(loop.save_checkpoint)  # with stand-ins, which checked annotations refuse
-    save(SimpleNamespace(config=config, data={}), None, reporter, 10, None, loop.EMPTY)
-    assert done == ["metrics.jsonl", "positions.jsonl", "checkpoint"]
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    for name in (b"train/loss", b"train/accuracy", b"test/loss"):
+        assert name in path.read_bytes()
+    assert b"train/step" not in path.read_bytes()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "epoch 0.00 step 0/40: test loss 0.0000 accuracy 50.00%"
+    assert second.startswith("epoch 1.00 step 10/40: train loss 1.0000 accuracy 50.00%, 12 images/s, ")
+    assert second.endswith(" left")
 
 
 def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch, capsys):
@@ -132,23 +68,62 @@ def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch,
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bar_tells_the_time_left_in_days():
-    with io.StringIO() as screen, Bar(total=1000, file=screen, bar_format="{left}") as bar:
-        bar.n, bar.start_t = 10, bar.start_t - 20_000  # ten of a thousand in 20,000 s: 1,980,000 s are ahead
-        assert str(bar) == "22 days 22 h"
+def test_a_run_without_a_terminal_says_how_far_it_is_also_during_a_long_step(tmp_path, network, monkeypatch, capsys):
+    """A large network said nothing for minutes, between the compiled step and the first record."""
+    monkeypatch.setattr(module, "SILENCE", 0.05)
+    config, skeleton, *_ = network
+    with contextlib.closing(create_reporter(config, tmp_path, skeleton, after_step=3, total_steps=40)) as reporter:
+        said = []
+        for step, doing in ((3, "compiling the training step"), (5, "training")):
+            reporter.at(step, doing)
+            ends = time.monotonic() + 10
+            while not any(f"step {step}/40: {doing}" in line for line in said) and time.monotonic() < ends:
+                time.sleep(0.01)
+                said += capsys.readouterr().out.splitlines()
+        assert "step 3/40: compiling the training step, 0:00 so far" in said
+        assert any(line.startswith("step 5/40: training, 0:0") and line.endswith(" left") for line in said)
 
 
-def test_plain_lines_where_there_is_no_terminal(capsys):
-    terminal = Terminal(0, 40, 10)
-    terminal.say(record(0, "test"))
-    assert capsys.readouterr().out == "epoch 0.00 step 0/40: test loss 0.0000 accuracy 50.00%\n"
-    terminal.advance(10)
-    terminal.say(record(10) | {"images_per_second": 12.0})
-    terminal.close()
-    out, err = capsys.readouterr()
-    assert out.startswith("epoch 1.00 step 10/40: train loss 1.0000 accuracy 50.00%, 12 pictures/s, ")
-    assert out.endswith(" left\n")
-    assert err == ""
+def test_tensorboard_reads_what_a_resumed_run_wrote(tmp_path):
+    """Of the steps that were done twice, the second file's; both hold a value of step 5."""
+    TensorBoard(tmp_path, 0).log({"train/loss": 2.5}, step=5)
+    before = set(tmp_path.iterdir())
+    TensorBoard(tmp_path, 4).log({"epoch": 2, "train/loss": 1.5, "train/accuracy": 0.25}, step=5)
+    (second,) = set(tmp_path.iterdir()) - before
+    events = [Event.FromString(data) for data in contents(second.read_bytes())]
+    assert events[0].file_version == "brain.Event:2"
+    assert (events[1].step, events[1].session_log.status) == (5, SessionLog.START)
+    values = [(event.step, value.tag, value.simple_value) for event in events[2:] for value in event.summary.value]
+    assert values == [(5, "train/loss", 1.5), (5, "train/accuracy", 0.25)]
+
+
+def contents(data):
+    """TFRecord: length (8 bytes), CRC-32C of it, content, CRC-32C of it."""
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        content = data[12 : 12 + length]
+        assert int.from_bytes(data[12 + length : 16 + length], "little") == masked_crc32c(content)
+        yield content
+        data = data[16 + length :]
+
+
+def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network):
+    """Not by a thread: that ended, and the eleventh record waited for it for ever."""
+    config, skeleton, *_ = network
+    with contextlib.closing(create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)) as reporter:
+        file = reporter._logger._writer._py_recordio_writer._writer
+        reporter._logger._writer._py_recordio_writer._writer = open("/dev/full", "wb")  # noqa: SIM115
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            reporter.record(record(10))
+        reporter._logger._writer._py_recordio_writer._writer = file
+
+
+def test_records_are_on_the_disk_before_the_checkpoint_after_them(config, tmp_path, monkeypatch):
+    done, save = [], loop.ckpt.save
+    monkeypatch.setattr(module.files, "flush", lambda path: done.append(Path(path).name))
+    monkeypatch.setattr(loop.ckpt, "save", lambda *arguments: done.append("checkpoint") or save(*arguments))
+    loop.run(config("none"), tmp_path / "run")
+    assert done == ["metrics.jsonl", "positions.jsonl", "checkpoint"]
 
 
 @pytest.mark.parametrize(
@@ -156,3 +131,76 @@ def test_plain_lines_where_there_is_no_terminal(capsys):
 )
 def test_clock(seconds, text):
     assert clock(seconds) == text
+
+
+@pytest.fixture
+def config(data_dir):
+    """`config(logger)`: a small network on digits; three steps, one epoch."""
+
+    def create(logger):
+        config = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=2, downsample=2)
+        config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
+        config.train.update({"batch_size": 400, "num_epochs": 1, "logger": logger})
+        return config
+
+    return create
+
+
+class Recorder(types.ModuleType):
+    """A stand-in for the module of a service: keeps what it is told."""
+
+    def __init__(self):
+        super().__init__("recorder")
+        self.begun, self.records, self.ended = [], [], 0
+        self.Settings = dict
+
+    def init(self, **options):
+        self.begun.append(options)
+
+    def log(self, numbers, step):
+        self.records.append({"step": step} | numbers)
+
+    def finish(self):
+        self.ended += 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_service_is_told_what_metrics_jsonl_holds(name, config, tmp_path, monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setitem(sys.modules, name, recorder)
+    loop.run(config(name), tmp_path / "run")
+    (options,) = recorder.begun
+    assert options["name"].startswith("run")
+    assert (options["config"]["model"]["num_heads"], options["resume"]) == (2, "allow")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == len(recorder.records) == 2
+    for line, sent in zip(lines, recorder.records, strict=True):
+        assert sent["step"] == line["step"] == 3
+        assert sent[f"{line['split']}/loss"] == line["loss"]
+    assert recorder.ended == 1
+    loop.run(config("none"), tmp_path / "run")  # not refused as another experiment
+
+
+@pytest.mark.parametrize(("name", "key"), [("wandb", "id"), ("trackio", "name")])
+def test_a_run_directory_is_one_record(name, key, config, tmp_path, monkeypatch):
+    recorder, workdir = Recorder(), tmp_path / "run"
+    monkeypatch.setitem(sys.modules, name, recorder)
+    for anew in (False, False, True):  # another run at the same path is another record
+        if anew:
+            shutil.rmtree(workdir)
+        workdir.mkdir(exist_ok=True)
+        create_logger(config(name), workdir, 0)
+    first, resumed, other = (options[key] for options in recorder.begun)
+    assert first == resumed != other
+
+
+def test_a_service_that_is_missing_or_cannot_begin_says_why(config, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"pip install -e \"\.\[trackio\]\""):
+        loop.run(config("trackio"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    recorder = Recorder()
+    monkeypatch.setattr(recorder, "init", lambda **options: (_ for _ in ()).throw(RuntimeError("no key")))
+    monkeypatch.setitem(sys.modules, "wandb", recorder)
+    with pytest.raises(UserError, match=r"cannot begin: no key\nsee that package's documentation"):
+        create_logger(config("wandb"), tmp_path, 0)

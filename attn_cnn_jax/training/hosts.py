@@ -1,0 +1,225 @@
+"""Several processes of a run: how they join, what they compare before the first step, and how they stop together."""
+
+import collections
+import contextlib
+import errno
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import output
+from attn_cnn_jax.errors import UserError, explained, listed, shortened
+from attn_cnn_jax.runs.directory import MAY_CHANGE, flatten
+
+JOIN_TIMEOUT = 300  # seconds for all processes to come
+HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which JAX ends the others
+PACKAGES = ("attn-cnn-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+REMEDY = "give --coordinator-address=HOST:PORT --num-processes=N --process-id=I, another I for each process"
+END_OF_ALL = "start all processes again, each by the same command: they continue from the last checkpoint"
+
+
+def is_main() -> bool:
+    """Returns whether this process writes the run's files and prints."""
+    return jax.process_index() == 0
+
+
+def say(text: str) -> None:
+    """Prints a line, once for all processes; nothing for an empty one."""
+    if text and is_main():
+        output.say(text)
+
+
+def connect(address: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Joins the other processes of the run (JAX's distributed runtime); process 0 is the coordinator.
+
+    Args:
+      address: `HOST:PORT` of process 0, or None where JAX detects it, as on a cluster.
+      num_processes: how many there are, or None likewise.
+      process_id: number of this one, from 0, or None likewise.
+
+    Raises:
+      UserError: if the arguments make no sense, the port is taken, or JAX cannot join the others.
+    """
+    if num_processes is not None and num_processes < 1:
+        raise UserError(f"--num-processes={num_processes}: allowed is an integer from 1")
+    if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
+        allowed = f"0 to {num_processes - 1}" if num_processes else "an integer from 0"
+        raise UserError(f"--process-id={process_id}: allowed is {allowed}\n{REMEDY}")
+    bind = listening_address(address) if process_id == 0 and address is not None else None
+    here, there = f" at {address}" if address else "", f" of {num_processes}" if num_processes else ""
+    output.say(f"process {process_id}{there} joins the others{here}, within {JOIN_TIMEOUT} s", sys.stderr)
+    try:
+        jax.distributed.initialize(
+            address,
+            num_processes,
+            process_id,
+            coordinator_bind_address=bind,
+            initialization_timeout=JOIN_TIMEOUT,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"--multihost: {shortened(error)}\n{REMEDY}") from error
+    counts = collections.Counter(device.process_index for device in jax.devices())
+    if len(set(counts.values())) > 1 or len(counts) < jax.process_count():
+        found = ", ".join(f"process {number} has {counts[number]}" for number in range(jax.process_count()))
+        raise UserError(
+            f"the processes of this run have different numbers of devices: {found}\n"
+            "give each the same number, as by CUDA_VISIBLE_DEVICES or JAX_LOCAL_DEVICE_IDS"
+        )
+
+
+def listening_address(address: str) -> str | None:
+    """Returns where process 0 listens: at its address, so that no other network reaches it; None for everywhere.
+
+    Everywhere is for a name that is no address of this machine, as behind a router.
+
+    Raises:
+      UserError: if the port is taken or forbidden, at which JAX would crash.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = [each[-1] for each in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
+    except OSError:
+        found = []
+    for place in [*found, ("", int(port))]:
+        family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(place)
+                trial.listen()
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    raise UserError(
+                        f"--coordinator-address={address}: process 0 cannot listen there: {error.strerror}\n"
+                        "choose another port, the same for all processes"
+                    ) from None
+                continue
+        if place[0]:
+            return f"[{place[0]}]:{port}" if ":" in place[0] else f"{place[0]}:{port}"
+    return None
+
+
+@contextlib.contextmanager
+def ends_with_the_others() -> Iterator[None]:
+    """Exits with status 1 where this process of several or another one fails: JAX would wait minutes for the rest."""
+    try:
+        yield
+    except Exception as error:
+        if not jax.distributed.is_initialized():  # a mistake in the flags: there are no others yet
+            raise
+        lost = f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
+        # JAX raises a RuntimeError, or what went wrong between CPUs as a ValueError.
+        is_lost = isinstance(error, RuntimeError) or "Gloo" in str(error)
+        output.say(explained(error) or (lost if is_lost else traceback.format_exc()), sys.stderr)
+        os._exit(1)
+
+
+def everyone(value: Any) -> list[Any]:
+    """Returns what each process gave, anything that JSON can hold, in their order; all have to call it together."""
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    with jax.transfer_guard("allow"):
+        lengths = multihost_utils.process_allgather(np.array([text.size], np.int32))[:, 0]
+        padded = np.zeros(int(lengths.max()), np.uint8)
+        padded[: text.size] = text
+        rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
+
+
+def agree(count: int, stop_signal: int) -> tuple[int, int]:
+    """Returns what all processes do next: the smallest step count of any, and a stop signal if any has one (else 0)."""
+    if jax.process_count() == 1:
+        return count, stop_signal
+    with jax.transfer_guard("allow"):
+        rows = multihost_utils.process_allgather(np.array([count, stop_signal]))
+    return int(rows[:, 0].min()), int(rows[:, 1].max())
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """Raises UserError, on all processes, that names what differs, unless all give the same values.
+
+    Each computes its part of every step from what it has: with another configuration or other data, the result would
+    be that of neither, and nothing would fail.
+    """
+    first, *others = everyone(dict(values))
+    differing = {}
+    for number, other in enumerate(others, 1):
+        for name in sorted(first.keys() | other.keys()):
+            if first.get(name) != other.get(name):
+                here = f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
+                differing.setdefault(name, here)
+    if differing:
+        raise UserError(
+            f"the processes of this run differ in {listed(list(differing.values()))}\n"
+            "start all of them by the same command, on the same data, with the same packages"
+        )
+
+
+def settings(config: ConfigDict) -> dict[str, Any]:
+    """Returns what all processes have to be started with: the configuration, and versions of Python and packages."""
+    found = {f"config.{key}": value for key, value in flatten(config).items() if key not in MAY_CHANGE}
+    found["version of Python"] = ".".join(map(str, sys.version_info[:2]))
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[f"version of {package}"] = metadata.version(package)
+    return json.loads(json.dumps(found))
+
+
+def check_shared(workdir: Path) -> None:
+    """Raises UserError, on all processes, unless all see the run directory of process 0, which exists."""
+    if jax.process_count() == 1:
+        return
+    sign = everyone(f".{secrets.token_hex(8)}.shared")[0]
+    if is_main():
+        (workdir / sign).touch()
+    try:
+        everyone("it is there")
+        found = everyone([(workdir / sign).exists(), str(workdir), socket.gethostname()])
+    finally:
+        if is_main():
+            (workdir / sign).unlink(missing_ok=True)
+    for number, (sees, path, host) in enumerate(found):
+        if not sees:
+            raise UserError(
+                f"process {number} does not see the run directory of process 0: {path} on {host} is not "
+                f"{found[0][1]} on {found[0][2]}\ngive all processes a --workdir on a file system that they share"
+            )
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[dict[str, int]]:
+    """Notes SIGTERM and Ctrl-C for the loop, as `signal` of the dictionary; a second one ends the process.
+
+    A signal that the process was started to ignore, as `nohup` or a script's `&` does, is ignored.
+    """
+    stop, before = {"signal": 0}, {}
+
+    def note(number, frame):
+        stop["signal"] = number
+        signal.signal(number, before[number])
+        say("stopping after this step; once more to stop at once without saving")
+
+    with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

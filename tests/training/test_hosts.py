@@ -1,0 +1,157 @@
+"""What processes of a run compare before the first step, and where process 0 listens."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.training import hosts
+
+# One of two processes: what it says of each check, as JSON. Arguments: port, number, directory, a run.
+PROCESS = """
+import json, pathlib, socket, sys
+from attn_cnn_jax import load_run
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs.checkpoints import checksum, saved_config
+from attn_cnn_jax.training import hosts
+from attn_cnn_jax.training.mesh import mesh_for
+from attn_cnn_jax.training.start import begin
+
+port, number, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:])
+hosts.connect(f"127.0.0.1:{port}", 2, number)
+
+
+def start():
+    config = load_run(run).config
+    config.start.run = str(run)
+    return checksum(split(begin(config, folder).model)[1])
+
+
+checks = {
+    "everyone": lambda: hosts.everyone("x" * 3000 * number),
+    "agree": lambda: hosts.agree(3 + number, 15 * number),
+    "the same": lambda: hosts.check_same({"seed": 3, "rates": (1, 2)}),
+    "differ": lambda: hosts.check_same({"seed": number, "rates": (1, 2), "all": "xyz"[number]}),
+    "shared": lambda: hosts.check_shared(folder),
+    "not shared": lambda: hosts.check_shared(folder / str(number)),
+    "batch": lambda: mesh_for(7).size,
+    "start": start,
+    "read alone": lambda: hosts.everyone(number or saved_config(run).seed),
+    "elsewhere": lambda: socket.create_server((f"127.0.0.{2 + number}", port)).close(),  # fails if it listens there too
+}
+said = {}
+for name, check in checks.items():
+    try:
+        said[name] = check()
+    except UserError as error:
+        said[name] = str(error)
+print(json.dumps(said))
+"""
+# Two processes of which the second fails: the first ends, with a line, and does not wait for minutes.
+FAILING = """
+import sys
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.training import hosts
+
+number = int(sys.argv[2])
+with hosts.ends_with_the_others():
+    hosts.connect(f"127.0.0.1:{sys.argv[1]}", 2, number)
+    hosts.everyone("here")
+    if number:
+        raise UserError("no room on the disk")
+    while True:
+        hosts.everyone("still here")
+"""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start_two(program, *arguments):
+    """Runs a program as two processes; returns their exit statuses, outputs and errors."""
+    port = str(free_port())
+    pair = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, port, str(number), *arguments],
+            env={"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120) for process in pair]
+    finally:
+        for process in pair:
+            process.kill()
+    return [(process.returncode, *output) for process, output in zip(pair, outputs, strict=True)]
+
+
+def test_two_processes_compare_what_they_have(tmp_path, quadratic_run):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    found = start_two(PROCESS, tmp_path, quadratic_run)
+    assert [status for status, *_ in found] == [0, 0], found
+    assert "process 0 of 2 joins the others at 127.0.0.1:" in found[0][2]
+    first, second = (json.loads(output.splitlines()[-1]) for _, output, _ in found)
+    assert first == second
+    assert first["everyone"] == ["", "x" * 3000]
+    assert first["agree"] == [3, 15]
+    assert first["the same"] is first["shared"] is first["elsewhere"] is None
+    said = (
+        "the processes of this run differ in all ('x' on process 0, 'y' on process 1), seed (0 on process 0, 1 on proc"
+    )
+    assert first["differ"].startswith(said)
+    assert f"process 1 does not see the run directory of process 0: {tmp_path / '1'}" in first["not shared"]
+    assert f"is not {tmp_path / '0'} on" in first["not shared"]
+    assert first["batch"].startswith("config.train.batch_size=7: allowed is a multiple of 2")
+    assert isinstance(first["start"], int)  # a checksum, no error
+    assert first["read alone"] == [0, 1]  # while the other process waits elsewhere
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["0", "1"]
+
+
+def test_a_process_ends_where_another_has_failed():
+    (first, _, lost), (second, _, reason) = start_two(FAILING)
+    assert (first, second) == (1, 1)
+    assert reason.splitlines()[-1] == "no room on the disk"
+    assert "another process of this run has ended: " in lost
+    assert hosts.END_OF_ALL in lost
+    assert "Traceback" not in lost + reason
+
+
+def test_one_process_has_nothing_to_compare(tmp_path):
+    hosts.check_same({"seed": 0})
+    hosts.check_shared(tmp_path / "nowhere")
+    assert hosts.everyone([1, None]) == [[1, None]]
+    assert hosts.agree(3, 15) == (3, 15)
+
+
+def test_settings_are_all_of_the_configuration_but_where_the_data_is():
+    config = attention_config()
+    config.dataset.data_dir = "/here"
+    found = hosts.settings(config)
+    assert found["config.model.image_shape"] == [32, 32, 3]
+    assert found["config.optimizer.learning_rate"] == config.optimizer.learning_rate
+    assert "/here" not in found.values()
+    assert found["version of numpy"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_process_0_listens_at_its_own_address_alone():
+    port = free_port()
+    for host in ("127.0.0.1", "localhost"):
+        assert hosts.listening_address(f"{host}:{port}") in (f"127.0.0.1:{port}", f"[::1]:{port}")
+    for host in ("192.0.2.1", "nowhere.invalid"):  # RFC 5737, RFC 2606: no address of this machine
+        assert hosts.listening_address(f"{host}:{port}") is None
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(UserError, match=os.strerror(98)):
+        hosts.listening_address(f"127.0.0.1:{port}")
