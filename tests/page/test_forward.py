@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.models.attention.cpu import dense
-from attn_cnn_jax.models.encodings.absolute import JOINS
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.page.build import page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
@@ -21,11 +20,7 @@ from tests.support import networks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Every encoding with content and gate, and what an encoding has options for.
-NETWORKS = [
-    {"encoding": encoding, "content": content, "gate": gate, **({"position_join": join} if join else {})}
-    for encoding, content, gate in KINDS
-    for join in (JOINS if encoding.startswith("absolute") else (None,))
-]
+NETWORKS = [{"encoding": encoding, "content": content, "gate": gate} for encoding, content, gate in KINDS]
 TERMS = [terms for n in range(1, 5) for terms in itertools.combinations(RELATIVE_TERMS, n)]
 
 FORWARD = """
