@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.path import Path as Polygon
 
-from attn_cnn_jax.analysis.figures import centres, contours, labels, style
+from attn_cnn_jax.analysis.figures import centres, contours, style
 from tests.support.figures import found
 
 
@@ -65,26 +65,6 @@ def test_scattered_attention_has_no_contours_and_is_named():
     assert texts[2] == "scattered: no contours, they would fall into more than 2 pieces"
 
 
-def test_two_blobs_are_two_pieces():
-    two = gaussian((3, 3), np.eye(2)) + gaussian((12, 12), np.eye(2))
-    _, _, density = contours.density(two / 2)
-    assert contours.pieces(density, contours.level(density, 0.9)) == 2
-
-
-def test_the_legend_names_both_contours():
-    figure = centres.draw_layers(
-        [np.broadcast_to(gaussian((8, 8), TILTED), (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7)
-    )
-    legend = figure.legends[0]
-    widths = {
-        text.get_text(): line.get_linewidth() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
-    }
-    assert widths == {"holds 50% of a head's attention": 1.0, "holds 90% of a head's attention": 0.5}
-    for share in ("50%", "90%"):
-        (lines,) = found(figure, f"head 0 {share}")
-        assert lines.get_linewidth()[0] == widths[f"holds {share} of a head's attention"]
-
-
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.4], ids=["one place", "close", "loose"])
 def test_numbers_of_heads_cover_neither_each_other_nor_a_mark(spread):
     places = spread * np.random.default_rng(0).normal(size=(9, 2))
@@ -102,17 +82,6 @@ def test_numbers_of_heads_cover_neither_each_other_nor_a_mark(spread):
         assert not any(box.contains(*mark) for mark in marks)
 
 
-def test_numbers_stay_inside_their_panel():
-    figure = centres.draw_layers(
-        [np.broadcast_to(gaussian((0, 0), TILTED), (1, 16, 16, 16, 16))], [np.array([[7.4, 8.4]])], (8, 7)
-    )
-    style.pixels(figure)
-    (note,) = found(figure, "number 0")
-    box = matplotlib.text.Text.get_window_extent(note, figure.canvas.get_renderer())
-    assert figure.axes[0].bbox.contains(*box.get_points().mean(axis=0))
-    assert labels.RADII[0] <= np.hypot(*note.xyann) <= labels.RADII[-1]
-
-
 def test_contours_of_a_gaussian_are_its_ellipses():
     """Inside `x^T Sigma^-1 x = -2 log(1 - share)` lies that share of a Gaussian."""
     probabilities = gaussian((8.3, 6.9), TILTED)
@@ -124,16 +93,6 @@ def test_contours_of_a_gaussian_are_its_ellipses():
         np.testing.assert_allclose(squared, -2 * math.log(1 - share), rtol=0.03)
 
 
-def test_density_keeps_the_moments_of_a_gaussian():
-    probabilities = gaussian((8.3, 6.9), TILTED)
-    rows, columns, density = contours.density(probabilities)
-    mass = density / density.sum()
-    row, column = mass.sum(axis=1) @ rows, mass.sum(axis=0) @ columns
-    assert (row, column) == pytest.approx((8.3, 6.9), abs=0.01)
-    assert mass.sum(axis=1) @ (rows - row) ** 2 == pytest.approx(3.0, rel=0.02)
-    assert density.sum() / contours.FINENESS**2 == pytest.approx(1)
-
-
 def test_uniform_attention_has_no_contours_and_one_pixel_stays_in_its_pixel():
     uniform, one = np.full((8, 8), 1 / 64), np.zeros((8, 8))
     one[5, 2] = 1
@@ -143,15 +102,3 @@ def test_uniform_attention_has_no_contours_and_one_pixel_stays_in_its_pixel():
     (lines,) = found(figure, "head 1 90%")
     vertices = lines.get_paths()[0].vertices + np.array([4, 4])
     np.testing.assert_array_less(np.abs(vertices - (2, 5)), 0.5)
-
-
-def test_contours_stay_inside_the_picture():
-    figure = centres.draw_layers(
-        [np.broadcast_to(gaussian((0, 15), 9 * np.eye(2)), (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7)
-    )
-    (lines,) = found(figure, "head 0 90%")
-    vertices = lines.get_paths()[0].vertices + np.array([7, 8])
-    assert vertices.min() >= -0.5
-    assert vertices.max() <= 15.5
-    assert vertices[:, 0].max() == pytest.approx(15.5, abs=0.05)  # up to the border
-    assert vertices[:, 1].min() == pytest.approx(-0.5, abs=0.05)

@@ -11,52 +11,16 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, pictures
 from attn_cnn_jax.analysis.replacement import SUBSTITUTES, accuracy, replace_first, substitute
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.config import resnet_config
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import checkpoints, directory
-from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.run import Run
 
 FULL = 15  # covers the 8x8 pictures from every query
 COUNT = 40
 
 
-@pytest.fixture(scope="module")
-def save_run(tmp_path_factory, data_dir):
-    """Writes a run directory of an untrained network on digits: `save_run(config) -> its path`."""
-
-    def save(config):
-        config.dataset.name, config.dataset.data_dir = "digits", str(data_dir)
-        workdir = tmp_path_factory.mktemp("run")
-        directory.claim(workdir, config)
-        _, parameters, statistics = split(create_model(config.model, rngs=nnx.Rngs(0)))
-        state = TrainState(jnp.int32(1), parameters, statistics, {"momentum": jnp.zeros(1)})
-        with checkpoints.saving(workdir, config) as manager:
-            checkpoints.save(manager, 1, state, config, {})
-            manager.wait_until_finished()
-        return workdir
-
-    return save
-
-
-def small(**model):
-    settings = {"image_shape": (8, 8, 1), "downsample": 1, "num_layers": 2, "hidden_size": 16, "intermediate_size": 16}
-    return attention_config(**settings | model)
-
-
-@pytest.fixture(scope="module")
-def workdir(save_run):
-    return save_run(small())
-
-
-@pytest.fixture(scope="module")
-def content_workdir(save_run):
-    return save_run(small(encoding="learned", content=True, num_heads=2))
-
-
-def test_tables_csv_and_figure(workdir, tmp_path, capsys):
-    arguments = [str(workdir), f"--kernel-sizes={FULL},3", f"--out={tmp_path}", f"--test-images={COUNT}"]
+def test_tables_csv_and_figure(quadratic_run, tmp_path, capsys):
+    arguments = [str(quadratic_run), f"--kernel-sizes={FULL},3", f"--out={tmp_path}", f"--test-images={COUNT}"]
     assert main(["convolution", *arguments]) == 0
     printed = capsys.readouterr().out
     assert "first n layers replaced" in printed
@@ -64,7 +28,7 @@ def test_tables_csv_and_figure(workdir, tmp_path, capsys):
     with open(tmp_path / "convolution.csv") as file:
         rows = list(csv.DictReader(file))
     assert [(row["kernel_size"], row["layer"]) for row in rows] == [("3", "1"), ("3", "2"), ("15", "1"), ("15", "2")]
-    run = load_run(workdir)
+    run = load_run(quadratic_run)
     images, labels = pictures.first_pictures(run, COUNT)
     expected = (run.predict(images).argmax(axis=1) == labels).mean()
     for row in rows[2:]:  # the window covers the picture: the layer itself
@@ -78,35 +42,25 @@ def test_tables_csv_and_figure(workdir, tmp_path, capsys):
     assert all((tmp_path / f"convolution.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
 
 
-class PixelMap(nnx.Module):
-    """The same linear map at every pixel: a 1x1 convolution."""
-
-    def __init__(self, kernel, bias):
-        self.kernel, self.bias = nnx.Param(kernel), nnx.Param(bias)
-
-    def with_intermediates(self, x, key):
-        return x @ self.kernel[...] + self.bias[...].reshape(1, 1, 1, -1), {}
-
-
-def test_first_layers_are_replaced_in_order(workdir):
-    run = load_run(workdir)
+def test_first_layers_are_replaced_in_order(quadratic_run):
+    run = load_run(quadratic_run)
     x = run.normalised(pictures.first_pictures(run, 4).images)
     attention = [jnp.asarray(layer) for layer in run.attention()]
     np.testing.assert_allclose(replace_first(run.model, attention)(x)[0], run.model(x)[0], atol=1e-5)
     given = [substitute(layer, 1, "zeros") for layer in attention]
     one, both = (np.asarray(replace_first(run.model, given[:n])(x)[0]) for n in (1, 2))
     by_hand = nnx.clone(run.model)
-    maps = run.model.blocks[0].attention.merged_maps()
-    own = given[0][:, 0, 0, 0, 0]  # K=1: every pixel for itself
-    by_hand.blocks[0].attention = PixelMap(
-        jnp.einsum("h,hdo->do", own, maps), run.model.blocks[0].attention.output.bias[...]
-    )
+    # K=1: every pixel for itself, which very sharp heads at the query pixel attend to
+    position, layer = by_hand.blocks[0].attention.position, by_hand.blocks[0].attention
+    position.centre[...], position.spread[...] = jnp.zeros((4, 2)), jnp.full(4, 100.0)
+    weights = jnp.repeat(given[0][:, 0, 0, 0, 0], layer.output.kernel.shape[0] // 4)
+    layer.output.kernel[...] = weights[:, None] * layer.output.kernel[...]
     np.testing.assert_allclose(one, by_hand(x)[0], atol=1e-4)
     assert np.abs(one - both).max() > 1e-3
 
 
-def test_figure_shows_the_results(workdir):
-    run = load_run(workdir)
+def test_figure_shows_the_results(quadratic_run):
+    run = load_run(quadratic_run)
     original, results = convolution.measure_run(run, (1, 3, FULL), test_images=COUNT)
     whole, first, error, inside = convolution.draw(original, results).axes
     for kind in SUBSTITUTES:
@@ -121,11 +75,11 @@ def test_figure_shows_the_results(workdir):
     np.testing.assert_allclose(labelled["layer 2"], [r.error[1].interior for r in results])
 
 
-def test_content_models_say_that_their_attention_is_a_mean(content_workdir, tmp_path, capsys):
-    arguments = [str(content_workdir), f"--kernel-sizes={FULL}", f"--out={tmp_path}", f"--test-images={COUNT}"]
+def test_content_models_say_that_their_attention_is_a_mean(content_run, tmp_path, capsys):
+    arguments = [str(content_run), f"--kernel-sizes={FULL}", f"--out={tmp_path}", f"--test-images={COUNT}"]
     assert main(["convolution", *arguments, "--images=30"]) == 0
     assert "the mean over 30 test pictures takes its place" in capsys.readouterr().out
-    run = load_run(content_workdir)
+    run = load_run(content_run)
     images, labels = pictures.first_pictures(run, COUNT)
     mean = [jnp.asarray(layer.mean(axis=0)) for layer in run.attention(images[:30])]
     expected = accuracy(replace_first(run.model, mean), run.normalised(images), labels)
@@ -134,18 +88,21 @@ def test_content_models_say_that_their_attention_is_a_mean(content_workdir, tmp_
     assert float(rows[-1]["accuracy_truncated"]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_cannot_be_measured(workdir, tmp_path, capsys):
+def test_what_cannot_be_measured(quadratic_run, tmp_path, capsys):
     with pytest.raises(UserError, match="a resnet has no attention"):
         convolution.measure_run(Run(resnet_config(), 0, None), (3,))
     (tmp_path / "file").write_text("")
     for arguments, says in (
         ([str(tmp_path)], "not a run directory"),
-        ([str(workdir), "--test-images=100000"], "100000 pictures"),
-        ([str(workdir), "--kernel-sizes=1", "--test-images=2", f"--out={tmp_path / 'file' / 'x'}"], "cannot write"),
+        ([str(quadratic_run), "--test-images=100000"], "100000 pictures"),
+        (
+            [str(quadratic_run), "--kernel-sizes=1", "--test-images=2", f"--out={tmp_path / 'file' / 'x'}"],
+            "cannot write",
+        ),
     ):
         assert main(["convolution", *arguments]) == 1
         error = capsys.readouterr().err
         assert says in error
         assert error.count("\n") <= 2
     for flag in ("--kernel-sizes=0,3", "--kernel-sizes=three", "--test-images=0", "--nonsense"):
-        assert main(["convolution", str(workdir), flag]) == 2
+        assert main(["convolution", str(quadratic_run), flag]) == 2

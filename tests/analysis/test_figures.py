@@ -29,15 +29,6 @@ def test_centres_are_drawn_where_the_parameters_say(quadratic_run):
             assert mark.get_color() == style.look(head).colour
 
 
-def test_centres_of_other_encodings_are_the_centre_of_mass(content_run):
-    run = load_run(content_run)
-    layers = pictures.mean_attention(run, 3)
-    figure = centres.draw_run(run, layers)
-    row, column = moments.centre_of_mass(layers[1][2, 4, 4]) - (4, 4)
-    (mark,) = [mark for mark in found(figure, "centre 2") if mark.axes is figure.axes[1]]
-    assert (*mark.get_xdata(), *mark.get_ydata()) == pytest.approx((column, row))
-
-
 def test_attention_of_positions_is_not_copied_to_float64(quadratic_run):
     run = load_run(quadratic_run)
     for layer, expected in zip(pictures.mean_attention(run, 3), run.attention(), strict=True):
@@ -78,14 +69,6 @@ def test_deviation_of_a_tilted_gaussian_is_turned_as_it_is():
     np.testing.assert_allclose(np.einsum("na,ab,nb->n", rows_first, precision, rows_first), 1)
 
 
-def test_chosen_epochs(quadratic_run):
-    records = read_positions(quadratic_run)
-    assert [record["epoch"] for record in training.choose(records, [2, 0], 8)] == [2, 0]
-    many = [{"epoch": float(n)} for n in range(301)]
-    chosen = [record["epoch"] for record in training.choose(many, None, 8)]
-    assert (len(chosen), chosen[0], chosen[-1]) == (8, 0, 300)
-
-
 def test_maps_show_the_attention_of_the_query_pixel_in_order_of_distance(quadratic_run):
     run = load_run(quadratic_run)
     layers, query = run.attention(), (2, 5)
@@ -101,11 +84,6 @@ def test_maps_show_the_attention_of_the_query_pixel_in_order_of_distance(quadrat
             assert axes.get_title() == str(head + 1)
             (mark,) = [patch for patch in axes.patches if patch.get_gid() == "query"]
             assert mark.get_xy() == (4.5, 1.5)
-
-
-def test_the_title_of_maps_says_their_order():
-    assert maps.title((2, 5), None, "distance").endswith("2,5 (outlined); heads from near to far")
-    assert maps.title((2, 5), 100, "index").endswith("mean over 100 test pictures; heads by number")
 
 
 def test_maps_have_the_colours_of_the_page_and_uniform_attention_the_middle_one():
@@ -150,18 +128,6 @@ def test_heads_in_order_of_position():
     assert maps.ordered(attention, (1, 1), "position") == [3, 1, 2, 0]
     assert maps.ordered(attention, (1, 1), "distance")[0] == 3
     assert maps.ordered(attention, (1, 1), "index") == [0, 1, 2, 3]
-
-
-def test_layers_of_different_size_and_sixteen_heads():
-    random = np.random.default_rng(0).random((16, 4, 4, 4, 4))
-    random /= random.sum(axis=(-2, -1), keepdims=True)
-    figure = maps.draw([random[:1], random], (1, 1), "index", "title")
-    assert sum(bool(axes.images) for axes in figure.axes) == 17
-    looks = [style.look(head) for head in range(16)]
-    assert len(set(looks)) == 16
-    figure = centres.draw_layers([random[:1], random], [np.zeros((1, 2)), np.zeros((16, 2))], (1, 1))
-    assert len(found(figure, "centre 0")) == 2
-    assert len(found(figure, "centre 15")) == 1
 
 
 def test_a_picture_stands_beside_its_own_attention(content_run):

@@ -13,7 +13,6 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, pictures
 from attn_cnn_jax.cli.heads import to_text
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 
 
@@ -48,16 +47,6 @@ def test_statistics_are_means_over_queries_and_pictures():
             inside = [(q, tuple(np.add(q, shift))) for q in pixels if tuple(np.add(q, shift)) in pixels]
             mass = np.mean([random[b, h][q][k] for b in range(2) for q, k in inside])
             np.testing.assert_allclose(found.shift_mass[h, n], mass)
-
-
-def test_one_query_alone_is_free_of_the_border():
-    attention = shifting((2, -1))[None, None]
-    everywhere = heads.layer_statistics(attention, kernel_shifts((1, 1)))
-    inside = heads.layer_statistics(attention, kernel_shifts((1, 1)), [(2, 2)])
-    np.testing.assert_array_equal(inside.centre, [[2, -1]])
-    assert everywhere.centre[0, 0] == pytest.approx((4 * 2 + 1 + 0) / 6)  # rows 4 and 5 cannot go down by two
-    np.testing.assert_array_equal(everywhere.interior_centre, [[2, -1]])  # rows 2 and 3, column 2
-    assert inside.mass_at_centre == everywhere.mass_at_centre == 1
 
 
 def test_three_readings_of_a_centre(quadratic_run):
@@ -103,11 +92,6 @@ def test_the_assignment_is_the_best_of_all():
     assert sum(mass[head, n] for n, head in enumerate(found)) == pytest.approx(best)
     greedy = sum(sorted(mass.max(axis=0)))
     assert best < greedy  # heads had to give way: the test says something
-
-
-def test_shifts_without_a_head_are_told():
-    found = heads.grid_coverage(np.array([[0.1, 0.8, 0.0], [0.0, 0.9, 0.2]]))
-    np.testing.assert_array_equal(found, [-1, 0, 1])
 
 
 def test_content_statistics_are_means_over_the_first_test_pictures(content_run, monkeypatch):
@@ -172,11 +156,6 @@ def test_a_resnet_has_no_heads(resnet_run, capsys):
     assert capsys.readouterr().err == "a resnet has no attention to show\n"
 
 
-def test_bad_flags_exit_2(quadratic_run):
-    for flag in ("--images=0", "--step=last", "--query=3", "--grid=x"):
-        assert main(["heads", str(quadratic_run), flag]) == 2
-
-
 def test_fewer_test_pictures_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch, tmp_path, capsys):
     """As of 30 pictures of one's own; figures say how many they are a mean over."""
     run = load_run(content_run)
@@ -191,8 +170,3 @@ def test_fewer_test_pictures_than_are_averaged_by_default_are_all_taken(content_
         assert main([command, str(content_run), *more, *([f"--out={tmp_path}"] if more else [])]) == 0
     assert "the mean over 6 test pictures" in capsys.readouterr().out
     assert "mean over 6 test pictures" in next(tmp_path.glob("maps*.svg")).read_text()
-
-
-def test_more_pictures_than_there_are(content_run):
-    with pytest.raises(UserError, match="100000 pictures: the test split of digits has"):
-        heads.run_statistics(load_run(content_run), num_images=100_000)
