@@ -28,7 +28,6 @@ import onnxruntime
 network = onnxruntime.InferenceSession("FOLDER/model.onnx")
 (logits,) = network.run(["logits"], {"images": images})""",
 }
-ABOUT = "image classifier whose heads attend as in arXiv 1911.03584, trained by attn-cnn-jax"
 
 
 def card(run: Run, format: str, note: str = "") -> str:
@@ -44,17 +43,20 @@ def card(run: Run, format: str, note: str = "") -> str:
     test = run.test_record
     accuracy = f"{test['accuracy']:.2%} of the test images, at step {run.step}" if test else "not measured"
     names = ", ".join(map(markdown, run.class_names)) or "numbered from 0; their names are not known"
+    optimizer = config.optimizer
+    training = (
+        f"{optimizer.name}, {config.train.num_epochs} epochs of batches of {config.train.batch_size}, "
+        f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule}), seed {config.seed}"
+    )
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
     rows = [
         ("network", describe(config)),
         ("parameters", f"{count_parameters(config.model):,}"),
         ("FLOPs per image", short(count_flops(config.model).linear)),
-        (
-            "data",
-            f"{markdown(config.dataset.name)}, images of {height}x{width}",
-        ),
+        ("data", f"{markdown(config.dataset.name)}, images of {height}x{width}"),
         ("accuracy", accuracy),
-        ("training", training(config)),
-        ("normalisation", f"(pixel / 255 - mean) / std, mean {numbers(spec.mean)}, std {numbers(spec.std)}"),
+        ("training", training),
+        ("normalisation", f"(pixel / 255 - mean) / std, mean {mean}, std {std}"),
         (f"{config.model.num_classes} classes", names),
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
@@ -68,7 +70,7 @@ tags: [jax, self-attention, arxiv:1911.03584]
 
 # {markdown(config.dataset.name)}: {describe(config)}
 
-An {ABOUT}.
+An image classifier whose heads attend as in arXiv 1911.03584, trained by attn-cnn-jax.
 {markdown(note)}
 
 | | |
@@ -101,20 +103,6 @@ def describe(config: ConfigDict) -> str:
     heads = "/".join(map(str, dict.fromkeys(heads_by_layer(model))))
     content = " and content" if model.content else ""
     return f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"
-
-
-def training(config: ConfigDict) -> str:
-    """Returns how a network was trained, in words."""
-    optimizer = config.optimizer
-    return (
-        f"{optimizer.name}, {config.train.num_epochs} epochs of batches of {config.train.batch_size}, "
-        f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule}), seed {config.seed}"
-    )
-
-
-def numbers(values) -> str:
-    """Returns numbers as text, separated by commas."""
-    return ", ".join(f"{value:.4g}" for value in values)
 
 
 def package_version() -> str:

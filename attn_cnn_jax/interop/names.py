@@ -46,35 +46,22 @@ ATTENTION = {
 RESNET = {
     "stem": "conv1",
     "stem_norm": "bn1",
-    "conv1": "conv1",
-    "norm1": "bn1",
-    "conv2": "conv2",
-    "norm2": "bn2",
-    "conv3": "conv3",
-    "norm3": "bn3",
+    **{f"conv{n}": f"conv{n}" for n in (1, 2, 3)},
+    **{f"norm{n}": f"bn{n}" for n in (1, 2, 3)},
     "shortcut": "shortcut.0",
     "shortcut_norm": "shortcut.1",
     "classifier": "linear",
 }
 
-LEAVES = {
-    "kernel": "weight",
-    "scale": "weight",
-    "bias": "bias",
-    "mean": "running_mean",
-    "var": "running_var",
-}
+LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
 
 
 def to_pytorch(arrays: Mapping[str, AnyArray], *, blocks_a_stage: tuple[int, ...] | None = None) -> dict:
-    """Renames and transposes arrays (parameters, statistics or gradients) as the release has them.
+    """Renames and transposes arrays (parameters, statistics or gradients) as the release has them, in NumPy.
 
     Args:
       arrays: by our names, such as `blocks.0.dense.kernel`.
       blocks_a_stage: of a ResNet, e.g. `(2, 2, 2, 2)`; None for an attention network.
-
-    Returns:
-      NumPy arrays by the release's names.
     """
     return {pytorch_name(name, blocks_a_stage): transposed(name, np.asarray(x)) for name, x in arrays.items()}
 
@@ -84,21 +71,15 @@ def pytorch_name(name: str, blocks_a_stage: tuple[int, ...] | None) -> str:
     table = ATTENTION if blocks_a_stage is None else RESNET
     prefix, rest = "", name
     if match := re.match(r"blocks\.(\d+)\.(.*)", name):
-        number, rest = int(match[1]), match[2]
-        prefix = f"encoder.layer.{number}." if blocks_a_stage is None else f"layer{_stage(number, blocks_a_stage)}."
+        rest = match[2]
+        prefix = f"encoder.layer.{match[1]}."
+        if blocks_a_stage is not None:  # of stages of two, block 3 is in stage 2 number 1
+            places = [(stage, n) for stage, count in enumerate(blocks_a_stage, start=1) for n in range(count)]
+            prefix = "layer{}.{}.".format(*places[int(match[1])])
     if rest in table:
         return prefix + table[rest]
     module, _, leaf = rest.rpartition(".")
     return f"{prefix}{table[module]}.{LEAVES[leaf]}"
-
-
-def _stage(number: int, blocks_a_stage: tuple[int, ...]) -> str:
-    """Returns stage and place of a block: of stages of two, block 3 is `"2.1"`."""
-    for stage, count in enumerate(blocks_a_stage, start=1):
-        if number < count:
-            return f"{stage}.{number}"
-        number -= count
-    raise KeyError(f"block {number} is outside the stages {blocks_a_stage}")
 
 
 def transposed(name: str, x: np.ndarray, *, back: bool = False) -> np.ndarray:

@@ -61,8 +61,9 @@ def import_release(path: Path, config: ConfigDict, out: Path) -> int:
     if unknown := found.keys() - {pytorch_name(name, stages(config.model)) for name in parameters | statistics}:
         raise other_network(path, {"unknown": sorted(unknown)})
     step, epoch = (as_number(content, key) for key in ("step", "epoch"))
-    if step is None and epoch is not None:  # the release does not count steps
-        step = (epoch + 1) * (SPECS[config.dataset.name].train_examples // config.train.batch_size)
+    spec = SPECS.get(config.dataset.name)
+    if step is None and epoch is not None and spec is not None:  # the release does not count steps
+        step = (epoch + 1) * (spec.train_examples // config.train.batch_size)
     if step is None or not 0 <= step <= MOST_STEPS:
         step = 0
     optimizer = create_optimizer(config.optimizer, lambda step: 0.0, shaped=matrices(network)).init(parameters)

@@ -3,15 +3,17 @@
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
+from attn_cnn_jax.analysis.figures import centres, curves, maps, predictions, scheme, span, style, training
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
+from attn_cnn_jax.output import printable
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.theorem import span as theorem_span
 from tests.support.figures import found
@@ -118,6 +120,19 @@ def test_figure_11_shows_the_residual_of_every_query(quadratic_run):
     np.testing.assert_allclose(shown.get_array().ravel(), theorem_span.residuals(attention, kernel_shifts((2, 2))))
     panels = [axes for axes in figure.axes if axes.images]
     np.testing.assert_array_equal(panels[0].images[0].get_array()[:, 0], np.eye(64)[4 * 8 + 4])
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "<script>&", "$x^2$", "a\x00b", "|", "\u202eevil", "caf\u00e9 \u732b"])
+@pytest.mark.filterwarnings("ignore:Glyph")  # of a font without these letters
+def test_names_in_figures_are_text_and_nothing_else(name, tmp_path):
+    """As titles and as names of classes: the SVG is well-formed, and shows what is printable."""
+    image = np.zeros((4, 4, 1), np.uint8)
+    figure = predictions.draw([image], [name], [[(name, 0.5)]], [[]])
+    style.save(figure, tmp_path, "figure")
+    texts = [
+        element.text for element in ElementTree.parse(tmp_path / "figure.svg").iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert texts.count(printable(name)) == 2
 
 
 def test_heads_in_order_of_position():

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.output import printable
 
 MOST_PICTURES = 8  # rows of a figure
 LEVEL = 0.5  # of a head's largest probability, at its contour
@@ -60,7 +61,7 @@ def draw_classes(axes: Axes, classes: Sequence[tuple[str, float]]) -> None:
     axes.barh(places, [probability for _, probability in classes], color=style.COLOURS[4], height=0.6)
     for place, (_, probability) in zip(places, classes, strict=True):
         axes.text(min(probability, 0.7) + 0.02, place, f"{probability:.0%}", va="center", fontsize=6)
-    axes.set_yticks(places, [name for name, _ in classes])
+    axes.set_yticks(places, [printable(name) for name, _ in classes])
     axes.set(xlim=(0, 1), xticks=[], ylim=(len(classes) - 0.4, -0.6))
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 

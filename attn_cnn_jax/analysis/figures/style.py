@@ -15,10 +15,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from PIL import Image
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import replacing
+from attn_cnn_jax.output import printable
 
 COLUMN = 3.4  # inches: one of two columns of a paper
 PAGE = 5.5  # inches: its whole width
@@ -117,6 +119,8 @@ def pixels(figure: Figure) -> np.ndarray:
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes `name.png` and `name.svg` whole or not at all; returns their paths."""
+    for text in figure.findobj(Text):  # names of classes and runs; SVG has no control characters
+        text.set_text(printable(text.get_text()))
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{kind}"
