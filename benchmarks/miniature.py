@@ -23,11 +23,11 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.analysis.convolution import accuracy, replace_first, substitute
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
 from attn_cnn_jax.analysis.pictures import first_pictures, grid, mean_attention
-from attn_cnn_jax.analysis.replacement import accuracy, replace_first, substitute
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors

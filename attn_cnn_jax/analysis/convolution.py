@@ -1,30 +1,169 @@
 """Measures how convolutional a network is: its attention layers replaced by their KxK convolutions.
 
 A convolution's weights are a head's attention on each shift at interior queries, those whose KxK window lies
-inside the picture (theorem/to_convolution.py). Three substitutes are compared: "zeros" beyond the border, "edge"
+inside the image (theorem/to_convolution.py). Three substitutes are compared: "zeros" beyond the border, "edge"
 pixels repeated there, and "truncated": no convolution, but every query's own attention inside its window.
-Where attention depends on content, its mean over test pictures takes its place.
+Where attention depends on content, its mean over test images takes its place.
 """
 
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import matplotlib
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result, accuracy, measure
+from attn_cnn_jax.arrays import Activations, Arrays, SharedAttention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.attention.cpu import dense
+from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
+from attn_cnn_jax.theorem.to_convolution import (
+    OutputError,
+    convolved,
+    mass_outside,
+    output_error,
+    shift_weights,
+    truncated,
+)
 
-TEST_IMAGES = 1000
-IN_WORDS = {
+TEST_IMAGES, ERROR_IMAGES = 1000, 100
+SUBSTITUTES = {  # of a layer, in words
     "zeros": "zeros beyond the border",
     "edge": "edge pixels repeated",
     "truncated": "own attention, truncated",
 }
+
+
+class Given(nnx.Variable):
+    """Attention that is given, not learned."""
+
+
+class GivenAttention(nnx.Module):
+    """A self-attention layer with its attention replaced; its value and output maps stay.
+
+    Attributes:
+      layer: the layer.
+      attention: what each query takes of each key, `(h, i, j, k, l)`.
+    """
+
+    depends_on_content = False
+
+    def __init__(self, layer: SelfAttention, attention: SharedAttention):
+        self.layer = layer
+        self.attention = Given(attention)
+
+    def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
+        """Applies the given attention to the values."""
+        _, height, width, _ = x.shape
+        attention = self.attention[...].reshape(-1, height * width, height * width)
+        return dense(attention, x, self.layer.maps()) + self.layer.bias
+
+    def with_intermediates(
+        self, x: Activations, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "b H W o"], dict[str, Any]]:
+        """The same, and the attention that is given; no scores lie behind it."""
+        none = {"position_scores": {}, "content_scores": {}, "separate_scores": {}}
+        return self(x, key), {"attention": self.attention[...], **none}
+
+
+class Result(NamedTuple):
+    """What one kernel size costs.
+
+    Attributes:
+      kernel_size: K.
+      accuracy: by substitute, test accuracy with the first 1, 2, ... layers replaced, `(layers,)`.
+      error: of every layer's convolution with zeros beyond the border, on the original network's activations.
+      mass_inside: attention of interior queries inside the kernel, one `(h,)` per layer.
+    """
+
+    kernel_size: int
+    accuracy: dict[str, np.ndarray]
+    error: list[OutputError]
+    mass_inside: list[np.ndarray]
+
+
+def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> SharedAttention:
+    """Returns one of `SUBSTITUTES` for a layer's attention."""
+    if kind == "truncated":
+        return truncated(attention, kernel_size)
+    return convolved(shift_weights(attention, kernel_size), (attention.shape[1], attention.shape[2]), kind)
+
+
+def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttention]) -> AttentionClassifier:
+    """Returns a copy of a network whose first layers attend as given, one array per layer."""
+    model = nnx.clone(model)
+    for block, given in zip(model.blocks, attention, strict=False):
+        # A block calls it as it calls self-attention.
+        block.attention = GivenAttention(block.attention, given)  # pyright: ignore[reportAttributeAccessIssue]
+    return model
+
+
+def accuracy(
+    model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
+) -> float:
+    """Returns the share of normalised images whose most probable class is right."""
+    skeleton, parameters, statistics = split(model)
+    right = [
+        np.asarray(_predictions(skeleton, parameters, statistics, images[start : start + batch_size]))
+        == labels[start : start + batch_size]
+        for start in range(0, len(labels), batch_size)
+    ]
+    return float(np.concatenate(right).mean())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predictions(
+    skeleton: Skeleton, parameters: Arrays, statistics: Arrays, images: Float[Array, "b H W C"]
+) -> Int[Array, " b"]:
+    return join(skeleton, parameters, statistics)(images)[0].argmax(axis=-1)
+
+
+def measure(
+    model: AttentionClassifier,
+    attention: Sequence[SharedAttention],
+    kernel_size: int,
+    images: Float[Array, "b H W C"],
+    labels: Int[np.ndarray, " b"],
+) -> Result:
+    """Replaces a network's layers, from the first on, and returns what changes.
+
+    Args:
+      model: the network.
+      attention: of every layer, or its mean over images where it depends on content.
+      kernel_size: K.
+      images: normalised; the first ERROR_IMAGES serve for the output error.
+      labels: their classes.
+    """
+    accuracies = {}
+    for kind in SUBSTITUTES:
+        given = [substitute(layer, kernel_size, kind) for layer in attention]
+        accuracies[kind] = np.array(
+            [accuracy(replace_first(model, given[: n + 1]), images, labels) for n in range(len(given))]
+        )
+    errors = []
+    skeleton, *arrays = split(model)
+    inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
+    for block, x, layer in zip(model.blocks, inputs(arrays, images[:ERROR_IMAGES]), attention, strict=True):
+        convolution = GivenAttention(block.attention, substitute(layer, kernel_size, "zeros"))
+        bias = block.attention.output.bias
+        assert bias is not None
+        errors.append(output_error(block.attention(x), convolution(x), bias[...], kernel_size))
+    inside = [1 - np.asarray(mass_outside(jnp.asarray(layer), kernel_size)) for layer in attention]
+    return Result(kernel_size, accuracies, errors, inside)
 
 
 def measure_run(
@@ -38,8 +177,8 @@ def measure_run(
     """Returns the test accuracy of a run's network, and what each kernel size makes of it.
 
     Args:
-      num_images: test pictures over which content-dependent attention is averaged; None for `pictures.AVERAGED`.
-      test_images: test pictures on which accuracy is measured.
+      num_images: test images over which content-dependent attention is averaged; None for `pictures.AVERAGED`.
+      test_images: test images on which accuracy is measured.
       data_dir: where the data set lies, if not where the run had it.
 
     Raises:
@@ -56,6 +195,18 @@ def measure_run(
     return accuracy(run.model, images, labels), results
 
 
+def resnet_to_attention(run: Run, sharpness: float = math.inf) -> Run:
+    """Returns a trained ResNet with every convolution replaced by attention (Theorem 1); `predict` works as before.
+
+    Args:
+      run: of a ResNet.
+      sharpness: `alpha` of all heads; infinite copies pixels and changes nothing but the order of sums.
+    """
+    if run.config.model.name != "resnet":
+        raise UserError(f"a network of config.model.name={run.config.model.name!r} has no convolutions: give a resnet")
+    return dataclasses.replace(run, model=convolutions_to_attention(run.model, sharpness))
+
+
 def draw(original: float, results: list[Result]) -> Figure:
     """Returns four panels over K: accuracy with all and with the first n layers replaced, error, mass inside."""
     kernel_sizes = [r.kernel_size for r in results]
@@ -69,7 +220,7 @@ def draw(original: float, results: list[Result]) -> Figure:
             look = style.look(n)
             values = [100 * r.accuracy[kind][-1] for r in results]
             line = {"color": look.colour, "marker": "o", "markersize": 2.5, "linewidth": 1}
-            whole.plot(kernel_sizes, values, **line, label=IN_WORDS[kind], gid=kind)
+            whole.plot(kernel_sizes, values, **line, label=SUBSTITUTES[kind], gid=kind)
         for axes in (whole, first):
             axes.axhline(100 * original, color="0.4", linestyle="--", linewidth=0.8, label="the network itself")
         for n, colour in enumerate(colours):

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from attn_cnn_jax.analysis.convolution import IN_WORDS, TEST_IMAGES, draw, measure_run
+from attn_cnn_jax.analysis.convolution import SUBSTITUTES, TEST_IMAGES, Result, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.pictures import AVERAGED, averaged_over
-from attn_cnn_jax.analysis.replacement import SUBSTITUTES, Result
 from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import say
@@ -67,7 +66,7 @@ def to_text(run: Run, original: float, results: list[Result], num_images: int) -
     if run.model.depends_on_content:
         parts.append(f"Its attention depends on content: the mean over {num_images} test pictures takes its place.")
     first = {
-        (IN_WORDS[kind], r.kernel_size): [f"{value:.2%}" for value in r.accuracy[kind]]
+        (SUBSTITUTES[kind], r.kernel_size): [f"{value:.2%}" for value in r.accuracy[kind]]
         for kind in SUBSTITUTES
         for r in results
     }

@@ -9,7 +9,7 @@ from flax import nnx
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution, pictures
-from attn_cnn_jax.analysis.replacement import SUBSTITUTES, accuracy, replace_first, substitute
+from attn_cnn_jax.analysis.convolution import SUBSTITUTES, accuracy, replace_first, substitute
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import resnet_config
 from attn_cnn_jax.errors import UserError

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.replacement import replace_first, substitute
+from attn_cnn_jax.analysis.convolution import replace_first, substitute
 from tests.page.browser import Keys, Page
 from tests.page.conftest import GRID
 from tests.page.test_network import probed, quadratic  # noqa: F401

@@ -11,7 +11,7 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attn_cnn_jax.analysis.conversion import resnet_to_attention
+from attn_cnn_jax.analysis.convolution import resnet_to_attention
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.analysis.replacement import GivenAttention
+from attn_cnn_jax.analysis.convolution import GivenAttention
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
