@@ -131,7 +131,6 @@ REST = {
             "'encoder' (all but the classifier), 'positions' or 'values' (of heads that are not reset), patterns of "
             "parameter names such as 'embedding.*', several with commas, or ''",
         ),
-        "new_head": boolean(False),  # whether the classifier starts anew, as it does for another number of classes
     },
     "dataset": {
         "name": named("cifar10", lambda name: name in SPECS or is_own(name), DATA_SETS),
@@ -149,7 +148,6 @@ REST = {
         # Taken from the data set in training, and kept with the run.
         "mean": several(number(0.0, 0), "one number from 0 per channel, or () for that of the training images"),
         "std": several(number(1.0, 1e-9), "one number from 1e-09 per channel, or () for that of the training images"),
-        "has_validation": boolean(False),  # whether it has a validation split of its own
         "class_names": several(
             named("", lambda name: bool(name) and name.isprintable(), ""),
             "one printable text per class, or () for those of the data set",

@@ -57,7 +57,6 @@ def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
         if len(given) not in (0, len(value)):
             refuse(f"dataset.{key}", given, f"{len(value)} values for {known.name}; or leave it out")
         config.dataset[key] = given or value
-    config.dataset.has_validation = known.has_validation
     if known.has_validation and config.dataset.num_validation:
         allowed = f"0 for {config.dataset.path or name}, which has a validation split of its own"
         refuse("dataset.num_validation", config.dataset.num_validation, allowed)
@@ -76,7 +75,6 @@ def spec_of(config: ConfigDict) -> Spec:
         mean=tuple(dataset.mean) or (known.mean if known else ()),
         std=tuple(dataset.std) or (known.std if known else ()),
         class_names=tuple(dataset.class_names) or (known.class_names if known else ()),
-        has_validation=dataset.has_validation,
     )
 
 

@@ -79,21 +79,21 @@ def check_folder(workdir: Path) -> None:
 
 
 @contextlib.contextmanager
-def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]:
+def saving(workdir: Path, config: ConfigDict, *, validates: bool = False) -> Iterator[ocp.CheckpointManager]:
     """Opens the checkpoints of a run for writing; at the end all are complete, or UserError is raised.
 
-    Keeps the last `config.checkpoint.keep_last`, that of step 0 of a run that started from another, and, where there
-    is a validation split, the one with the best validation accuracy; never chooses on test data. Of several processes
+    Keeps the last `config.checkpoint.keep_last`, that of step 0 of a run that started from another, and, where the
+    run `validates`, the one with the best validation accuracy; never chooses on test data. Of several processes
     all open it.
     """
     policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(config.checkpoint.keep_last)]
     if config.get("start", {}).get("run"):
         policies.append(preservation_policy.CustomSteps([0]))
-    if validates(config):
+    if validates:
         policies.append(preservation_policy.BestN(get_metric_fn=accuracy_of, n=1))
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-        best_fn=accuracy_of if validates(config) else None,
+        best_fn=accuracy_of if validates else None,
         save_interval_steps=1,
         cleanup_tmp_directories=True,
     )
@@ -105,11 +105,6 @@ def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]
     finally:
         with contextlib.suppress(Exception):  # after an error, closing raises it again
             checkpoints.close()
-
-
-def validates(config: ConfigDict) -> bool:
-    """Returns whether a run has a validation split, held out of the training set or of the data set's own."""
-    return config.dataset.num_validation > 0 or config.dataset.has_validation
 
 
 def accuracy_of(metrics: dict) -> float:

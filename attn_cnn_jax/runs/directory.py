@@ -25,7 +25,7 @@ MAY_CHANGE = ("dataset.data_dir", "dataset.path", "dataset.feed", "train.logger"
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 START = "start.json"
 # What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
-RESOLVED = (("model", ("num_heads", "init")), ("start", ("heads", "new_head")))
+RESOLVED = (("model", ("num_heads", "init")), ("start", ("heads",)))
 
 
 @contextlib.contextmanager

@@ -133,7 +133,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             say(f"{workdir} is already trained to the end (step {step}).")
             return metrics.last_records(workdir)
         is_new = not ckpt.steps_in(workdir)
-        checkpoints = stack.enter_context(ckpt.saving(workdir, config))
+        checkpoints = stack.enter_context(ckpt.saving(workdir, config, validates="validation" in splits))
         after = NOTHING if is_new else step
         reporter = create_reporter(config, workdir, skeleton, after_step=after, total_steps=plan.total_steps)
         stack.enter_context(contextlib.closing(reporter))

@@ -35,7 +35,7 @@ from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.hosts import say
 
-HEAD = "classifier."  # the parameters that depend on the classes
+HEAD, CLASSES = "classifier.", "classifier.bias"  # the parameters that depend on the classes, one entry per class
 TABLES = ("position.tables.row", "position.tables.column")  # of encodings by shift
 MOST_NAMES = 6  # of parameters, in a message
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
@@ -85,15 +85,12 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         first.config.model.layers = "attention"
         first = dataclasses.replace(first, model=convolutions_to_attention(first.model, config.model.sharpness))
     check_same_kind(config, first.config)
-    if config.model.num_classes != first.config.model.num_classes:
-        config = ConfigDict(config.to_dict() | {"start": config.start.to_dict() | {"new_head": True}})
     for change in changes(config, first.config):
         say(f"starting from {config.start.run}: {change}")
     parameters, statistics = split(first.model)[1:]
     if config.model.name == "resnet":
         fresh = create_model(config.model, rngs=nnx.Rngs(seed))
-        model = take_over(fresh, parameters, statistics, new_head=config.start.new_head)
-        return Beginning(config, model)
+        return Beginning(config, take_over(fresh, parameters, statistics))
     assert isinstance(first.model, AttentionClassifier)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
@@ -108,7 +105,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     fresh = create_model(config.model, rngs=nnx.Rngs(key))
     if config.start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return Beginning(config, take_over(fresh, parameters, statistics, new_head=config.start.new_head), heads)
+    return Beginning(config, take_over(fresh, parameters, statistics), heads)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -196,14 +193,14 @@ def check_some_left(counts: tuple[int, ...], chosen: Heads) -> None:
         )
 
 
-def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays, *, new_head: bool) -> nnx.Module:
+def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
     """Returns a network with the structure and types of `model` and the values of a trained one.
 
     Args:
-      model: as it is created; may have other classes and be for another image size.
+      model: as it is created; may have another number of classes, for which its classifier stays as it is, and be for
+        another image size.
       parameters: of the trained network, whose other sizes are those of `model`.
       statistics: likewise.
-      new_head: whether the classifier stays as `model` has it.
 
     Raises:
       UserError: if an array that depends on the image size cannot be made to fit.
@@ -211,7 +208,7 @@ def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays, *, new_
     skeleton, own, _ = split(model)
 
     def taken(name: str, fresh: Array) -> Array:
-        if new_head and name.startswith(HEAD):
+        if name.startswith(HEAD) and len(parameters[CLASSES]) != len(own[CLASSES]):
             return fresh
         return fitted(model, name, jnp.asarray(parameters[name]), fresh.shape).astype(fresh.dtype)
 
@@ -249,7 +246,7 @@ def changes(config: ConfigDict, first: ConfigDict) -> list[str]:
     """Returns in words what a network does not take over as it is from that of another configuration."""
     here, there = config.model, first.model
     found = []
-    if config.start.new_head:
+    if here.num_classes != there.num_classes:
         found.append(f"a new classifier for {here.num_classes} classes, before {there.num_classes}")
     if tuple(here.image_shape) != tuple(there.image_shape):
         sizes = [f"{model.image_shape[0]}x{model.image_shape[1]}" for model in (here, there)]

@@ -11,7 +11,7 @@ from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_
 from attn_cnn_jax.config.base import schema_of
 from attn_cnn_jax.data.builders import SPECS, Spec
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import from_json, to_json
+from attn_cnn_jax.runs.directory import flatten, from_json, to_json
 
 
 def leaves(schema, path=()):
@@ -65,6 +65,10 @@ WRONG = {
     "yes for a number": lambda default: 0j if isinstance(default, bool) else True,
     "zeros": lambda default: (0,) * max(1, len(default)) if isinstance(default, tuple) else (0,),
 }
+
+
+def test_a_network_of_attention_has_at_most_60_keys():
+    assert len(flatten(attention_config())) <= 60
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -228,7 +232,7 @@ def test_a_run_takes_classes_size_and_statistics_from_its_data_set():
     assert (completed.model.num_classes, config.model.num_classes) == (100, 10)  # a copy was completed
     assert completed.dataset.mean == SPECS["cifar100"].mean
     kept, known = spec_of(with_defaults(from_json(to_json(completed)))), SPECS["cifar100"]
-    for key in ("image_shape", "num_classes", "mean", "std", "class_names", "has_validation"):
+    for key in ("image_shape", "num_classes", "mean", "std", "class_names"):
         assert getattr(kept, key) == getattr(known, key)
     for key, value, allowed in (("num_classes", 11, "100"), ("image_shape", (16, 16, 3), r"\(32, 32, 3\)")):
         contradicting = attention_config(**{key: value})

@@ -47,12 +47,11 @@ def test_a_checkpoint_shares_nothing_with_the_run_that_continues(tmp_path, slow_
     state = TrainState(place(np.int32(1), mesh), parameters, statistics, place({"mean": np.ones(4, np.float32)}, mesh))
     expected = jax.tree.map(lambda x: np.array(x, copy=True), state)
     config, progress, metrics = attention_config(), {"loss": [1.0]}, {"validation_accuracy": 0.5}
-    config.dataset.num_validation = 1
     with config.unlocked():
         config.numbers = [1]
     train = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0, out_shardings=replicated(mesh))
     train = train.lower(parameters).compile()
-    with ckpt.saving(tmp_path, config) as checkpoints:
+    with ckpt.saving(tmp_path, config, validates=True) as checkpoints:
         ckpt.save(checkpoints, 1, state, config, progress, metrics)
         config.numbers.append(7)
         progress["loss"].append(7)
@@ -179,10 +178,10 @@ def test_checkpoints_of_another_run_are_not_moved_as_damaged(two, content_run):
 
 def test_the_best_checkpoint_is_the_one_with_the_highest_intact_validation_accuracy(tmp_path):
     config = attention_config()
-    config.dataset.num_validation, config.checkpoint.keep_last = 1, 10
+    config.checkpoint.keep_last = 10
 
     def save(step, accuracy):
-        with ckpt.saving(tmp_path, config) as checkpoints:
+        with ckpt.saving(tmp_path, config, validates=True) as checkpoints:
             ckpt.save(checkpoints, step, TINY, config, {}, {"validation_accuracy": accuracy})
         return ckpt.best_step(tmp_path)
 
@@ -198,8 +197,8 @@ def test_the_best_checkpoint_is_the_one_with_the_highest_intact_validation_accur
 
 def test_the_last_and_the_best_checkpoints_stay(tmp_path):
     config = attention_config()
-    config.dataset.num_validation, config.checkpoint.keep_last = 1, 2
-    with ckpt.saving(tmp_path, config) as checkpoints:
+    config.checkpoint.keep_last = 2
+    with ckpt.saving(tmp_path, config, validates=True) as checkpoints:
         for step, accuracy in enumerate((0.5, 0.9, 0.1, 0.2, 0.3), start=1):
             ckpt.save(checkpoints, step, TINY, config, {}, {"validation_accuracy": accuracy})
     assert ckpt.steps_in(tmp_path) == [5, 4, 2]

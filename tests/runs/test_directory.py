@@ -86,7 +86,7 @@ def pruned_configs():
     asked, resolved = attention_config(), attention_config()
     for each, num_heads, named in ((asked, 9, ()), (resolved, 4, ((1, 3),))):
         each.model = each.model.to_dict() | {"num_heads": num_heads}
-        each.start = each.start.to_dict() | {"run": "first", "prune": True, "heads": named, "new_head": bool(named)}
+        each.start = each.start.to_dict() | {"run": "first", "prune": True, "heads": named}
     return asked, resolved
 
 
