@@ -22,9 +22,10 @@ from scipy.optimize import linear_sum_assignment
 
 from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import pruning
 from attn_cnn_jax.models.attention import moments
-from attn_cnn_jax.models.attention.encoding import UNIFORM
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import span
 
@@ -171,13 +172,9 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
     """
     attention = run.model.blocks[layer].attention
     if not attention.depends_on_content:
-        found = attention.position.degenerate_heads(pictures.grid(run))
+        found = pruning.reasons(attention.position, pictures.grid(run))
         return [found.get(head, "") for head in range(attention.num_heads)]
-    most = math.log(math.prod(pictures.grid(run)))
-    return [
-        f"uniform: entropy {value:.4f} of at most {most:.4f}" if value > UNIFORM * most else ""
-        for value in statistics.entropy
-    ]
+    return [pruning.uniform(value, pictures.grid(run)) for value in statistics.entropy]
 
 
 def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None = None) -> list[dict]:
@@ -190,7 +187,9 @@ def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None =
     """
     table = []
     for layer, of_layer in enumerate(statistics):
-        found = layer_rows(of_layer, run.model.blocks[layer].attention.position.centres(), query)
+        position = run.model.blocks[layer].attention.position
+        centres = np.asarray(position.centre[...], np.float64) if isinstance(position, CentredEncoding) else None
+        found = layer_rows(of_layer, centres, query)
         why = reasons(run, layer, of_layer)
         table += [{"layer": layer + 1} | row | {"degenerate": reason} for row, reason in zip(found, why, strict=True)]
     return table

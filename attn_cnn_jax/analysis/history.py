@@ -20,6 +20,7 @@ from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.run import Run
 
@@ -57,7 +58,7 @@ def is_recorded(run: Run) -> bool:
     return (
         isinstance(run.model, AttentionClassifier)
         and not run.model.depends_on_content
-        and all(block.attention.position.recorded() is not None for block in run.model.blocks)
+        and all(isinstance(block.attention.position, CentredEncoding) for block in run.model.blocks)
     )
 
 

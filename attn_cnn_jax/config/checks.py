@@ -7,11 +7,10 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.base import MODEL_COMMON, Field, network_kind, schema_of, unknown_key
-from attn_cnn_jax.config.network import depends_on_content, encoding_of, factorises
+from attn_cnn_jax.config.network import encoding_of, factorises
 from attn_cnn_jax.data.builders import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.encoding import Encoding
-from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.models.encodings import REGISTRY, CentredEncoding, FactorisingEncoding, GeneralizedQuadratic
 
 
 def validate(config: ConfigDict) -> None:
@@ -142,16 +141,16 @@ def check_start(config: ConfigDict) -> None:
         refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
     if change and not is_attention:
         refuse(f"start.{change}", True, f"False for a {config.model.name}")
-    if change and not start.heads and depends_on_content(config.model):
+    if change and not start.heads and encoding and (config.model.content or not encoding.accepts_content()):
         allowed = "pairs (layer, head): with content, a head without a position of its own still attends"
         refuse("start.heads", (), allowed)
     words = [word.strip() for word in start.freeze.split(",")]
-    if "positions" in words and not (encoding and encoding.positions):
+    if "positions" in words and not (encoding and encoding.accepts_content()):
         refuse("start.freeze", start.freeze, f"without 'positions' for encoding {config.model.get('encoding')!r}")
     if "values" in words and not is_attention:
         refuse("start.freeze", start.freeze, f"without 'values' for a {config.model.name}")
     penalty = config.optimizer.covariance_penalty
-    if penalty and not (encoding and encoding.penalised):
+    if penalty and not (encoding and issubclass(encoding, GeneralizedQuadratic)):
         refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
@@ -162,21 +161,20 @@ def check_attention(model: ConfigDict) -> None:
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     encoding = encoding_of(model)
-    if model.content and not encoding.accepts_content:
+    if model.content and not encoding.accepts_content():
         hint = f"; its options are {', '.join(f'config.model.{name}' for name in encoding.options)}"
         hint = hint if encoding.options else ""
         refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
     if model.gate and not model.content:
         refuse("model.gate", True, "False without content, config.model.content=True")
     if model.init != "paper":
-        if encoding.start_on_grid is Encoding.start_on_grid:
+        if not issubclass(encoding, CentredEncoding):
             refuse("model.init", model.init, f"'paper' for encoding {model.encoding!r}, which has no centres")
         counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
         if any(math.isqrt(count) ** 2 != count for count in counts):
             refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
-    if refusal := encoding.refusal(model.to_dict()):
-        refuse(f"model.{refusal[0]}", model[refusal[0]], refusal[1])
-    factorising = "only " + " and ".join(sorted(name for name, kind in REGISTRY.items() if kind.factorises))
+    names = sorted(name for name, kind in REGISTRY.items() if issubclass(kind, FactorisingEncoding))
+    factorising = f"only {' and '.join(names)}"
     if model.attention_dropout_on == "factors" and not factorises(model):
         refuse("model.attention_dropout_on", "factors", f"'probabilities': {factorising} positions factorise")
     if model.implementation == "factorised":

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.attention.encoding import Encoding, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
 from attn_cnn_jax.models.resnet import ResNet
@@ -90,16 +90,6 @@ def grid(model: ConfigDict) -> tuple[int, int]:
     return model.image_shape[0] // model.downsample, model.image_shape[1] // model.downsample
 
 
-def depends_on_content(model: ConfigDict) -> bool:
-    """Returns whether the attention of an attention network differs from image to image."""
-    return model.content or encoding_of(model).depends_on_content_with(encoding_options(model))
-
-
 def factorises(model: ConfigDict) -> bool:
     """Returns whether the attention of an attention network is a product of a row and a column softmax."""
-    return encoding_of(model).factorises and not model.content
-
-
-def sizes(model: ConfigDict, num_heads: int) -> Sizes:
-    """Returns the sizes of a layer with so many heads."""
-    return Sizes(num_heads, model.hidden_size, head_size(model), grid(model), jnp.dtype(model.dtype))
+    return issubclass(encoding_of(model), FactorisingEncoding) and not model.content

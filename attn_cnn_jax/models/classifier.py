@@ -181,8 +181,8 @@ class AttentionClassifier(nnx.Module):
         self.downsample = downsample
         self.embedding = linear(channels * downsample**2, hidden_size, **common)
         blocks: list[Block] = []
-        for heads in counts:
-            sizes = Sizes(heads, hidden_size, head_size, grid, jnp.dtype(dtype))
+        for n, heads in enumerate(counts):
+            sizes = Sizes(heads, hidden_size, head_size, grid, jnp.dtype(dtype), n, len(counts))
             layer = SelfAttention(
                 kind.create(sizes, rngs=rngs, **encoding_options),
                 content=Content(*sizes[:3], **common) if content else None,
@@ -224,7 +224,7 @@ class AttentionClassifier(nnx.Module):
           - `embedding`: activations `(b, H, W, d)` before the first layer.
           - `layers`: for each layer a dictionary: `input` and `output`, activations; `attention`, `(h, i, j, k, l)`
             where it does not depend on content, else `(b, h, i, j, k, l)`, without dropout; `position_scores` and
-            `content_scores`, score terms by name; `separate_scores`, the latter in all terms of eq. 7.
+            `content_scores`, score terms by name.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         out: Intermediates = {"layers": [{} for _ in self.blocks]}

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.low_rank import truncate
 
 
@@ -25,6 +26,7 @@ def start_on_grid(layer: SelfAttention, locality: float, kernel: Float[AnyArray,
         approximation. None leaves the value maps as they are.
     """
     size = math.isqrt(layer.num_heads)
+    assert isinstance(layer.position, CentredEncoding)
     layer.position.start_on_grid(kernel_shifts((size, size)).astype(np.float64), locality)
     if kernel is None:
         return

@@ -1,24 +1,28 @@
-"""Prunes, resets and freezes heads.
+"""Finds, prunes, resets and freezes degenerate heads; heads are counted from 0.
 
-Which heads are degenerate an encoding says itself (`Encoding.degenerate_heads`). Works on the named arrays of a network
-(variables.py) and on what its layers and encodings say of them. Heads are counted from 0.
+Works on the named arrays of a network (variables.py) and on `head_axis` of its layers and encodings.
 """
 
-import functools
+import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jaxtyping import Array, Bool, Shaped
+from jaxtyping import Array, Bool, Float
 
 from attn_cnn_jax.arrays import Arrays, Grid
+from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.variables import split
 
 NAME = re.compile(r"blocks\.(\d+)\.attention\.(.+)")
+UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
+SMALLEST_PRECISION = 1e-5  # one over square pixels; the release's threshold for uniform attention
+LARGEST_CONDITION_NUMBER = 1000.0  # of Sigma^-1; the release's threshold for attention to a line
 
 Heads = Mapping[int, Collection[int]]  # of some layers, by the layer's number
 
@@ -29,11 +33,52 @@ def degenerate_heads(model: AttentionClassifier, grid: Grid) -> dict[int, dict[i
     A layer that also attends by content has none: a head without a position of its own still attends.
     """
     found = {
-        n: block.attention.position.degenerate_heads(grid)
+        n: reasons(block.attention.position, grid)
         for n, block in enumerate(model.blocks)
         if not block.attention.depends_on_content
     }
     return {layer: heads for layer, heads in found.items() if heads}
+
+
+def reasons(encoding: Encoding, grid: Grid) -> dict[int, str]:
+    """Returns the degenerate heads of an encoding, with the reason.
+
+    Quadratic heads by their parameters, as the release judges them; all others by the entropy of the attention of the
+    central query pixel.
+    """
+    if isinstance(encoding, CentredEncoding):
+        why = map(reason, np.asarray(encoding.spread[...], np.float64))
+    else:
+        height, width = grid
+        terms = encoding.position_terms(height, width, jnp.array([height // 2])).values()
+        scores = np.sum([np.asarray(term, np.float64)[:, 0, width // 2] for term in terms], axis=0)
+        weights = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True))
+        why = (uniform(float(value), grid) for value in np.atleast_1d(moments.entropy(weights)))
+    return {head: text for head, text in enumerate(why) if text}
+
+
+def uniform(entropy: float, grid: Grid) -> str:
+    """Returns why a head whose attention has this entropy is degenerate; "" if it is not."""
+    most = math.log(math.prod(grid))
+    return f"uniform: entropy {entropy:.4f} of at most {most:.4f}" if entropy > UNIFORM * most else ""
+
+
+def reason(spread: float | Float[np.ndarray, "2 2"]) -> str:
+    """Returns "uniform" or "a line" with the number by the eigenvalues of `Sigma^-1` (release); "" for other heads.
+
+    Args:
+      spread: `s`, a number, or `S`, `(2, 2)`.
+    """
+    if np.ndim(spread) == 0:
+        return f"uniform: s^2 {spread**2:.1e} < 1e-05" if spread**2 < SMALLEST_PRECISION else ""
+    largest, smallest = np.linalg.svd(spread, compute_uv=False) ** 2
+    if largest < SMALLEST_PRECISION:
+        return f"uniform: largest eigenvalue {largest:.1e} < 1e-05"
+    # Multiplied out, so that a singular spread has no division by zero.
+    if largest > LARGEST_CONDITION_NUMBER * smallest:
+        number = largest / smallest if smallest > 0 else np.inf
+        return f"a line: condition number {number:.0f} > {LARGEST_CONDITION_NUMBER:.0f}"
+    return ""
 
 
 def head_axes(layer: SelfAttention) -> dict[str, int]:
@@ -47,40 +92,34 @@ def head_axes(layer: SelfAttention) -> dict[str, int]:
 
 def prune(model: AttentionClassifier, heads: Heads) -> Arrays:
     """Returns the parameters without some heads; their network computes what it did with these heads' values zero."""
-
-    def remaining(layer, array, axis):
-        count = model.blocks[layer].attention.num_heads
-        kept = [head for head in range(count) if head not in heads.get(layer, ())]
-        return join_heads(jnp.take(split_heads(jnp.asarray(array), axis, count), jnp.array(kept), axis=axis), axis)
-
-    return {name: changed(model, name, array, remaining) for name, array in parameters_of(model).items()}
+    parameters = split(model)[1]
+    removed = entries(model, heads)
+    return parameters | {
+        name: jnp.compress(~mask.ravel(), parameters[name], axis=mask.shape.index(mask.size))
+        for name, mask in removed.items()
+    }
 
 
 def reset(model: AttentionClassifier, fresh: Arrays, heads: Heads) -> Arrays:
     """Returns the parameters with some heads taken from `fresh`, the parameters of a new network of the same shape."""
-
-    def replaced(name, layer, array, axis):
-        chosen = head_mask(array, axis, model.blocks[layer].attention.num_heads, heads.get(layer, ()))
-        return jnp.where(chosen, fresh[name], array)
-
-    return {
-        name: changed(model, name, array, functools.partial(replaced, name))
-        for name, array in parameters_of(model).items()
+    parameters = split(model)[1]
+    return parameters | {
+        name: jnp.where(mask, fresh[name], parameters[name]) for name, mask in entries(model, heads).items()
     }
 
 
 def entries(model: AttentionClassifier, heads: Heads) -> dict[str, Bool[np.ndarray, "..."]]:
-    """Returns which entries of the parameters are those of some heads, all that `reset` replaces.
+    """Returns which entries of the parameters are those of some heads.
 
     Returns:
-      By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any is.
+      By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any is true.
     """
-
-    def of_heads(layer, array, axis):
-        return jnp.asarray(head_mask(array, axis, model.blocks[layer].attention.num_heads, heads.get(layer, ())))
-
-    none = {name: jnp.zeros(array.shape, bool) for name, array in parameters_of(model).items()}
-    masks = {name: np.asarray(changed(model, name, array, of_heads)) for name, array in none.items()}
+    masks = {}
+    for name, array in split(model)[1].items():
+        match = NAME.fullmatch(name)
+        layer = model.blocks[int(match[1])].attention if match else None
+        if match and layer and match[2] in (axes := head_axes(layer)):
+            masks[name] = head_mask(array, axes[match[2]], layer.num_heads, heads.get(int(match[1]), ()))
     return {name: mask for name, mask in masks.items() if mask.any()}
 
 
@@ -90,54 +129,26 @@ def fixed(
     """Returns which entries training must leave alone to keep the positions or value maps of all heads but `free`.
 
     Returns:
-      By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any entry
-      is fixed.
+      As `entries`; where all heads share a parameter of positions, such as a table, all of it.
     """
-    masks = {}
-    for name, array in parameters_of(model).items():
+    held = {n: set(range(block.attention.num_heads)) - set(free.get(n, ())) for n, block in enumerate(model.blocks)}
+    of_heads, masks = entries(model, held), {}
+    for name, array in split(model)[1].items():
         match = NAME.fullmatch(name)
-        if match is None:
+        layer = model.blocks[int(match[1])].attention if match else None
+        if not (match and layer):
             continue
-        number, own = int(match[1]), match[2]
-        layer = model.blocks[number].attention
-        names = {f"position.{each}" for each in layer.position.positions} if positions else set()
-        names |= set(layer.values) if values else set()
-        if own not in names:
+        is_position = match[2].startswith("position.") and layer.position.accepts_content()
+        if not (positions and is_position) and not (values and match[2] in layer.values):
             continue
-        axis = head_axes(layer).get(own)
-        if axis is None:  # all heads of a layer read its tables
+        if match[2] not in head_axes(layer):
             masks[name] = np.ones((1,) * array.ndim, bool)
-        else:
-            masks[name] = ~head_mask(array, axis, layer.num_heads, free.get(number, ()))
-    return {name: mask for name, mask in masks.items() if mask.any()}
-
-
-def parameters_of(model: nnx.Module) -> Arrays:
-    """Returns the parameters of a network by name."""
-    return split(model)[1]
-
-
-def split_heads(array: Shaped[Array, "..."], axis: int, num_heads: int) -> Shaped[Array, "..."]:
-    """Splits the axis of heads and their channels in two, heads first: `(..., h c, ...) -> (..., h, c, ...)`."""
-    return array.reshape(*array.shape[:axis], num_heads, -1, *array.shape[axis + 1 :])
-
-
-def join_heads(array: Shaped[Array, "..."], axis: int) -> Shaped[Array, "..."]:
-    """Joins the axis of heads and the axis of their channels behind it: `(..., h, c, ...) -> (..., h c, ...)`."""
-    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
+        elif name in of_heads:
+            masks[name] = of_heads[name]
+    return masks
 
 
 def head_mask(array: Array, axis: int, num_heads: int, heads: Collection[int]) -> Bool[np.ndarray, "..."]:
     """Returns a mask, true at the entries of some heads: `(1, ..., h c, ..., 1)`, which broadcasts to `array`."""
-    size = array.shape[axis] // num_heads
-    along = np.repeat(np.isin(np.arange(num_heads), list(heads)), size)
+    along = np.repeat(np.isin(np.arange(num_heads), list(heads)), array.shape[axis] // num_heads)
     return along.reshape(*(-1 if a == axis else 1 for a in range(array.ndim)))
-
-
-def changed(model: AttentionClassifier, name: str, array: Array, function: Callable) -> Array:
-    """Returns `function(layer, array, axis)` where a parameter has an axis of heads, else the array as it is."""
-    match = NAME.fullmatch(name)
-    axes = head_axes(model.blocks[int(match[1])].attention) if match else {}
-    if match is None or match[2] not in axes:
-        return array
-    return function(int(match[1]), array, axes[match[2]])

@@ -131,7 +131,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "grid": list(grid),
         "channels": model.image_shape[2],
         # As the paper writes them: an encoding with content terms of its own ends with position (eq. 8).
-        "terms": own + content if encoding_of(model).accepts_content else content + own,
+        "terms": own + content if encoding_of(model).accepts_content() else content + own,
         "contentTerms": content,
         "layers": layers,
         "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],

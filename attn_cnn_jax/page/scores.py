@@ -45,13 +45,13 @@ def content_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
 
     Returns:
       None where the page cannot compute them. Else `query` and `key`: `kernel` `(D, h D_h)` and `bias` or None, each
-      None where no term reads it; and `terms`, by the names of `separate_terms`. A term has a `kind`: "product":
+      None where no term reads it; and `terms`, by the paper's names. A term has a `kind`: "product":
       `q . k / sqrt(D_h)`; "shifts": `q . (row[delta_row] + column[delta_column])`, with `row` `(h, 2 H - 1, D_h)` and
       `column` `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with `bias` `(h, D_h)`. A product
       says of its `query` and of its `key` what they read: "content", activations, or "position": `positions`
-      `(H, W, D_p)`, by the same map, or if `concatenated` by its last `D_p` inputs.
+      `(H, W, D)`, by the same map.
     """
-    described = entry(CONTENT, encoding, {"project", "content_terms", "separate_terms"})
+    described = entry(CONTENT, encoding, {"project", "content_terms"})
     return described(encoding, grid) if described else None
 
 
@@ -98,7 +98,6 @@ def absolute_content(encoding: Absolute, grid: Grid) -> Parameters:
         encoding,
         {f"{query}_{key}": product(query, key) for query in kinds for key in kinds},
         positions=encoding.position_vectors(pixels)[0],
-        concatenated=False,
     )
 
 
@@ -108,7 +107,8 @@ def relative_content(encoding: Relative, grid: Grid) -> Parameters:
     if "content_content" in encoding.terms:
         terms["content_content"] = product()
     if "content_position" in encoding.terms:
-        reach = encoding.reach()
+        assert encoding.tables is not None
+        reach = encoding.tables.grid
         row, column = encoding.position_keys(*reach)
         rows, columns = (slice(size - n, size + n - 1) for size, n in zip(reach, grid, strict=True))
         terms["content_position"] = {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]}

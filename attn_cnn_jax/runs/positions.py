@@ -26,6 +26,7 @@ from attn_cnn_jax.config import create_model
 from attn_cnn_jax.config.network import grid
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.scores import softmax
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 
@@ -79,7 +80,7 @@ def has_positions(config: ConfigDict) -> bool:
 def positions_of_layers(config: ConfigDict, skeleton: Skeleton) -> Callable[[Arrays], list[dict]]:
     """Returns a function from the parameters of positions to what is recorded, per layer.
 
-    That is what the encoding says (`Encoding.recorded`), or else the moments of the central pixel's attention.
+    That is the centres and spreads of quadratic encodings, or else the moments of the central pixel's attention.
     """
     height, width = grid(config.model)
     query = (height // 2, width // 2)
@@ -102,8 +103,12 @@ def positions_of_layers(config: ConfigDict, skeleton: Skeleton) -> Callable[[Arr
         return layers
 
     def of_layers(position: Arrays) -> list[dict]:
-        recorded = [block.attention.position.recorded() for block in blocks(position)]
-        if recorded[0] is None:
+        encodings = [block.attention.position for block in blocks(position)]
+        if isinstance(encodings[0], CentredEncoding):
+            recorded = [
+                {name: np.asarray(getattr(each, name)[...]) for name in ("centre", "spread")} for each in encodings
+            ]
+        else:
             recorded = [
                 {"centre": moments.centre_of_mass(layer) - query, "covariance": moments.covariance(layer)}
                 # Put there and fetched explicitly, as a training loop demands (jax.transfer_guard).

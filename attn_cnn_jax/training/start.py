@@ -8,7 +8,6 @@ the first step: a run needs the one it started from only once.
 
 import dataclasses
 import fnmatch
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from attn_cnn_jax.config import create_model, with_defaults
 from attn_cnn_jax.config.network import encoding_of, grid, heads_by_layer
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.encodings import Learned, Relative
 from attn_cnn_jax.models.pruning import NAME, Heads, degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import saved_config
@@ -52,8 +52,8 @@ class Beginning(NamedTuple):
     Attributes:
       config: with `model.num_heads` and `start.heads` as pruning or resetting left them.
       model: the network.
-      heads: those pruned or reset, one dictionary each: `layer` and `head` from 1, `reason`, and the encoding's
-        `measures`; empty where the run directory has a checkpoint.
+      heads: those pruned or reset, one dictionary each: `layer` and `head` from 1, and `reason`; empty where the run
+        directory has a checkpoint.
     """
 
     config: ConfigDict
@@ -94,7 +94,9 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     assert isinstance(first.model, AttentionClassifier)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
-    heads = described(first.model, chosen)
+    heads = tuple(
+        {"layer": layer, "head": head, "reason": chosen[layer - 1][head - 1]} for layer, head in named(chosen)
+    )
     if config.start.prune:
         check_some_left(counts, chosen)
         parameters = prune(first.model, chosen)
@@ -130,17 +132,6 @@ def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ..
             )
         chosen.setdefault(layer - 1, {})[head - 1] = "named in config.start.heads"
     return chosen
-
-
-def described(model: AttentionClassifier, chosen: Reasons) -> tuple[dict, ...]:
-    """Returns one dictionary per chosen head, see `Beginning.heads`; numbers that are not finite as text."""
-    rows = []
-    for layer, head in named(chosen):
-        measures = model.blocks[layer - 1].attention.position.measures()
-        values = {name: float(f"{array[head - 1]:.4g}") for name, array in measures.items()}
-        values = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
-        rows.append({"layer": layer, "head": head, "reason": chosen[layer - 1][head - 1]} | values)
-    return tuple(rows)
 
 
 def heads_in_words(beginning: Beginning) -> str:
@@ -220,7 +211,7 @@ def fitted(model: Any, name: str, array: Array, shape: tuple[int, ...]) -> Array
     if array.shape == shape:
         return array
     match = NAME.fullmatch(name)
-    if match and match[2] in TABLES and model.blocks[int(match[1])].attention.position.has_tables:
+    if match and match[2] in TABLES:
         return resized_table(array, shape[0])
     raise UserError(
         f"config.start.run: {name} has the shape {array.shape} there and {shape} here, and cannot be resized\n"
@@ -251,7 +242,7 @@ def changes(config: ConfigDict, first: ConfigDict) -> list[str]:
     if tuple(here.image_shape) != tuple(there.image_shape):
         sizes = [f"{model.image_shape[0]}x{model.image_shape[1]}" for model in (here, there)]
         found.append(f"images of {sizes[0]} pixels, before {sizes[1]}")
-        if here.name == "attention" and encoding_of(here).has_tables:
+        if here.name == "attention" and issubclass(encoding_of(here), Learned | Relative):
             longer = here.image_shape[0] > there.image_shape[0] or here.image_shape[1] > there.image_shape[1]
             how = "extended (far shifts as the farthest known)" if longer else "cropped"
             found[-1] += f"; position tables {how} around shift zero"

@@ -172,7 +172,6 @@ IMPOSSIBLE = [
     ({"gate": True}, "gate=True: allowed is False without content"),
     ({"init": "grid", "num_heads": 5}, "num_heads=5: allowed is a square number"),
     ({"init": "identity", "encoding": "learned"}, "init='identity': allowed is 'paper' for encoding 'learned'"),
-    ({"encoding": "absolute_sinusoidal", "hidden_size": 402}, "hidden_size=402: allowed is a multiple of 4"),
     ({"implementation": "factorised"}, "implementation='factorised': allowed is "),
     (FACTORISED | {"content": True}, "implementation='factorised': allowed is "),
     (FACTORISED | {"encoding": "quadratic_generalized"}, "implementation='factorised': allowed is "),

@@ -68,7 +68,7 @@ def naive_scores(layer, x):
                 value(position.row_weight)[h],
                 value(position.column_weight)[h],
             )
-        elif kind == "ContentAlone":
+        elif kind == "Content":
             maps_and_biases = [part[h] for each in (position.query, position.key) for part in per_head(each)]
             total = naive.content_score(x[q], x[k], *maps_and_biases)
         elif kind == "Relative":
@@ -148,32 +148,6 @@ def test_layer_output_is_the_sum_over_heads(case):
     chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("encoding", ["absolute_learned", "absolute_sinusoidal"])
-def test_absolute_attention_shows_the_four_terms_of_eq_7(encoding):
-    """Each is the product of what pixels or positions alone give; their sum is the score that attention uses."""
-    layer, x = layer_and_picture(encoding=encoding, head_size=HEAD_SIZE)
-    terms = layer.separate_terms(x[None])
-    maps = {name: per_head(getattr(layer.position, name))[0] for name in ("query", "key")}
-
-    def alone(part, pixel):
-        both = pixel_and_position(layer.position, np.asarray(x), pixel)
-        return both[0] if part == "content" else both[1]
-
-    assert list(terms) == ["content_content", "content_position", "position_content", "position_position"]
-    for name, term in terms.items():
-        parts = name.split("_")
-
-        def score(h, q, k, parts=parts):
-            query, key = alone(parts[0], q) @ maps["query"][h], alone(parts[1], k) @ maps["key"][h]
-            return query @ key / np.sqrt(HEAD_SIZE)
-
-        expected = naive.scores_of_picture(score, HEADS, HEIGHT, WIDTH)
-        chex.assert_trees_all_close(np.broadcast_to(term[0], expected.shape), expected, rtol=1e-10, atol=1e-12)
-    chex.assert_trees_all_close(
-        np.asarray(sum(term[0] for term in terms.values())), naive_scores(layer, x), rtol=1e-10, atol=1e-12
-    )
-
-
 def test_content_alone_knows_no_positions():
     """Pixels in another order: the same attention in that order."""
     layer, x = layer_and_picture(encoding="content")
@@ -216,6 +190,8 @@ def test_pictures_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables
     layer, _ = layer_and_picture(encoding="learned")
     with pytest.raises(UserError, match="7x2 pixels, where learned relative positions reach 3x4"):
         layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64))
+    with pytest.raises(UserError, match=r"config\.model\.hidden_size=6: allowed is a multiple of 4"):
+        layer_and_picture(encoding="absolute_sinusoidal", hidden_size=6)
 
 
 def test_what_images_share_has_the_sum_over_them_as_its_gradient():

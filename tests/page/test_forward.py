@@ -19,7 +19,7 @@ from tests.support import networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# Every encoding with content and gate, and what an encoding has options for.
+# Every encoding, with content and gate.
 NETWORKS = [{"encoding": encoding, "content": content, "gate": gate} for encoding, content, gate in KINDS]
 TERMS = [terms for n in range(1, 5) for terms in itertools.combinations(RELATIVE_TERMS, n)]
 
@@ -83,7 +83,7 @@ def logits_with_changes(run, picture, changes):
     for number, block in enumerate(model.blocks):
         layer = block.attention
         position = {name: term[None] for name, term in layer.position_terms(*GRID).items()}
-        content = layer.separate_terms(x)
+        content = networks.separate_terms(layer, x)
         stays = {
             name: np.array([change.terms is None or name in change.terms for change in changes])
             for name in position | content

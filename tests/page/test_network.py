@@ -27,7 +27,7 @@ KINDS = [
     (encoding, content, gate)
     for encoding in sorted(REGISTRY)
     for content, gate in ((False, False), (True, False), (True, True))
-    if encoding_class(encoding).accepts_content or not content
+    if encoding_class(encoding).accepts_content() or not content
 ]
 
 

@@ -88,10 +88,10 @@ def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(first
     once = config.copy_and_resolve_references()
     loop.run(once, tmp_path / "pruned")
     said = capsys.readouterr().out
-    assert re.search(r"3 heads of .*first pruned:\n *layer +head +reason +largest eigenvalue +condition number", said)
-    assert re.search(r"1 +2 +a line: condition number 1600 > 1000 +1600 +1600\n", said)
-    assert re.search(r"2 +1 +uniform: largest eigenvalue 1.0e-06 < 1e-05 +1e-06 +1\n", said)
-    assert re.search(r"2 +4 +a line: condition number \S+ > 1000 +4 +\S+\n", said)
+    assert re.search(r"3 heads of .*first pruned:\n *layer +head +reason", said)
+    assert re.search(r"1 +2 +a line: condition number 1600 > 1000\n", said)
+    assert re.search(r"2 +1 +uniform: largest eigenvalue 1.0e-06 < 1e-05\n", said)
+    assert re.search(r"2 +4 +a line: condition number \S+ > 1000\n", said)
     written = json.loads((tmp_path / "pruned" / "start.json").read_text())
     assert [(row["layer"], row["head"]) for row in written["pruned"]] == [(1, 2), (2, 1), (2, 4)]
     assert written["given"] == {"model.num_heads": 4, "start.heads": []}
@@ -202,8 +202,6 @@ def test_heads_by_name_for_any_encoding(first, data_dir, tmp_path):
     begun, _, heads = start.begin(config, tmp_path)
     assert list(begun.model.num_heads) == [4, 1]
     assert [row["reason"] for row in heads] == ["named in config.start.heads"] * 3
-    for row, spread in zip(heads, parameters(load_run(first))["blocks.1.attention.position.spread"][:3], strict=True):
-        assert row["condition number"] == pytest.approx(np.linalg.cond(spread) ** 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Training that begins with what a convolution computes: a kernel from a file, a trained ResNet."""
+"""Training that begins with what a convolution computes: a trained ResNet."""
 
 import jax.numpy as jnp
 import numpy as np

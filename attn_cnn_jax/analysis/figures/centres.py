@@ -10,6 +10,7 @@ from attn_cnn_jax.analysis.figures import contours, style
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.runs.run import Run
 
 SHARES = {0.9: 0.5, 0.5: 1.0}  # of the attention inside a contour: width of its line, in points
@@ -128,7 +129,6 @@ def layer_centres(attention: SelfAttention, probabilities: np.ndarray, query: tu
     The parameters where these are the attention (quadratic without content), which need not lie in the
     picture; else the centre of mass of the query pixel's attention.
     """
-    centres = attention.position.centres()
-    if centres is not None and not attention.depends_on_content:
-        return centres
+    if isinstance(attention.position, CentredEncoding) and not attention.depends_on_content:
+        return np.asarray(attention.position.centre[...], np.float64)
     return moments.centre_of_mass(probabilities[:, query[0], query[1]]) - query

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from attn_cnn_jax.arrays import AnyArray, Attention, Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import accelerator, cpu
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Projections
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding
 from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS, PART_BYTES, choose, in_parts, rows_per_block
 from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, add_shared, outer, softmax
 from attn_cnn_jax.models.layers import (
@@ -119,7 +119,7 @@ class SelfAttention(nnx.Module):
     @property
     def factorises(self) -> bool:
         """Whether the attention is a product of a row and a column softmax."""
-        return self.position.factorises and self.content is None
+        return isinstance(self.position, FactorisingEncoding) and self.content is None
 
     def maps(self) -> Maps:
         """Value and output maps of every head, in the type of activations."""
@@ -170,18 +170,11 @@ class SelfAttention(nnx.Module):
         """Score terms that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return self.terms_of(self.project(x), jnp.arange(x.shape[1]))
 
-    def separate_terms(self, x: Float[Array, "b H W d"]) -> Terms:
-        """`content_terms`, further apart where the paper's equation has more of them (eq. 7 of absolute positions)."""
-        terms = {}
-        for reader in self.readers:
-            terms |= reader.separate_terms(x, jnp.arange(x.shape[1]))
-        return terms
-
-    def project(self, x: Float[Array, "b H W d"]) -> list[Projections]:
+    def project(self, x: Float[Array, "b H W d"]) -> list[Any]:
         """Queries and keys of `x`, one of each of `readers`."""
         return [reader.project(x) for reader in self.readers]
 
-    def terms_of(self, projections: list[Projections], query_rows: Int[Array, " i"]) -> Terms:
+    def terms_of(self, projections: list[Any], query_rows: Int[Array, " i"]) -> Terms:
         """`content_terms` of some query rows that follow each other, from `project`."""
         terms = {}
         for reader, projected in zip(self.readers, projections, strict=True):
@@ -200,7 +193,7 @@ class SelfAttention(nnx.Module):
         return dropout(of_rows, rows, self.dropout_rate), dropout(of_columns, columns, self.dropout_rate)
 
     def softmax_of_scores(
-        self, projections: list[Projections], size: Grid, query_rows: Int[Array, " i"]
+        self, projections: list[Any], size: Grid, query_rows: Int[Array, " i"]
     ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
         """`softmax_k(score_h(q, .))` of the pixels in `query_rows`, flattened: `q = i W`, `p = H W`."""
 
@@ -253,15 +246,13 @@ class SelfAttention(nnx.Module):
         """What the layer returns, and by name the arrays on the way there.
 
         Returns:
-          The output, and `attention`, as `probabilities`; `position_scores` and `content_scores`, score terms by name;
-          `separate_scores`, the latter in all terms of eq. 7.
+          The output, and `attention`, as `probabilities`; `position_scores` and `content_scores`, score terms by name.
         """
         attended, attention = self._attend(x, key)
         return attended, {
             "attention": self.probabilities(x) if attention is None else attention,
             "position_scores": self.position_terms(x.shape[1], x.shape[2]),
             "content_scores": self.content_terms(x),
-            "separate_scores": self.separate_terms(x),
         }
 
     def _attend(
@@ -344,7 +335,7 @@ def check_encodings(position: Encoding, content: Encoding | None, num_heads: int
         raise UserError(
             f"content={type(content).__name__}(...): it does not read the image; give one such as Content(...)"
         )
-    if content is not None and not position.accepts_content:
+    if content is not None and not position.accepts_content():
         raise UserError(f"content: {type(position).__name__} has content scores of its own; leave content out")
     for name, encoding in (("position", position), ("content", content)):
         if encoding is None:

@@ -11,9 +11,9 @@ from attn_cnn_jax.models.attention.encoding import (
     Sizes,
 )
 from attn_cnn_jax.models.encodings.absolute import Absolute, AbsoluteLearned, AbsoluteSinusoidal
-from attn_cnn_jax.models.encodings.content import Content, ContentAlone
+from attn_cnn_jax.models.encodings.content import Content, QueryKey
 from attn_cnn_jax.models.encodings.learned import Learned, RelativeTables
-from attn_cnn_jax.models.encodings.quadratic import Quadratic
+from attn_cnn_jax.models.encodings.quadratic import CentredEncoding, Quadratic
 from attn_cnn_jax.models.encodings.quadratic_generalized import GeneralizedQuadratic
 from attn_cnn_jax.models.encodings.registry import REGISTRY, encoding_class, register
 from attn_cnn_jax.models.encodings.relative import Relative
@@ -23,8 +23,8 @@ __all__ = [
     "Absolute",
     "AbsoluteLearned",
     "AbsoluteSinusoidal",
+    "CentredEncoding",
     "Content",
-    "ContentAlone",
     "Encoding",
     "FactorisingEncoding",
     "GeneralizedQuadratic",
@@ -32,6 +32,7 @@ __all__ = [
     "Option",
     "Projections",
     "Quadratic",
+    "QueryKey",
     "Relative",
     "RelativeTables",
     "Sizes",

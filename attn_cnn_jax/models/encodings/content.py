@@ -15,18 +15,14 @@ from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import flattened, linear
 
 
-class Content(Encoding):
-    """Content scores, with biases on queries and keys.
-
-    `q . k / sqrt(D_h)`.
+class QueryKey(Encoding):
+    """Scores `q . k / sqrt(D_h)` of queries and keys that a subclass may change in `project`.
 
     Attributes:
       query, key: linear maps `D -> h D_h`.
     """
 
-    accepts_content = False
     head_axis = {"query.kernel": 1, "query.bias": 0, "key.kernel": 1, "key.bias": 0}
-    release = {"query": "query", "key": "key"}
 
     def __init__(
         self,
@@ -34,18 +30,14 @@ class Content(Encoding):
         hidden_size: int,
         head_size: int,
         *,
+        use_bias: bool = True,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
-        use_bias: bool = True,
     ):
         self.num_heads = num_heads
-        features = num_heads * head_size
-        self.query = linear(hidden_size, features, use_bias=use_bias, dtype=dtype, rngs=rngs)
-        self.key = linear(hidden_size, features, use_bias=use_bias, dtype=dtype, rngs=rngs)
-
-    @property
-    def depends_on_content(self) -> bool:
-        return True
+        self.query, self.key = (
+            linear(hidden_size, num_heads * head_size, use_bias=use_bias, dtype=dtype, rngs=rngs) for _ in range(2)
+        )
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return Projections(*(split_heads(flattened(layer, x), self.num_heads) for layer in (self.query, self.key)))
@@ -54,9 +46,20 @@ class Content(Encoding):
         assert projections.key is not None
         return {"content": content_scores(projections.queries(query_rows), projections.key)}
 
+
+@register("content")
+class Content(QueryKey):
+    """Content scores `q . k / sqrt(D_h)`, with biases on queries and keys; as an encoding alone it knows no positions.
+
+    Attributes:
+      query, key: linear maps `D -> h D_h`.
+    """
+
+    @classmethod
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
+        return cls(sizes.num_heads, sizes.hidden_size, sizes.head_size, dtype=sizes.dtype, rngs=rngs)
+
     def merged_content(self) -> MergedMaps | None:
-        if type(self).project is not Content.project:
-            return None  # a subclass reads something else
         if self.query.out_features < self.num_heads * self.query.in_features:
             return None  # smaller heads: merged, they would be larger
         query, key = (
@@ -66,24 +69,13 @@ class Content(Encoding):
         return merge(query, key, None if bias is None else bias[...].reshape(self.num_heads, -1))
 
 
-@register("content")
-class ContentAlone(Content):
-    """Content scores and nothing else: attention that knows no positions."""
-
-    release = {}
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, tables: nnx.Module | None = None, **options: Any) -> Encoding:
-        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
-
-
 def split_heads(x: Float[Array, "b i j f"], num_heads: int) -> Float[Array, "b h i j c"]:
     """Separates heads, and puts them before pixels: `f = h c`."""
     return jnp.moveaxis(x.reshape(*x.shape[:-1], num_heads, -1), -2, 1)
 
 
 def content_scores(query: Float[Array, "b h i j c"], key: Float[Array, "b h k l c"]) -> Float[Array, "b h i j k l"]:
-    """Returns `scores.content` over heads and pictures."""
+    """`scores.content` over heads and images."""
     pixels = query.shape[2:4], key.shape[2:4]
     flat = [x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in (query, key)]
     result = jax.vmap(jax.vmap(scores.content))(*flat)

@@ -1,6 +1,5 @@
 """The full relative form (eq. 8): content and positions in four terms."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import content_scores, split_heads
-from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables, position_size
+from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables
 from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, flattened, linear, uniform
 
@@ -39,56 +38,49 @@ class Relative(Encoding):
 
     Attributes:
       query, key: linear maps `D -> h D_h`.
+      tables: the vectors `e`, of `D_p` channels.
       position_key: `What_key`, `(h, D_p, D_h)`.
       content_bias, position_bias: `u` and `v`, `(h, D_h)`.
     """
 
-    accepts_content = False
-    has_tables = True
     options = {
         "relative_terms": Option(RELATIVE_TERMS, some_terms, f"some of {', '.join(RELATIVE_TERMS)}"),
         "position_size": POSITION_SIZE,
     }
-    head_axis = {
-        "position_key": 0,
-        "content_bias": 0,
-        "position_bias": 0,
-        "query.kernel": 1,
-        "key.kernel": 1,
-    }
+    head_axis = {"position_key": 0, "content_bias": 0, "position_bias": 0, "query.kernel": 1, "key.kernel": 1}
 
     def __init__(
         self,
         num_heads: int,
         hidden_size: int,
         head_size: int,
-        tables: RelativeTables,
         *,
+        grid: Grid,
+        position_size: int,
         terms: tuple[str, ...] = RELATIVE_TERMS,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
         self.num_heads, self.head_size, self.terms, self.dtype = num_heads, head_size, tuple(terms), dtype
-        features, param_dtype = num_heads * head_size, at_least_float32(dtype)
 
         def needed(*names):
             return any(name in self.terms for name in names)
 
-        def project():
-            return linear(hidden_size, features, use_bias=False, dtype=dtype, rngs=rngs)
+        def projection():
+            return linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
 
         def parameter(shape, fan_in):
-            return nnx.Param(uniform(fan_in)(rngs.params(), shape, param_dtype))
+            return nnx.Param(uniform(fan_in)(rngs.params(), shape, at_least_float32(dtype)))
 
+        # Drawn in any case: the random numbers of all others do not depend on the terms.
+        tables, vector, bias = RelativeTables(grid, position_size, dtype=dtype, rngs=rngs), position_size, head_size
         positions = needed("content_position", "position_position")
-        self.query = project() if needed("content_content", "content_position") else None
-        self.key = project() if needed("content_content", "position_content") else None
+        self.query = projection() if needed("content_content", "content_position") else None
+        self.key = projection() if needed("content_content", "position_content") else None
         self.tables = tables if positions else None
-        vector = tables.row.shape[1]
         self.position_key = parameter((num_heads, vector, head_size), vector) if positions else None
-        bias_shape = (num_heads, head_size)
-        self.content_bias = parameter(bias_shape, head_size) if needed("position_content") else None
-        self.position_bias = parameter(bias_shape, head_size) if needed("position_position") else None
+        self.content_bias = parameter((num_heads, bias), bias) if needed("position_content") else None
+        self.position_bias = parameter((num_heads, bias), bias) if needed("position_position") else None
 
     @classmethod
     def create(
@@ -96,28 +88,24 @@ class Relative(Encoding):
         sizes: Sizes,
         *,
         rngs: nnx.Rngs,
-        tables: Any = None,
         relative_terms: tuple[str, ...] = RELATIVE_TERMS,
+        position_size: int = 0,
         **options: Any,
     ) -> Encoding:
-        tables = tables or RelativeTables(sizes.grid, position_size(sizes, options), dtype=sizes.dtype, rngs=rngs)
-        return cls(*sizes[:3], tables, terms=tuple(relative_terms), dtype=sizes.dtype, rngs=rngs)
-
-    @classmethod
-    def depends_on_content_with(cls, options: Mapping[str, Any]) -> bool:
-        return tuple(options["relative_terms"]) != ("position_position",)
+        size = position_size or sizes.hidden_size
+        terms = tuple(relative_terms)
+        return cls(*sizes[:3], grid=sizes.grid, position_size=size, terms=terms, dtype=sizes.dtype, rngs=rngs)
 
     @property
     def depends_on_content(self) -> bool:
         return self.terms != ("position_position",)
 
     def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h r c"], Float[Array, "h s c"]]:
-        """Returns `What_key^T e / sqrt(D_h)` for every row shift and every column shift."""
+        """Returns `What_key^T e / sqrt(D_h)` for every row shift and every column shift of the tables."""
         assert self.tables is not None
         assert self.position_key is not None
         self.tables.check(height, width)
-        scale = self.head_size**-0.5
-        maps = self.position_key[...]
+        scale, maps = self.head_size**-0.5, self.position_key[...]
         row, column = (
             jnp.einsum("sd,hdc->hsc", table[...], maps) * scale for table in (self.tables.row, self.tables.column)
         )
@@ -130,9 +118,7 @@ class Relative(Encoding):
             return {}
         bias = self.position_bias[...]
         row, column = (jnp.einsum("hc,hsc->hs", bias, keys) for keys in self.position_keys(height, width))
-        look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
-        row = look_up(row, relative_positions(query_rows, height))
-        column = look_up(column, relative_positions(jnp.arange(width), width))
+        row, column = by_pixels(row, column, height, width, query_rows)
         return {"position_position": row[:, :, None, :, None] + column[:, None, :, None, :]}
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
@@ -146,21 +132,17 @@ class Relative(Encoding):
     def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
         if not self.depends_on_content:
             return {}
-        height, width = projections.size
-        dtype = at_least_float32(self.dtype)
         query = None if projections.query is None else projections.queries(query_rows)
-        key = projections.key
-        terms = {}
+        key, dtype, terms = projections.key, at_least_float32(self.dtype), {}
         if "content_content" in self.terms:
             assert query is not None
             assert key is not None
             terms["content_content"] = content_scores(query, key)
         if "content_position" in self.terms:
-            row_keys, column_keys = (keys.astype(self.dtype) for keys in self.position_keys(height, width))
-            row_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(row_keys, relative_positions(query_rows, height))
-            column_keys = jax.vmap(scores.at_shifts, in_axes=(0, None))(
-                column_keys, relative_positions(jnp.arange(width), width)
-            )
+            assert projections.query is not None
+            height, width = projections.query.shape[2:4]
+            row_keys, column_keys = (each.astype(self.dtype) for each in self.position_keys(height, width))
+            row_keys, column_keys = by_pixels(row_keys, column_keys, height, width, query_rows)
             row = jnp.einsum("bhijc,hikc->bhijk", query, row_keys, preferred_element_type=dtype)
             column = jnp.einsum("bhijc,hjlc->bhijl", query, column_keys, preferred_element_type=dtype)
             terms["content_position"] = row[..., :, None] + column[..., None, :]
@@ -170,7 +152,13 @@ class Relative(Encoding):
             terms["position_content"] = by_key[:, :, None, None] * self.head_size**-0.5
         return terms
 
-    def reach(self) -> Grid:
-        """Returns rows and columns of the largest picture that the tables reach across."""
-        assert self.tables is not None
-        return (self.tables.row.shape[0] + 1) // 2, (self.tables.column.shape[0] + 1) // 2
+
+def by_pixels(
+    row: Float[Array, "h r ..."], column: Float[Array, "h s ..."], height: int, width: int, query_rows: Int[Array, " i"]
+) -> tuple[Float[Array, "h i k ..."], Float[Array, "h j l ..."]]:
+    """Returns values by row shift and by column shift, looked up for every query and key of each axis."""
+    look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
+    return (
+        look_up(row, relative_positions(query_rows, height)),
+        look_up(column, relative_positions(jnp.arange(width), width)),
+    )

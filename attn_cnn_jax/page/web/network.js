@@ -60,18 +60,11 @@ function contentFactors(x, readers, heads, grid) {
 }
 
 /** What a map of queries or keys makes of activations, `content`, and apart from them of the positions that a reader
-    adds to them or puts beside them, `position`. */
-function projected(x, map, { positions, concatenated }, grid) {
+    adds to them, `position`; its map then has no bias. */
+function projected(x, map, { positions }, grid) {
   if (!map) return null;
-  const pixels = grid[0] * grid[1];
-  if (!positions) return { content: linear(x, map, pixels) };
-  const [size, more] = [x.length / pixels, positions.length / pixels];
-  const outputs = map.kernel.length / (concatenated ? size + more : size);
-  const { kernel, bias } = map;
-  return {
-    content: linear(x, { kernel: kernel.subarray(0, size * outputs), bias }, pixels),
-    position: linear(positions, { kernel: kernel.subarray(kernel.length - more * outputs), bias: null }, pixels),
-  };
+  const pixels = grid[0] * grid[1], content = linear(x, map, pixels);
+  return positions ? { content, position: linear(positions, map, pixels) } : { content };
 }
 
 const FACTORS = {
