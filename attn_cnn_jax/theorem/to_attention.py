@@ -108,7 +108,7 @@ def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) ->
       sharpness: `alpha`, see `conv_to_attention`.
     """
     layers: dict[nnx.Conv, ConvolutionalAttention] = {}
-    parameters: dict[int, nnx.Param] = {}  # of attention, by the parameter of the convolution
+    parameters: dict[int, Any] = {}  # of attention, by the parameter of the convolution
 
     def converted(node: Any) -> Any:
         if not isinstance(node, nnx.Conv):

@@ -135,7 +135,7 @@ def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.nda
 def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
     """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
     # A key lies in the window of a query where some entry of the kernel reads it.
-    rows, columns = (_taps(kernel_size, size, "zeros").any(axis=0) for size in attention.shape[1:3])
+    rows, columns = (np.any(_taps(kernel_size, size, "zeros"), axis=0) for size in attention.shape[1:3])
     return jnp.where(rows[:, None, :, None] & columns[None, :, None, :], attention, 0)
 
 
