@@ -127,8 +127,7 @@ def test_an_unknown_encoding_is_refused_in_a_line_or_two(run, capsys):
     try:
         assert main(["heads", str(run)]) == 1
         said = capsys.readouterr().err
-        assert "config.model.encoding='manhattan'" in said
-        assert "import the file that registers it" in said
+        assert "the encoding 'manhattan', which is not registered here: name its file, --load=FILE" in said
     finally:
         REGISTRY["manhattan"] = kept
 
