@@ -76,7 +76,7 @@ class GivenAttention(nnx.Module):
         self, x: Activations, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b H W o"], dict[str, Any]]:
         """The same, and the attention that is given; no scores lie behind it."""
-        none = {"position_scores": {}, "content_scores": {}, "separate_scores": {}}
+        none = {"position_scores": {}, "content_scores": {}}
         return self(x, key), {"attention": self.attention[...], **none}
 
 

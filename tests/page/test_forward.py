@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.models.attention.cpu import dense
+from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.page.build import page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
@@ -144,7 +145,7 @@ def test_every_kind_and_its_changes(computed, picture, network):
     for change, found, row in zip(changes, logits, expected, strict=True):
         np.testing.assert_allclose(found, row, atol=1e-5, err_msg=str(change))
     position = run.model.blocks[1].attention.position
-    if position.centres() is not None:
+    if isinstance(position, CentredEncoding):
         position.centre[...] = position.centre[...].at[0].set(jnp.array([1.0, -0.5]))
         position.spread[...] = position.spread[...].at[0].multiply(4)
         np.testing.assert_allclose(of_moved, changed_logits(run, picture, [Change()])[0], atol=1e-5)
