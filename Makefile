@@ -2,7 +2,7 @@
 #
 #     make train [CONFIG=configs/digits.py] [ARGS=--config.seed=1]
 #     make train EXTRAS=cuda        on a machine with an NVIDIA GPU: installs the CUDA build of JAX (EXTRAS=tpu: TPUs)
-#     make test                     linters, types, imports, dependencies, the wheel, and all tests
+#     make test                     linters, types, imports, dependencies, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
 #     make install EXTRAS=test,docs  only installs, with uv where it is there
 #     make quick                    ruff, and tests of the folders with files changed since origin/main, without slow ones
@@ -47,9 +47,6 @@ lint: $(VENV)/installed-$(EXTRAS)
 		open("$(VENV)/all.txt", "w").write(needed + extras["test"] + extras["torch"] + extras["docs"])'
 	$(BIN)/deptry attn_cnn_jax configs --requirements-files $(VENV)/needed.txt
 	$(BIN)/deptry . --requirements-files $(VENV)/all.txt
-	rm -rf $(VENV)/dist build
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/dist .
-	$(BIN)/check-wheel-contents $(VENV)/dist/*.whl
 
 # attn_cnn_jax/ROOM/... is tested by tests/ROOM, benchmarks/... by benchmarks/tests.
 SINCE := $(firstword $(shell git merge-base HEAD origin/main 2>/dev/null) HEAD)

@@ -1,4 +1,4 @@
-"""The source archive holds the tree; the wheel made of it works alone. `make lint` checks what the wheel holds."""
+"""The source archive holds the tree; the wheel made of it is complete and works alone."""
 
 import os
 import re
@@ -51,8 +51,12 @@ def test_the_source_archive_holds_the_tree_and_the_wheel_made_of_it_works_alone(
     (extracted,) = (tmp_path / "extracted").iterdir()
     assert sources() - {str(path.relative_to(extracted)) for path in extracted.rglob("*")} == set()
 
-    with zipfile.ZipFile(build("build_wheel", extracted, tmp_path)) as wheel:
-        wheel.extractall(tmp_path / "site")
+    wheel = build("build_wheel", extracted, tmp_path)
+    command = [sys.executable, "-m", "check_wheel_contents", str(wheel)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(tmp_path / "site")
     command = [sys.executable, "-m", "attn_cnn_jax", "train", "--config=digit"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
