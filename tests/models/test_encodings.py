@@ -106,6 +106,7 @@ def pixel_and_position(position, x, pixel):
 
 CASES = [
     {"encoding": "quadratic"},
+    {"encoding": "quadratic", "head_size": HEAD_SIZE},
     {"encoding": "quadratic_generalized"},
     {"encoding": "learned"},
     {"encoding": "quadratic", "content": True},
@@ -122,27 +123,18 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
-def test_attention_is_the_softmax_of_the_papers_scores(case):
+def test_attention_and_output_are_those_of_the_papers_formulas(case):
     layer, x = layer_and_picture(**case)
     expected = naive.softmax_over_keys(naive_scores(layer, x))
     got = jax.jit(layer.probabilities)(x[None])
     assert (got.ndim == 6) == layer.depends_on_content
     got = got[0] if layer.depends_on_content else got
     chex.assert_trees_all_close(got.reshape(expected.shape), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
-def test_layer_output_is_the_sum_over_heads(case):
-    layer, x = layer_and_picture(**case)
-    probabilities = naive.softmax_over_keys(naive_scores(layer, x))
-    bias = value(layer.output.bias)
-    if layer.value is None:
-        weights = value(layer.output.kernel).reshape(HEADS, HIDDEN, HIDDEN)
-        expected = naive.mhsa(probabilities, np.asarray(x), weights, bias)
-    else:
-        values = value(layer.value.kernel).reshape(HIDDEN, HEADS, HEAD_SIZE).transpose(1, 0, 2)
-        outputs = value(layer.output.kernel).reshape(HEADS, HEAD_SIZE, HIDDEN)
-        expected = naive.mhsa_factored(probabilities, np.asarray(x), values, outputs, bias)
+    weights = value(layer.output.kernel).reshape(HEADS, -1, HIDDEN)
+    if case.get("head_size"):
+        assert layer.value.kernel.shape == (HIDDEN, HEADS * HEAD_SIZE)
+        weights = value(layer.value.kernel).reshape(HIDDEN, HEADS, HEAD_SIZE).transpose(1, 0, 2) @ weights
+    expected = naive.mhsa(expected, np.asarray(x), weights, value(layer.output.bias))
     other = jax.random.normal(jax.random.key(2), x.shape, x.dtype)
     got = jax.jit(layer)(jnp.stack([other, x]))[1]
     chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
@@ -156,16 +148,6 @@ def test_content_alone_knows_no_positions():
     flat = lambda x: np.asarray(layer.probabilities(x[None]))[0].reshape(HEADS, HEIGHT * WIDTH, -1)  # noqa: E731
     chex.assert_trees_all_close(flat(mixed), flat(x)[:, order][:, :, order], rtol=1e-12)
     assert layer.position_terms(HEIGHT, WIDTH) == {}
-
-
-def test_head_size_below_hidden_size_factors_the_value_map():
-    layer, x = layer_and_picture(encoding="quadratic", head_size=HEAD_SIZE)
-    chex.assert_shape(layer.value.kernel[...], (HIDDEN, HEADS * HEAD_SIZE))
-    probabilities = naive.softmax_over_keys(naive_scores(layer, x))
-    values = value(layer.value.kernel).reshape(HIDDEN, HEADS, HEAD_SIZE).transpose(1, 0, 2)
-    outputs = value(layer.output.kernel).reshape(HEADS, HEAD_SIZE, HIDDEN)
-    expected = naive.mhsa_factored(probabilities, np.asarray(x), values, outputs, value(layer.output.bias))
-    chex.assert_trees_all_close(layer(x[None])[0], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre():

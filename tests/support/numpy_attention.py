@@ -118,8 +118,6 @@ def sinusoidal_positions(height, width, size):
     The first half of the channels tells the row, the second the column. Within a half, channels `2n` and
     `2n + 1` are the sine and cosine of `position / 10000^(2n / half)`.
     """
-    if size % 4:
-        raise ValueError(f"sinusoidal 2-D positions need a size divisible by 4, not {size}")
     half = size // 2
     positions = np.zeros((height, width, size))
     for row in range(height):
@@ -139,12 +137,8 @@ def sinusoidal_positions(height, width, size):
 def scores_of_picture(score, num_heads, height, width):
     """`score(head, query, key)` for every head, query pixel and key pixel: `(h, i, j, k, l)`."""
     scores = np.zeros((num_heads, height, width, height, width))
-    for h in range(num_heads):
-        for i in range(height):
-            for j in range(width):
-                for k in range(height):
-                    for l in range(width):  # noqa: E741
-                        scores[h, i, j, k, l] = score(h, (i, j), (k, l))
+    for h, i, j, k, l in np.ndindex(scores.shape):  # noqa: E741
+        scores[h, i, j, k, l] = score(h, (i, j), (k, l))
     return scores
 
 
@@ -157,41 +151,15 @@ def softmax_over_keys(scores):
     return probabilities
 
 
-def head_averages(probabilities, picture):
-    """`sum_k a_h(q, k) X_k`: probabilities `(h, i, j, k, l)`, picture `(k, l, d)`, result `(h, i, j, d)`."""
-    num_heads, height, width = probabilities.shape[:3]
-    averages = np.zeros((num_heads, height, width, picture.shape[-1]))
-    for h, i, j in np.ndindex(num_heads, height, width):
-        for k in range(height):
-            for l in range(width):  # noqa: E741
-                averages[h, i, j] += probabilities[h, i, j, k, l] * picture[k, l]
-    return averages
-
-
 def mhsa(probabilities, picture, weights, bias):
-    """`sum_h head_h W^(h) + b`: weights `(h, d, o)`, bias `(o,)`, output `(i, j, o)`."""
-    averages = head_averages(probabilities, picture)
-    num_heads, height, width = averages.shape[:3]
-    output = np.zeros((height, width, len(bias)))
-    for i in range(height):
-        for j in range(width):
-            output[i, j] = bias
-            for h in range(num_heads):
-                output[i, j] += averages[h, i, j] @ weights[h]
-    return output
+    """`sum_h sum_k a_h(q, k) X_k W^(h) + b`: probabilities `(h, i, j, k, l)`, picture `(k, l, d)`, weights `(h, d, o)`.
 
-
-def mhsa_factored(probabilities, picture, value_weights, output_weights, bias):
-    """`sum_h head_h W_val^(h) W_out^(h) + b`: weights `(h, d, D_h)` and `(h, D_h, o)`, output `(i, j, o)`."""
-    averages = head_averages(probabilities, picture)
-    num_heads, height, width = averages.shape[:3]
-    output = np.zeros((height, width, len(bias)))
-    for i in range(height):
-        for j in range(width):
-            output[i, j] = bias
-            for h in range(num_heads):
-                value = averages[h, i, j] @ value_weights[h]
-                output[i, j] += value @ output_weights[h]
+    The output is `(i, j, o)`.
+    """
+    _, height, width = probabilities.shape[:3]
+    output = np.zeros((height, width, len(bias))) + bias
+    for h, i, j, k, l in np.ndindex(probabilities.shape):  # noqa: E741
+        output[i, j] += probabilities[h, i, j, k, l] * picture[k, l] @ weights[h]
     return output
 
 
@@ -208,8 +176,6 @@ def conv2d(picture, kernel, bias=None, stride=1, dilation=1, padding=None):
     height, width, _ = picture.shape
     kernel_rows, kernel_columns, _, out_channels = kernel.shape
     if padding is None:
-        if kernel_rows % 2 == 0 or kernel_columns % 2 == 0:
-            raise ValueError("an even kernel has no middle: give the padding")
         padding = (dilation * (kernel_rows // 2), dilation * (kernel_columns // 2))
     rows = (height + 2 * padding[0] - dilation * (kernel_rows - 1) - 1) // stride + 1
     columns = (width + 2 * padding[1] - dilation * (kernel_columns - 1) - 1) // stride + 1

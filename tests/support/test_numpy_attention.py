@@ -80,16 +80,6 @@ def test_relative_vector_adds_row_and_column():
         loops.relative_vector((0, 0), (3, 0), row_table, column_table)
 
 
-def test_factored_value_map_equals_merged():
-    rng = np.random.default_rng(0)
-    probabilities = loops.softmax_over_keys(rng.normal(size=(2, 2, 3, 2, 3)))
-    picture, bias = rng.normal(size=(2, 3, 4)), rng.normal(size=6)
-    value_weights, output_weights = rng.normal(size=(2, 4, 5)), rng.normal(size=(2, 5, 6))
-    merged = loops.mhsa(probabilities, picture, np.einsum("hdv,hvo->hdo", value_weights, output_weights), bias)
-    factored = loops.mhsa_factored(probabilities, picture, value_weights, output_weights, bias)
-    np.testing.assert_allclose(factored, merged, rtol=0, atol=1e-12)
-
-
 def test_heads_on_a_grid_are_a_convolution():
     # Theorem 1: nine sharp heads on a picture padded with zeros, cropped, are a 3x3 convolution.
     rng = np.random.default_rng(0)

@@ -254,20 +254,21 @@ def test_a_masked_layer_and_one_of_sixteen_bits():
     chex.assert_trees_all_close(layer(x).astype(jnp.float32), convolution(x).astype(jnp.float32), atol=0.05)
 
 
-def test_other_impossible_requests():
-    with pytest.raises(UserError, match="input dilation"):
-        layer_to_attention(nnx.Conv(1, 1, (3, 3), input_dilation=2, rngs=nnx.Rngs(0)))
-    with pytest.raises(UserError, match="a larger one"):
-        conv_to_attention(np.ones((3, 3, 1, 1)), padding="VALID")(jnp.zeros((1, 2, 5, 1)))
-    for tolerance in (0, 1, math.nan):
-        with pytest.raises(UserError, match="tolerance"):
-            sharpness_for(tolerance)
-    with pytest.raises(UserError, match="alpha"):
-        attention_bound(0)
-    with pytest.raises(UserError, match="groups"):
-        layer_to_attention(nnx.Conv(2, 2, (3, 3), feature_group_count=2, rngs=nnx.Rngs(0)))
-    with pytest.raises(UserError, match="no convolutions"):
-        resnet_to_attention(Run(attention_config(), 0, None))
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (lambda: layer_to_attention(nnx.Conv(1, 1, (3, 3), input_dilation=2, rngs=nnx.Rngs(0))), "input dilation"),
+        (lambda: layer_to_attention(nnx.Conv(2, 2, (3, 3), feature_group_count=2, rngs=nnx.Rngs(0))), "groups"),
+        (lambda: conv_to_attention(np.ones((3, 3, 1, 1)), padding="VALID")(jnp.zeros((1, 2, 5, 1))), "a larger one"),
+        (lambda: sharpness_for(0), "tolerance"),
+        (lambda: sharpness_for(math.nan), "tolerance"),
+        (lambda: attention_bound(0), "alpha"),
+        (lambda: resnet_to_attention(Run(attention_config(), 0, None)), "no convolutions"),
+    ],
+)
+def test_other_impossible_requests(request_, says):
+    with pytest.raises(UserError, match=says):
+        request_()
 
 
 @pytest.mark.slow
