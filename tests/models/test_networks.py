@@ -13,6 +13,7 @@ from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models import classifier, variables
 from attn_cnn_jax.models.attention import layer as attention_module
 from attn_cnn_jax.models.classifier import space_to_depth
+from tests.support import numpy_attention as naive
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
 NETWORKS = {
@@ -105,6 +106,30 @@ def test_intermediates_that_nobody_reads_cost_nothing_under_jit(name):
     )
     assert used == flops(by_hand)
     assert read >= used
+
+
+@pytest.mark.parametrize("name", ["quadratic", "learned and content"])
+def test_flax_and_jax_transforms_work_on_a_model(name):
+    """Public methods take and return arrays or trees: flax's table calls each, and leaves a class that fails broken."""
+    model = network(name)
+    table = nnx.tabulate(model, PICTURES, key=KEYS[0])
+    assert "AttentionClassifier Summary" in table
+    assert "SelfAttention Summary" in nnx.tabulate(model.blocks[0].attention, jnp.ones((1, 2, 3, 16)))
+    nnx.display(model)
+    logits = nnx.jit(lambda model, x: model(x)[0])(model, PICTURES)
+    one_by_one = jax.jit(jax.vmap(lambda picture: model(picture[None])[0][0]))(PICTURES)
+    chex.assert_trees_all_close(one_by_one, logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "gated"])
+def test_forward_mode_agrees_with_reverse_mode(name):
+    """In training, with the masks of one key: `v . (J u)` by `jax.jvp` is `(J^T v) . u` by `jax.vjp`."""
+    model = network(name, dtype="float32") if name != "gated" else network("learned and content", gate=True)
+    logits = jax.jit(lambda x: model(x, key=KEYS[0])[0])
+    u, v = jax.random.normal(KEYS[0], PICTURES.shape), jax.random.normal(KEYS[1], (2, 10))
+    forward = jnp.vdot(v, jax.jvp(logits, (PICTURES,), (u,))[1])
+    (gradient,) = jax.vjp(logits, PICTURES)[1](v)
+    np.testing.assert_allclose(forward, jnp.vdot(gradient, u), rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", POSITION_ONLY)
@@ -271,3 +296,32 @@ def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
         return sum({np.sort(leaf, axis=None).tobytes(): leaf.size for leaf in leaves}.values())
 
     assert kept(2) - kept(1) == 2 * 3 * (5 * model.hidden_size + 2 * model.intermediate_size)
+
+
+def batch_norm(norm, x, train):
+    """Over pictures and pixels, as it was before this call."""
+    mean, variance = (
+        (x.mean((0, 1, 2)), x.var((0, 1, 2))) if train else (np.asarray(norm.mean[...]), np.asarray(norm.var[...]))
+    )
+    return (x - mean) / np.sqrt(variance + 1e-5) * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
+
+
+def convolved(layer, x, stride=1):
+    return np.stack([naive.conv2d(picture, np.asarray(layer.kernel[...]), stride=stride) for picture in x])
+
+
+def test_deep_resnets_are_made_of_bottlenecks():
+    """The second block of the second stage's beginning, written out: 1x1, 3x3 with the stride, 1x1 to four times."""
+    model = create_model(resnet_config(depth=50, width=2, image_shape=(8, 8, 3)).model, rngs=nnx.Rngs(0))
+    assert len(model.blocks) == 3 + 4 + 6 + 3
+    assert nnx.eval_shape(lambda: model(jnp.ones((2, 8, 8, 3)))[0]).shape == (2, 10)
+    block = model.blocks[3]
+    x = np.random.default_rng(0).normal(size=(2, 4, 4, 8))
+    y = np.maximum(batch_norm(block.norm1, convolved(block.conv1, x), True), 0)
+    y = np.maximum(batch_norm(block.norm2, convolved(block.conv2, y, stride=2), True), 0)
+    y = batch_norm(block.norm3, convolved(block.conv3, y), True)
+    assert y.shape == (2, 2, 2, 16)
+    short = batch_norm(block.shortcut_norm, convolved(block.shortcut, x, stride=2), True)
+    chex.assert_trees_all_close(
+        block(jnp.asarray(x, jnp.float32), True), np.maximum(y + short, 0).astype(np.float32), atol=1e-4
+    )

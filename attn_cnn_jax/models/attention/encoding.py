@@ -8,6 +8,7 @@ This is all that an encoding can override. Analysis, figures, the page and pruni
 members; what they know beyond that of a class is in tables of their own.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -97,7 +98,8 @@ class Encoding(nnx.Module):
     @classmethod
     def accepts_content(cls) -> bool:
         """Whether `q . k / sqrt(D_h)` may be added: to encodings without content terms of their own."""
-        return cls.content_terms is Encoding.content_terms
+        # `nnx.tabulate` wraps the methods of classes that it looks at.
+        return inspect.unwrap(cls.content_terms) is Encoding.content_terms
 
     @property
     def depends_on_content(self) -> bool:

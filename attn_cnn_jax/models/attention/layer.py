@@ -168,17 +168,17 @@ class SelfAttention(nnx.Module):
 
     def content_terms(self, x: Float[Array, "b H W d"]) -> Terms:
         """Score terms that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
-        return self.terms_of(self.project(x), jnp.arange(x.shape[1]))
+        return self._terms_of(self._project(x), jnp.arange(x.shape[1]))
 
-    def project(self, x: Float[Array, "b H W d"]) -> list[Any]:
+    def _project(self, x: Float[Array, "b H W d"]) -> list[Any]:
         """Queries and keys of `x`, one of each of `readers`."""
         return [reader.project(x) for reader in self.readers]
 
-    def terms_of(self, projections: list[Any], query_rows: Int[Array, " i"]) -> Terms:
-        """`content_terms` of some query rows that follow each other, from `project`."""
+    def _terms_of(self, projections: list[Any], query_rows: Int[Array, " i"]) -> Terms:
+        """`content_terms` of some query rows that follow each other, from `_project`."""
         terms = {}
         for reader, projected in zip(self.readers, projections, strict=True):
-            terms |= reader.content_terms(projected, query_rows)
+            terms |= reader.content_terms(projections=projected, query_rows=query_rows)  # nnx.tabulate wants names
         return terms
 
     def factors(
@@ -192,7 +192,7 @@ class SelfAttention(nnx.Module):
         of_rows, of_columns = jax.random.split(key)
         return dropout(of_rows, rows, self.dropout_rate), dropout(of_columns, columns, self.dropout_rate)
 
-    def softmax_of_scores(
+    def _softmax_of_scores(
         self, projections: list[Any], size: Grid, query_rows: Int[Array, " i"]
     ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
         """`softmax_k(score_h(q, .))` of the pixels in `query_rows`, flattened: `q = i W`, `p = H W`."""
@@ -206,7 +206,7 @@ class SelfAttention(nnx.Module):
         position = self.position_terms(*size, query_rows)
         if not self.depends_on_content:
             return softmax(sum_of(position))
-        content = sum_of(self.terms_of(projections, query_rows))
+        content = sum_of(self._terms_of(projections, query_rows))
         if self.gate is not None:
             gate = jax.nn.sigmoid(self.gate[...])[:, None, None]
             return add_shared((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
@@ -215,7 +215,7 @@ class SelfAttention(nnx.Module):
     def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
         """Attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
         every_row = jnp.arange(size[0])
-        flat = outer(*self.factors(size)) if self.factorises else self.softmax_of_scores([], size, every_row)
+        flat = outer(*self.factors(size)) if self.factorises else self._softmax_of_scores([], size, every_row)
         return flat.reshape(*flat.shape[:-2], *size, *size)
 
     def probabilities(self, x: Float[Array, "b H W d"]) -> Attention:
@@ -230,7 +230,7 @@ class SelfAttention(nnx.Module):
         size = x.shape[1], x.shape[2]
         if not self.depends_on_content:
             return self.position_probabilities(size)
-        flat = self.softmax_of_scores(self.project(x), size, jnp.arange(size[0]))
+        flat = self._softmax_of_scores(self._project(x), size, jnp.arange(size[0]))
         return flat.reshape(*flat.shape[:-2], *size, *size)
 
     def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
@@ -271,10 +271,10 @@ class SelfAttention(nnx.Module):
                 return outer(rows[:, query_rows], columns)
 
         else:
-            projections = self.project(x)
+            projections = self._project(x)
 
             def probabilities(query_rows):
-                return self.softmax_of_scores(projections, size, query_rows)
+                return self._softmax_of_scores(projections, size, query_rows)
 
         if implementation == "factorised":
             attended = form.factorised(rows, columns, x, self.maps())
@@ -308,7 +308,7 @@ class SelfAttention(nnx.Module):
         @jax.checkpoint
         def of_images(images_and_keep, _, query_rows):
             images, keep = images_and_keep
-            probabilities = self.softmax_of_scores(self.project(images), size, query_rows)
+            probabilities = self._softmax_of_scores(self._project(images), size, query_rows)
             return cpu.dense(masked(probabilities, keep, factor), images, self.maps())
 
         most = PART_BYTES // (4 * self.num_heads * pixels**2) if on_cpu else None
