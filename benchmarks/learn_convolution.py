@@ -31,6 +31,8 @@ from benchmarks.measure import table
 from benchmarks.records import put_figure
 
 FILE = "results.json"
+# What the numbers depend on beside the seed.
+MACHINE = {"jax": jax.__version__, "python": platform.python_version()}
 SHOWN = 21  # records of a course that are kept
 COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| along an axis", "steps", "seconds")
 
@@ -62,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
             done.sort(key=lambda each: (each["heads"], each["steps"], each["seed"]))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(file, to_json(done))
+                lines = ",\n".join(json.dumps(training) for training in done)
+                write_atomically(file, f'{{"machine": {json.dumps(MACHINE)}, "trainings": [\n{lines}\n]}}\n')
             print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
     print(table(rows(done), COLUMNS))
     return 0
@@ -117,22 +120,6 @@ def between(values: list[float]) -> str:
 def rounded(value: float) -> float:
     """Returns a number with four significant digits."""
     return float(f"{value:.4g}")
-
-
-def to_json(trainings: list[dict]) -> str:
-    """Returns the text of results.json, one line per training."""
-    lines = ",\n".join(json.dumps(training) for training in trainings)
-    return f'{{"machine": {json.dumps(machine())}, "trainings": [\n{lines}\n]}}\n'
-
-
-def machine() -> dict:
-    """Returns what the numbers depend on beside the seed."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-        "python": platform.python_version(),
-    }
 
 
 if __name__ == "__main__":

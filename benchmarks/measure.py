@@ -112,15 +112,6 @@ def proc_bytes(file: str, name: str) -> int | None:
     return 1024 * int(line.split()[1])
 
 
-def forget_peak() -> bool:
-    """Resets `peak_bytes` to what the process holds now; False where the system cannot."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Returns rows as text under the names of their columns; numbers to the right, four significant digits."""
 
@@ -136,12 +127,14 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
     """Writes what was measured, with the machine, the versions and the command; nothing where `path` is None."""
     if path is None:
         return
+    cpuinfo = Path("/proc/cpuinfo")
+    cpus = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     where = {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "machine": {
             "platform": platform.platform(),
-            "processor": processor(),
+            "processor": next((line[line.index(":") + 2 :] for line in cpus if line.startswith("model name")), ""),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
         },
@@ -149,13 +142,3 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
         | {package: version(package) for package in PACKAGES if importlib.util.find_spec(package)},
     }
     write_atomically(path, json.dumps(where | dict(payload), indent=1) + "\n")
-
-
-def processor() -> str:
-    """The name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -24,7 +24,7 @@ from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
-from benchmarks.measure import forget_peak, peak_bytes, seconds, turns
+from benchmarks.measure import peak_bytes, seconds, turns
 
 # A process that times takes of a GPU what it needs, and leaves the rest to the other library.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -156,12 +156,11 @@ def alternating(
     return {name: [turn / steps for turn in times] for name, times in turns(functions, repeats).items()}
 
 
-def by_itself(task: str, name: str, config: ConfigDict, repeats: int) -> tuple[list[float], dict[str, int | None]]:
+def by_itself(task: str, name: str, config: ConfigDict, repeats: int) -> tuple[list[float], dict[str, int]]:
     """Seconds of some turns of one contender, and the bytes it takes, in a process that does nothing else.
 
     Returns:
-      Seconds, and bytes by `imports`: before anything was made; `peak`: of all, compiling included; `later`: after the
-      first step, None where the system cannot say. On a GPU those of the device.
+      Seconds, and bytes, on a GPU those of the device: `imports`, before anything was made; `peak`, compiling included.
     """
     if name != "ours":
         import torch
@@ -170,11 +169,9 @@ def by_itself(task: str, name: str, config: ConfigDict, repeats: int) -> tuple[l
     imports = peak_bytes()
     function = contender(task, name, config)
     function(1)
-    first, can_forget = peak_bytes(), forget_peak()
     times = [seconds(lambda: function(1)) for _ in range(repeats)]
     if jax.default_backend() == "gpu":
         ours = name == "ours"
         peak = jax.devices()[0].memory_stats()["peak_bytes_in_use"] if ours else torch.cuda.max_memory_allocated()
-        return times, {"imports": 0, "peak": peak, "later": None}
-    later = peak_bytes()
-    return times, {"imports": imports, "peak": max(first, later), "later": later if can_forget else None}
+        return times, {"imports": 0, "peak": peak}
+    return times, {"imports": imports, "peak": peak_bytes()}

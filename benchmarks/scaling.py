@@ -4,8 +4,8 @@
                                  [--dense_up_to 32] [--num_layers 6] [--batch_size 1] [--repeats 3] [--json FILE]
 
 The network is `quadratic` without dropout of single probabilities, so that all implementations compute the same. Each
-size is a process of its own; times are medians. Memory is the peak of the process without what its imports take, once
-with and once without compiling and the first step. Exponents, of time and memory as powers of the number of pixels,
+size is a process of its own; times are medians. Memory is the peak of the process without what its imports take.
+Exponents, of time and memory as powers of the number of pixels,
 are fitted by least squares to the logarithms, of all sizes and, where constant parts count less, of the two largest.
 Where memory does not suffice the row says so. --forward: sides at which one layer's forward pass alone is measured.
 """
@@ -22,8 +22,8 @@ from attn_cnn_jax.errors import says_errors
 from benchmarks.measure import MIB, OUT_OF_MEMORY, alone, table, write_json
 from benchmarks.networks import add_common, by_itself, configuration
 
-QUANTITIES = {"time": "seconds", "memory": "MiB", "memory of later steps": "MiB later"}
-COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "MiB", "MiB later", "MiB imports")
+QUANTITIES = {"time": "seconds", "memory": "MiB"}
+COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "MiB", "MiB imports")
 
 
 @says_errors
@@ -86,9 +86,8 @@ def row(task: str, config: ConfigDict, repeats: int) -> dict:
     if found == OUT_OF_MEMORY:
         return result | {"seconds": OUT_OF_MEMORY}
     seconds, memory = found
-    taken = {name: bytes_ and (bytes_ - memory["imports"]) / MIB for name, bytes_ in memory.items()}
-    result |= {"seconds": statistics.median(seconds), "MiB": taken["peak"], "MiB later": taken["later"]}
-    return result | {"MiB imports": memory["imports"] / MIB, "turns": seconds, "memory": memory}
+    result |= {"seconds": statistics.median(seconds), "MiB": (memory["peak"] - memory["imports"]) / MIB}
+    return result | {"MiB imports": memory["imports"] / MIB, "turns": seconds}
 
 
 def exponents(rows: Sequence[dict]) -> list[dict]:
