@@ -24,6 +24,7 @@ SCRIPTS = (
     "own.js",
     "play.js",
     "steps.js",
+    "theorem.js",
     "figure.js",
     "address.js",
     "show.js",

@@ -2,10 +2,13 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attn_cnn_jax.analysis.convolution import replace_first, substitute
+from attn_cnn_jax.theorem.to_attention import conv_to_attention
 from tests.page.browser import Keys, Page
 from tests.page.conftest import GRID
 from tests.page.test_network import probed, quadratic  # noqa: F401
@@ -46,8 +49,8 @@ def test_layers_become_the_convolutions_of_the_command(quiet, quadratic, probed)
 
 
 def test_the_first_images_are_counted_at_once(quiet, probed):  # noqa: F811
-    """One of 12 test images can say nothing of 20: the counter is called by hand."""
     page = Page(quiet, probed[0]).open()
+    page.wait(lambda: page.run("accuracy.original?.of") == 12)
     page.run("void (accuracy.original = { right: 15, of: 20 }, network.test.labels.length = 30, showAccuracy())")
     assert page.find("#accuracy").text == "Accuracy on 30 test images: 75% (of 20 so far)"
 
@@ -86,3 +89,40 @@ def test_steps_are_scrolled_to_on_a_phone(quiet, probed):  # noqa: F811
         page = Page(quiet, probed[0]).open()
         page.run("void $('steps').scrollTo({ left: 1e4, behavior: 'instant' })")
         page.wait(lambda: page.view()["step"] == 4)
+
+
+def test_the_theorem_is_that_of_the_package(quiet, probed):  # noqa: F811
+    """Nine heads of one sharpness are `conv_to_attention`'s, to 1e-7, and the convolution itself in the limit."""
+    path, pixels, _ = probed
+    page = Page(quiet, path).open("#picture=5")
+    x = pixels[5].astype(np.float64).mean(axis=-1) / 255
+    kernel = np.random.default_rng(0).normal(size=9)
+    for sharpness in (-2, 1, 5):
+        with jax.enable_x64(True):
+            layer = conv_to_attention(kernel.reshape(3, 3, 1, 1), sharpness=2.0**sharpness)
+            exact = conv_to_attention(kernel.reshape(3, 3, 1, 1))
+            attention, convolution = (np.ravel(net(jnp.asarray(x)[None, ..., None])) for net in (layer, exact))
+        page.run(f"setTheorem({{ kernel: {kernel.tolist()}, snap: 1, sharpness: {sharpness}, pixel: [3, 4] }})")
+        found = page.run("theoremOf(brightness(), theorem)")
+        np.testing.assert_allclose(found["attention"], attention, atol=1e-7)
+        np.testing.assert_allclose(found["convolution"], convolution, atol=1e-7)
+    assert float(page.find("#theorem-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6
+    rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in page.all("#sum tr")]
+    at = 3 * 2 * GRID[1] + 4
+    assert [row[-1] for row in rows] == [f"= {attention[at]:.4f}", f"= {convolution[at]:.4f}"]
+    for row in rows:
+        assert sum(float(a) * float(b) for a, b in (cell.split(" × ") for cell in row[:-1])) == pytest.approx(
+            convolution[at], abs=0.05
+        )
+
+
+def test_the_theorem_runs_from_soft_to_hard(quiet, probed):  # noqa: F811
+    page = Page(quiet, probed[0]).open()
+    page.run("setTheorem({ kernel: GIVEN_KERNELS.edge })")
+    before = float(page.find("#theorem-error").text)
+    page.find("#run").click()
+    page.run("void (theorem.snap = 0.9, theorem.sharpness = 4.5)")
+    page.wait(lambda: page.run("theorem.sharpness") == 5)
+    page.shown()
+    assert before > 0.1
+    assert float(page.find("#theorem-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6

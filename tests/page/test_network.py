@@ -12,7 +12,6 @@ import pytest
 from attn_cnn_jax.config import validate
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
-from attn_cnn_jax.models.pruning import split_heads
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.build import image_entries, page_data
 from attn_cnn_jax.page.images import LabelledImage
@@ -80,7 +79,8 @@ def test_changes_are_the_models(quiet, quadratic, probed):
     output, centre, spread = (
         f"blocks.0.attention.{name}" for name in ("output.kernel", "position.centre", "position.spread")
     )
-    silent = split_heads(parameters[output], 0, 3).at[1].set(0).reshape(parameters[output].shape)
+    kernel = parameters[output]
+    silent = kernel.reshape(3, -1, kernel.shape[1]).at[1].set(0).reshape(kernel.shape)
     moved = {
         centre: parameters[centre].at[2].set(jnp.array([1.0, -0.5])),
         spread: parameters[spread].at[2].multiply(1.5),

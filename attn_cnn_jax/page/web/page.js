@@ -203,6 +203,7 @@ async function start() {
   listenToPlay();
   listenToFigure();
   listenToSteps();
+  listenToTheorem();
   await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
   ready = classify();
   await ready;
@@ -219,7 +220,7 @@ window.viewer = {
   view: () => ({ ...view, terms: [...view.terms], off: [...view.off], skipped: [...view.skipped], query: currentQuery(), head: currentHead() }),
   probabilities: (layer, head) => Array.from(probabilitiesOf(layer, head)),
   scores: (layer, head) => Array.from(scoresOf(layer, head)),
-  statistics: (layer, head) => ({ here: queryStatistics(layer, head), mean: meanStatistics(layer, head) }),
+  statistics: queryStatistics,
   logits: (layer = -1) => Array.from(classified.logits.at(layer)),
   contributions: (chosen) => Array.from(contributions(chosen)),
   rollout: () => Array.from(rolloutFrom(currentQuery())),

@@ -1,8 +1,6 @@
 "use strict";
 // The elements of the page: made once, brought up to date by `show`.
 
-// A mean over all query pixels has to be there at once, or it is not shown.
-const MOST_PIXELS_FOR_MEANS = data.contentTerms.length ? 400 : 1024;
 const STATISTICS = [ // label, explanation, text of a set of statistics
   ["Centre", "centre of mass: rows, columns from the query pixel", (s) => `${signed(s.row)}, ${signed(s.column)}`],
   ["Spread", "standard deviation along the two main axes, in pixels", (s) => mainAxes(s).map(fixed).join(" × ")],
@@ -69,7 +67,6 @@ function makeSettings() {
   }
   $("history").hidden = lastEpoch < 1;
   $("epoch").max = lastEpoch;
-  for (const heading of document.querySelectorAll("#statistics .mean")) heading.hidden = pixels > MOST_PIXELS_FOR_MEANS;
   makePanels();
   for (const name of overlayNames()) $("overlay").append(make("option", { value: name, textContent: OVERLAYS[name] }));
   $("overlay-choice").hidden = overlayNames().length < 2;
@@ -124,6 +121,7 @@ function showNow() {
   drawStage($("picture"), image, grid, currentQuery(), overlay, colours, theme());
   $("overlay-text").textContent = overlayText(view.overlay, head);
   showReading(head, statistics, map);
+  showTheorem();
 }
 
 /** Whether tiles show what heads make of the image: not at earlier epochs, whose values are not recorded. */
@@ -201,11 +199,9 @@ function showReading(head, statistics, map) {
   $("hint").hidden = head !== null;
   $("statistics").hidden = !head;
   if (!head || !$("more").open) return;
-  const means = pixels <= MOST_PIXELS_FOR_MEANS ? Object.values(meanStatistics(...head)) : [];
   $("statistics").tBodies[0].replaceChildren(...parameterRow(...head), ...STATISTICS.map(([label, unit, text]) => make("tr", {},
     make("th", { scope: "row", textContent: label, title: unit }),
-    make("td", { textContent: text(statistics) }),
-    ...means.map((mean) => make("td", { className: "mean", textContent: text(mean) })))));
+    make("td", { textContent: text(statistics) }))));
 }
 
 /** The centre of a quadratic head, trained or moved, which knows no border; no row for other encodings. */

@@ -88,32 +88,3 @@ function rangeOf(map) {
 }
 
 const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
-
-/** Whether a query pixel is at least a quarter of the picture's side away from its border, or in the middle. */
-const isInterior = (query) => query.every((at, axis) => {
-  const margin = Math.min(Math.ceil(grid[axis] / 4), (grid[axis] - 1) >> 1);
-  return at >= margin && at < grid[axis] - margin;
-});
-
-/** Statistics averaged over all query pixels, and over interior ones; kept until something but the query changes. */
-function meanStatistics(layer, head) {
-  const key = [layer, head, view.picture, content !== null, view.epoch, answered?.id, changesOf(view).key].join();
-  if (lastMeans.key === key) return lastMeans.means;
-  const sums = { interior: {}, all: {} };
-  const counts = { interior: 0, all: 0 };
-  for (let row = 0; row < grid[0]; row++) {
-    for (let column = 0; column < grid[1]; column++) {
-      const query = [row, column];
-      const here = statisticsOf(probabilitiesOf(layer, head, query), query, grid);
-      for (const which of isInterior(query) ? ["interior", "all"] : ["all"]) {
-        counts[which]++;
-        for (const name in here) sums[which][name] = (sums[which][name] ?? 0) + here[name];
-      }
-    }
-  }
-  for (const which in sums) for (const name in sums[which]) sums[which][name] /= counts[which];
-  lastMeans = { key, means: sums };
-  return sums;
-}
-
-let lastMeans = {};
