@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from flax import nnx
-from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.errors import UserError, listed
@@ -45,7 +45,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     return Run(config, saved.step, model, metrics.test_record(folder, saved.step), saved.data, saved.settings)
 
 
-def network(place: Path, model: ConfigDict, arrays: dict[str, ArrayLike]) -> AttentionClassifier | ResNet:
+def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifier | ResNet:
     """Returns the network that `config.model` describes, with these parameters and statistics by name.
 
     Raises:
