@@ -75,9 +75,7 @@ lowest-direct highest:
 	$(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal -m "not slow" $(CORE)
 
 robustness: $(VENV)/installed-$(EXTRAS)
-	$(BIN)/python -m pytest robustness/tests
-	$(BIN)/python -m robustness.fuzz
-	$(BIN)/python -m robustness.faults
+	$(BIN)/python -m robustness
 
 # The site, in docs/_build/html/index.html; notebooks with the outputs that are kept in them.
 docs: DOCS := $(if $(findstring docs,$(EXTRAS)),$(EXTRAS),docs)

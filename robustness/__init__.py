@@ -1,1 +1,1 @@
-"""Attacks on training runs, fuzzing of inputs, memory over time."""
+"""Attacks on real training processes: `python -m robustness`."""

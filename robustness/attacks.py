@@ -1,187 +1,184 @@
-"""Attacks on real training processes, for robustness.faults: each returns a remark, or raises what it found lost."""
+"""The attacks: each disturbs real training processes, and raises AssertionError if anything is lost.
 
-import contextlib
-import os
+After each the same command has to continue from the newest intact checkpoint, to the same metrics and parameters as an
+undisturbed run, bit for bit (to rounding, where the number of devices changes).
+"""
+
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from robustness import memory
-from robustness.bench import EPOCHS, Bench, Skipped, goes_on
-from robustness.small_runs import (
+from robustness.processes import (
+    Trainer,
     assert_same_run,
-    comparable,
     end,
-    epochs,
     fail,
     finish,
     finished_steps,
-    kill_at_random,
+    is_saving,
+    records,
     wait_for_records,
 )
 
-EPOCHS_A_KILL = 9  # of which a killed process does at most 8
+EPOCHS = 12  # of the runs under attack, and:
+EPOCHS_OF_KILLS = 60
+KILLS = 10  # per run, half of them while a checkpoint is being saved
+MOST_KILLS = 25  # before as many as that were while saving
+Attack = Callable[[Trainer, Path, random.Random], str]  # returns a remark for the table
 
 
-def killed(times: int):
-    """An attack on so many processes of a run, one after the other."""
-
-    def attack(bench: Bench, folder: Path, generator: random.Random) -> str:
-        workdir, saving, newest = folder / "run", 0, 0
-        for _ in range(times):
-            saving += kill_at_random(bench.trainer(workdir, epochs(EPOCHS_A_KILL * times)), workdir, generator)
-            comparable(workdir)  # no half line breaks a reader
-            steps = finished_steps(workdir)
-            assert max(steps, default=0) >= newest, f"step {newest} is lost: there are {steps}"
-            newest = max(steps, default=0)
-        goes_on(bench, workdir, EPOCHS_A_KILL * times)
-        return f"{saving} while saving"
-
-    return attack
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, megabytes: int):
-    """A file system of this size at `folder`."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    mounted = shutil.which("mount") and subprocess.run(mount, stderr=subprocess.PIPE, text=True)
-    if not mounted or mounted.returncode:
-        raise Skipped("mounting a small disk is not permitted")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def killed(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    """By `kill -9`, one process of a run after the other, at random moments."""
+    workdir, saving, others, newest = folder / "run", 0, 0, 0
+    for number in range(MOST_KILLS):
+        if saving >= KILLS // 2 and others >= KILLS // 2:
+            break
+        process = trainer(workdir, EPOCHS_OF_KILLS)
+        if others < KILLS // 2 and number % 2 and generator.random() < 0.4:
+            time.sleep(generator.uniform(0, 4))  # as it starts
+        else:
+            wait_for_records(process, workdir, generator.randint(1, 4))
+            if saving < KILLS // 2:
+                while process.poll() is None and not is_saving(workdir):
+                    pass
+            else:
+                time.sleep(generator.uniform(0, 0.05))
+        output = end(process)
+        assert "Traceback" not in output, output
+        saving, others = (saving + 1, others) if is_saving(workdir) else (saving, others + 1)
+        records(workdir)  # no half line breaks a reader
+        steps = finished_steps(workdir)
+        assert max(steps, default=0) >= newest, f"step {newest} is lost: there are {steps}"
+        newest = max(steps, default=0)
+    trainer.continues(workdir, EPOCHS_OF_KILLS)
+    return f"{saving} while saving, {others} at other moments"
 
 
-# A command prefix: no file may grow beyond this, which a checkpoint's do.
-LIMIT = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (4096, 4096)); os.execv(sys.argv[1], sys.argv[1:])"
-LIMITED = (sys.executable, "-c", LIMIT)
+def damaged(change: Callable[[bytes, random.Random], bytes]) -> Attack:
+    """Returns an attack on a file of the newest of two checkpoints."""
 
-
-def disk_full(bench: Bench, folder: Path, generator: random.Random) -> str:
-    with small_disk(folder / "disk", megabytes=8):
-        workdir, filler = folder / "disk/run", folder / "disk/filler"
-        process = bench.trainer(workdir, epochs(EPOCHS))
-        wait_for_records(process, generator.randint(2, 6))
-        with filler.open("wb", buffering=0) as file:
-            while process.poll() is None:  # again and again, as the run removes old checkpoints
-                with contextlib.suppress(OSError):
-                    file.write(bytes(4096))
-        fail(process, "No space left on device", "the same command goes on from the last checkpoint there")
-        filler.unlink()
-        goes_on(bench, workdir)
-    return ""
-
-
-def damaged(change: Callable[[bytes, random.Random], bytes]):
-    """An attack on a file of the newest of two checkpoints."""
-
-    def attack(bench: Bench, folder: Path, generator: random.Random) -> str:
-        workdir = shutil.copytree(bench.reference(), folder / "run")
-        before, newest = finished_steps(workdir)
+    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+        workdir = shutil.copytree(trainer.reference(EPOCHS), folder / "run")
+        before, newest = finished_steps(workdir)[-2:]
         paths = sorted(path for path in (workdir / f"checkpoints/{newest}").rglob("*") if path.is_file())
         path = generator.choice([path for path in paths if path.stat().st_size])
         path.write_bytes(change(path.read_bytes(), generator))
-        output = finish(bench.trainer(workdir, epochs(EPOCHS)))
-        skipped = f"skipping: the checkpoint of step {newest}" in output
-        if skipped:
-            assert f"going on after step {before} of" in output, output
-        else:
-            assert "already trained to the end" in output, output
-        assert "Traceback" not in output, output
-        assert_same_run(workdir, bench.reference())
-        return "" if skipped else "1 made no difference"
+        output = finish(trainer(workdir, EPOCHS))
+        noticed = f"skipping: the checkpoint of step {newest}" in output
+        assert (f"after step {before} of" if noticed else "already trained to the end") in output, output
+        assert not noticed or len(list((workdir / "damaged").iterdir())) == 1, "the damaged checkpoint is gone"
+        assert_same_run(workdir, trainer.reference(EPOCHS))
+        return "1 noticed" if noticed else "1 made no difference"
 
     return attack
 
 
 def truncated(content: bytes, generator: random.Random) -> bytes:
+    """Returns the beginning of a file."""
     return content[: generator.randrange(len(content))]
 
 
 def flipped(content: bytes, generator: random.Random) -> bytes:
+    """Returns a file with one byte changed."""
     changed = bytearray(content)
     changed[generator.randrange(len(content))] ^= generator.randint(1, 255)
     return bytes(changed)
 
 
-READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+# A command prefix: no file may grow beyond this, which a checkpoint's do, as on a full disk.
+LIMIT = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (1500, 1500)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-def read_only(bench: Bench, folder: Path, generator: random.Random) -> str:
-    """To a process of its own mount namespace, as permissions don't hold for root."""
-    prefix = ("unshare", "--mount", "sh", "-c", READ_ONLY, str(folder))
-    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:
-        raise Skipped("mounting read-only is not permitted")
-    process = bench.trainer(folder / "run", epochs(EPOCHS))
+def disk_full(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    """No room for a checkpoint, from the beginning or from a moment on."""
+    workdir = folder / "run"
     if generator.random() < 0.5:
-        wait_for_records(process, generator.randint(1, 5))
-    end(process)
-    fail(bench.trainer(folder / "run", epochs(EPOCHS), prefix=prefix), "Read-only file system")
-    goes_on(bench, folder / "run")
+        process = trainer(workdir, EPOCHS)
+        wait_for_records(process, workdir, generator.randint(2, 4))
+        end(process)
+    steps = finished_steps(workdir)
+    fail(trainer(workdir, EPOCHS, prefix=(sys.executable, "-c", LIMIT)), "the same command continues from")
+    assert set(steps) <= set(finished_steps(workdir)), "a checkpoint is lost"
+    trainer.continues(workdir, EPOCHS)
     return ""
 
 
-def deleted(bench: Bench, folder: Path, generator: random.Random) -> str:
-    """The whole run directory, or its checkpoints: there is nothing to go on from."""
-    process = bench.trainer(folder / "run", epochs(EPOCHS))
-    wait_for_records(process, generator.randint(1, 6))
-    victim = generator.choice(("run", "run/checkpoints"))
-    while (folder / victim).exists():  # a file may appear while its folder is being removed
-        shutil.rmtree(folder / victim, ignore_errors=True)
-    fail(process, str(folder / "run"), "the same command goes on from the last checkpoint there")
-    goes_on(bench, folder / "run")
-    return ""
-
-
-def two_at_once(bench: Bench, folder: Path, generator: random.Random) -> str:
-    first = bench.trainer(folder / "run", epochs(EPOCHS))
-    wait_for_records(first, generator.randint(1, 6))
-    fail(
-        bench.trainer(folder / "run", epochs(EPOCHS)),
-        "another process is training in",
-        "wait for it, or choose --workdir",
-    )
+def two_at_once(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    """A second process in the same run directory is refused, the first trains to its end."""
+    first = trainer(folder / "run", EPOCHS)
+    wait_for_records(first, folder / "run", 1)
+    fail(trainer(folder / "run", EPOCHS), "another process is training in")
     finish(first)
-    assert_same_run(folder / "run", bench.reference())
+    assert_same_run(folder / "run", trainer.reference(EPOCHS))
     return ""
 
 
-# For a child's sitecustomize: what the clock is off by, in seconds, as a function of the seconds it has run.
-CLOCK = """
-import time
-start, real, real_ns = time.monotonic(), time.time, time.time_ns
-def off():
-    return {off}
-time.time = lambda: real() + off()
-time.time_ns = lambda: real_ns() + 10**9 * off()
-"""
+def interrupted(number: signal.Signals, times: int = 1) -> Attack:
+    """Returns an attack by a signal that asks to stop, at any moment of the start or of training."""
+
+    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+        workdir = folder / "run"
+        process = trainer(workdir, EPOCHS, prefix=("env", "--default-signal=INT,TERM"))
+        if trains := generator.random() < 0.7:
+            wait_for_records(process, workdir, generator.randint(1, 3))
+        else:
+            time.sleep(generator.uniform(0.1, 3))
+        for _ in range(times):
+            process.send_signal(number)
+            time.sleep(generator.choice((0, 0.01, 0.1)))
+        finish(process, 0, 128 + number, -number)
+        saved = process.returncode == 128 + number
+        assert saved or times > 1 or not trains or process.returncode == 0, f"ended with {process.returncode}"
+        trainer.continues(workdir, EPOCHS)
+        return "1 saved before the end" if saved else ""
+
+    return attack
 
 
-def clock_set_back(bench: Bench, folder: Path, generator: random.Random) -> str:
-    """By a day after a kill, files of that day included; then by an hour while the process trains."""
-    for name, off in (("tomorrow", "86400"), ("jumps", "-3600 if time.monotonic() - start > 6 else 0")):
-        (folder / name).mkdir()
-        (folder / name / "sitecustomize.py").write_text(CLOCK.format(off=off))
-    process = bench.trainer(folder / "run", epochs(EPOCHS), pythonpath=folder / "tomorrow")
-    wait_for_records(process, generator.randint(3, 8))
-    end(process)
-    for path in (folder / "run").rglob("*"):
-        os.utime(path, (time.time() + 86400,) * 2)
-    steps = finished_steps(folder / "run")
-    output = finish(bench.trainer(folder / "run", epochs(EPOCHS), pythonpath=folder / "jumps"))
-    assert f"going on after step {steps[-1]} of" in output, f"not from {steps}: {output}"
-    assert_same_run(folder / "run", bench.reference())
+def devices_change(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    """Killed on one number of devices, continued on another."""
+    workdir, counts = folder / "run", [1, 2, 4]
+    generator.shuffle(counts)
+    for count in counts[:2]:
+        process = trainer(workdir, EPOCHS, devices=count)
+        wait_for_records(process, workdir, 3)
+        end(process)
+    finish(trainer(workdir, EPOCHS, devices=counts[2]))
+    assert_same_run(workdir, trainer.reference(EPOCHS), tolerance=1e-3)
     return ""
 
 
-def memory_grows(bench: Bench, folder: Path, generator: random.Random) -> str:
-    growth, arrays = memory.growth(memory.measure(bench.trainer, folder / "run"))
-    assert growth < memory.LIMIT, f"resident memory has grown by {growth:.2%}"
-    assert arrays <= 0, f"{arrays} more live arrays"
-    return f"{growth:+.2%} resident, {arrays} arrays"
+def one_of_two_dies(number: int) -> Attack:
+    """Returns an attack on a run of two processes: the other ends too, and both continue together."""
+
+    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+        workdir = folder / "run"
+        processes = trainer.pair(workdir, EPOCHS)
+        wait_for_records(processes[0], workdir, generator.randint(1, 4))
+        end(processes[number])
+        output = finish(processes[1 - number], 1)
+        assert 1 <= len([line for line in output.splitlines() if "process" in line]) <= 3, output
+        trainer.continues(workdir, EPOCHS, processes=2)
+        return ""
+
+    return attack
+
+
+# By name: the attack, how often, and how many tries each counts as.
+ATTACKS: dict[str, tuple[Attack, int, int]] = {
+    "killed": (killed, 6, KILLS),
+    "truncated": (damaged(truncated), 20, 1),
+    "byte flipped": (damaged(flipped), 20, 1),
+    "disk full": (disk_full, 4, 1),
+    "two at once": (two_at_once, 1, 1),
+    "SIGTERM": (interrupted(signal.SIGTERM), 5, 1),
+    "Ctrl-C": (interrupted(signal.SIGINT), 5, 1),
+    "Ctrl-C twice": (interrupted(signal.SIGINT, 2), 3, 1),
+    "devices change": (devices_change, 3, 1),
+    "process 0 of 2 dies": (one_of_two_dies(0), 1, 1),
+    "process 1 of 2 dies": (one_of_two_dies(1), 1, 1),
+}

@@ -26,7 +26,7 @@ from attn_cnn_jax.runs.directory import MAY_CHANGE, different_settings, flatten,
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 
-EXAMPLE = "runs/digits runs/imported --out=comparison"
+EXAMPLE = "runs/digits pretrained:digits --out=comparison"
 # In these runs of one line may differ. Another `dataset.path` is another set of images.
 NOT_COMPARED = {"seed", *MAY_CHANGE} - {"dataset.path"}
 HEADER = ("run", "seeds", "epoch", "test accuracy", "test loss", "parameters", "FLOPs", "training time")
