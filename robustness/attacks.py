@@ -160,8 +160,7 @@ def one_of_two_dies(number: int) -> Attack:
         processes = trainer.pair(workdir, EPOCHS)
         wait_for_records(processes[0], workdir, generator.randint(1, 4))
         end(processes[number])
-        output = finish(processes[1 - number], 1)
-        assert 1 <= len([line for line in output.splitlines() if "process" in line]) <= 3, output
+        finish(processes[1 - number], 1, -signal.SIGABRT)  # the latter from JAX's runtime
         trainer.continues(workdir, EPOCHS, processes=2)
         return ""
 
@@ -178,7 +177,7 @@ ATTACKS: dict[str, tuple[Attack, int, int]] = {
     "SIGTERM": (interrupted(signal.SIGTERM), 5, 1),
     "Ctrl-C": (interrupted(signal.SIGINT), 5, 1),
     "Ctrl-C twice": (interrupted(signal.SIGINT, 2), 3, 1),
-    "devices change": (devices_change, 3, 1),
+    "devices change": (devices_change, 2, 1),
     "process 0 of 2 dies": (one_of_two_dies(0), 1, 1),
     "process 1 of 2 dies": (one_of_two_dies(1), 1, 1),
 }

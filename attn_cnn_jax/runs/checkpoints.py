@@ -97,6 +97,7 @@ def saving(workdir: Path, config: ConfigDict, *, validates: bool = False) -> Ite
         save_interval_steps=1,
         cleanup_tmp_directories=True,
     )
+    sys.unraisablehook = without_echoes
     with explained(workdir):
         checkpoints = ocp.CheckpointManager(folder_of(workdir), options=options)
     try:
@@ -113,7 +114,7 @@ def accuracy_of(metrics: dict) -> float:
 
 
 def without_echoes(unraisable: Any) -> None:
-    """Shows what Python cannot raise, but for reads that end after one beside them has failed, in other threads."""
+    """Shows what Python cannot raise, but for reads and writes that end after one beside them has failed."""
     if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
         sys.__unraisablehook__(unraisable)
 
