@@ -19,11 +19,12 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.config.network import abstract_model, factorises
-from attn_cnn_jax.data.builders import SPECS, Spec
+from attn_cnn_jax.data.sets import SPECS, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.evaluate import create_evaluate
+from attn_cnn_jax.training.evaluate import NOTHING, create_add
+from attn_cnn_jax.training.feed import padded, shapes_of_chunk
 from attn_cnn_jax.training.limits import check_counts
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, replicated
 from attn_cnn_jax.training.muon import matrices
@@ -187,14 +188,13 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
 
     arrays = parameters, statistics, jax.eval_shape(optimizer.init, parameters)
     state = TrainState(shape((), jnp.int32), *jax.tree.map(lambda x: shape(x.shape, x.dtype), arrays))
-    train_set, test_set = (
-        Pictures(shape((count, *spec.image_shape), jnp.uint8), shape((count,), jnp.int32))
-        for count in (num_images, spec.test_examples)
-    )
-    count = shape((), jnp.int32)
+    train_set = Pictures(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
+    batch_size = padded(config.train.eval_batch_size, mesh)
+    test_set = shapes_of_chunk(-(-spec.test_examples // batch_size), batch_size, spec.image_shape, mesh)
+    sums, count = tuple(shape((), each.dtype) for each in NOTHING), shape((), jnp.int32)
     return (
         create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, count),
-        create_evaluate(config, mesh, skeleton, spec).lower(state, test_set),  # pyright: ignore
+        create_add(config, mesh, skeleton, spec).lower(state, sums, test_set),
     )
 
 

@@ -24,6 +24,7 @@ from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
@@ -110,9 +111,9 @@ def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:
     from benchmarks import train_pytorch
 
     config.train.num_epochs = 1_000_000  # as many as are asked for
-    noise = sources.Split(*jax.device_get(images))
+    noise = Split(*jax.device_get(images))
     one = noise.at([0])  # evaluated after each epoch
-    records = train_pytorch.train(config, sources.Dataset(noise, one, (), SPEC))
+    records = train_pytorch.train(config, Dataset(noise, one, SPEC))
     return lambda: (next(records), next(records))
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import replacing
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -100,7 +101,7 @@ def make_sets(out: Path, data_dir: str | None) -> None:
             np.savez(file, test_images=test.images, test_labels=test.labels, **arrays)
 
 
-def chosen(split: sources.Split, made: Set, count: int) -> sources.Split:
+def chosen(split: Split, made: Set, count: int) -> Split:
     """The first `count` images of the classes of a set, with labels from 0."""
     split = split.at(np.flatnonzero(np.isin(split.labels, made.classes))[:count])
     if made.size == 32:
@@ -108,7 +109,7 @@ def chosen(split: sources.Split, made: Set, count: int) -> sources.Split:
     else:
         resized = [Image.fromarray(image).resize((made.size,) * 2, Image.Resampling.BICUBIC) for image in split.images]
         images = np.stack([np.asarray(image) for image in resized])
-    return sources.Split(images, np.searchsorted(made.classes, split.labels))
+    return Split(images, np.searchsorted(made.classes, split.labels))
 
 
 def configured(training: Training) -> ConfigDict:

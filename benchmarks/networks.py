@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.data.sets import SPECS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.sets import Dataset, Spec
 from benchmarks.pytorch import network_of
 from tests.support.torch_networks import warmup_and_cosine
 
 
-def train(config: ConfigDict, dataset: sources.Dataset) -> Iterator[dict]:
+def train(config: ConfigDict, dataset: Dataset) -> Iterator[dict]:
     """Yields records of training and evaluation after every epoch, as metrics.jsonl of a run has them."""
     torch.manual_seed(config.seed)
     generator = np.random.default_rng(config.seed)
@@ -74,14 +74,14 @@ def augmented(images: np.ndarray, padding: int, generator: np.random.Generator) 
     return np.where(generator.random(count)[:, None, None, None] < 0.5, cropped[:, :, ::-1], cropped)
 
 
-def normalised(images: np.ndarray, spec: sources.Spec) -> torch.Tensor:
+def normalised(images: np.ndarray, spec: Spec) -> torch.Tensor:
     """Returns (images / 255 - mean) / std."""
     scaled = (images.astype(np.float32) / 255 - np.float32(spec.mean)) / np.float32(spec.std)
     return torch.from_numpy(scaled)
 
 
 @torch.inference_mode()
-def evaluate(network: torch.nn.Module, dataset: sources.Dataset, batch_size: int) -> dict[str, float]:
+def evaluate(network: torch.nn.Module, dataset: Dataset, batch_size: int) -> dict[str, float]:
     """Returns loss and accuracy on the test images."""
     network.eval()
     loss, right, count = 0.0, 0, len(dataset.test.labels)

@@ -9,7 +9,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, complete, create_model, resnet_config
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.fingerprint import fingerprint
+from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder
 from attn_cnn_jax.training import loop

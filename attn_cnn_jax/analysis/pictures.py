@@ -9,9 +9,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import network
-from attn_cnn_jax.data import sources, stored
-from attn_cnn_jax.data.builders import is_own, recipe_of
-from attn_cnn_jax.data.fingerprint import differences, fingerprint
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.sets import Dataset, Split, differences, fingerprint, source_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.run import Run
 
@@ -60,7 +59,7 @@ def averaged_over(run: Run, asked: int | None, data_dir: str | Path | None = Non
     return min(AVERAGED, len(dataset_of(run.config, data_dir).test.labels))
 
 
-def first_pictures(run: Run, count: int | None = None, data_dir: str | Path | None = None) -> sources.Split:
+def first_pictures(run: Run, count: int | None = None, data_dir: str | Path | None = None) -> Split:
     """Returns the first pictures of the test split of a run's data set.
 
     Args:
@@ -79,22 +78,20 @@ def first_pictures(run: Run, count: int | None = None, data_dir: str | Path | No
     return dataset.test.at(np.arange(count))
 
 
-def dataset_of(config: ConfigDict, data_dir: str | Path | None = None, *, download: bool = True) -> stored.AnyDataset:
-    """Returns the data set of a run, prepared if need be in `data_dir`, or else in the default folder.
+def dataset_of(config: ConfigDict, data_dir: str | Path | None = None) -> Dataset:
+    """Returns the data set of a run, from `data_dir` or else from where the run had it.
 
-    A folder that the run's configuration names, and data of the user's own, are only read: a run may come from somebody
-    else.
+    Raises:
+      UserError: it is not prepared there; who only looks prepares nothing.
     """
-    known, place = recipe_of(config.dataset), data_dir or config.dataset.data_dir or None
-    only_read = not data_dir and bool(config.dataset.data_dir or is_own(config.dataset.name))
-    if only_read:
-        sources.require(known, place)
-    else:
-        sources.prepare(known, place, download=download)
-    return stored.load_fitting(known, place, keep=not only_read)
+    if data_dir and not Path(data_dir).expanduser().is_dir():
+        raise UserError(f"--data-dir={data_dir}: there is no such folder")
+    source, places = source_of(config.dataset), [data_dir] if data_dir else [config.dataset.data_dir, None]
+    found = next((place for place in places if sources.is_prepared(source, place)), places[0])
+    return sources.read(source, found or None)
 
 
-def load_dataset(run: Run, data_dir: str | Path | None = None) -> stored.AnyDataset:
+def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """Returns the data set of a run, see `dataset_of`; warns in the log if the run was trained on other data."""
     dataset = dataset_of(run.config, data_dir)
     if run.data and (different := differences(run.data, fingerprint(dataset))):

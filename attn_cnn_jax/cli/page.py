@@ -10,7 +10,7 @@ import sys
 
 from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, image_size, run_directory
-from attn_cnn_jax.data.stored import AnyDataset
+from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def choose_images(
     run: Run, arguments: argparse.Namespace, shape: tuple[int, int, int]
-) -> tuple[list[LabelledImage], AnyDataset | None]:
+) -> tuple[list[LabelledImage], Dataset | None]:
     """Returns the images that the command line asks for, and the data set, None where it is not there.
 
     Without the data set the drawings of this package stand in for test images, and no accuracy is counted.
@@ -77,7 +77,7 @@ def choose_images(
     """
     own = [from_file(path, shape) for path in arguments.image or ()]
     try:
-        dataset = dataset_of(run.config, arguments.data_dir, download=False)
+        dataset = dataset_of(run.config, arguments.data_dir)
     except UserError as error:
         images = own or (drawings(run.class_names, shape) if arguments.images else [])
         say(

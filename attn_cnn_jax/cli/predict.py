@@ -21,7 +21,7 @@ from tabulate import tabulate
 from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
-from attn_cnn_jax.data.pictures import SUFFIXES
+from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, is_left_behind
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.images import from_file
@@ -78,27 +78,21 @@ def draw(run: Run, pixels: list[np.ndarray], paths: list[Path], found: list[list
 
 
 def picture_files(paths: list[Path]) -> list[Path]:
-    """Returns the files, and those of the folders that `prepare` would take, by name; says which are left out.
+    """Returns the files, and those in the folders that are named as images, by name; says what else is there.
 
     Raises:
       UserError: for a folder without images.
     """
     files = []
     for path in paths:
-        inside = sorted(path.iterdir()) if path.is_dir() else []
-        found = [file for file in inside if is_image(file)]
-        others = [file.name for file in inside if not is_image(file) and not file.name.startswith("._")]
+        inside = sorted(file for file in path.iterdir() if not is_left_behind(file.name)) if path.is_dir() else []
+        found = [file for file in inside if file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)]
         if path.is_dir() and not found:
             raise UserError(f"{path} holds no images ({', '.join(SUFFIXES)}): give files, or another folder")
-        if others:
+        if others := [file.name for file in inside if file not in found]:
             say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
         files += found or [path]
     return files
-
-
-def is_image(path: Path) -> bool:
-    """Returns whether a file of a folder is taken; others are read where they are named."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith("._")
 
 
 def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
@@ -106,7 +100,7 @@ def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
     if run.class_names:
         return run.class_names
     try:
-        return dataset_of(run.config, data_dir, download=False).class_names
+        return dataset_of(run.config, data_dir).class_names
     except UserError:
         return ()
 

@@ -1,21 +1,18 @@
 """Prepare a data set.
 
 Downloads CIFAR-10 or CIFAR-100 as tensorflow-datasets does, or imports a local copy of the official archive (binary
-or python layout) for machines without network. digits comes with scikit-learn and needs no network. `folder` and
-`npz` are pictures of your own: a folder of class folders, or arrays `images` and `labels`; training prepares them
+or python layout) for machines without network. digits comes with scikit-learn and needs no preparation. `folder` and
+`npz` are images of your own: a folder of class folders, or arrays `images` and `labels`; training prepares them
 too, with the same values in config.dataset.
 """
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 
 from attn_cnn_jax.cli.arguments import image_size
-from attn_cnn_jax.data import stored
-from attn_cnn_jax.data.builders import OWN, SPECS, Recipe, is_own, recipe, recipe_of
-from attn_cnn_jax.data.preparation import archives, store
+from attn_cnn_jax.data import cifar, sources
+from attn_cnn_jax.data.sets import OWN, SPECS, Source, is_own, source_of
 
-EXAMPLE = "folder --path=pictures --image-size=64"
+EXAMPLE = "folder --path=images --image-size=64"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--archive", metavar="PATH", help="import this copy of the official archive of CIFAR")
     parser.add_argument("--data-dir", metavar="DIR", help="default: $TFDS_DATA_DIR or ~/tensorflow_datasets")
     parser.add_argument("--replace", action="store_true", help="prepare it again even if it is there")
-    group = parser.add_argument_group("pictures of your own")
+    group = parser.add_argument_group("images of your own")
     group.add_argument("--path", metavar="PATH", help="folder of class folders, or .npz file")
-    size = "crop and resize to HEIGHTxWIDTH pixels, or to a square; default: the size that all pictures have"
+    size = "crop and resize to HEIGHTxWIDTH pixels, or to a square; default: the size that all images have"
     group.add_argument("--image-size", type=image_size, metavar="64|HxW", help=size)
     fraction = "part of each class that becomes the test split where there is none (0.2)"
     group.add_argument("--test-fraction", type=float, metavar="X", help=fraction)
-    group.add_argument("--skip-unreadable", action="store_const", const=True, help="leave out unreadable pictures")
+    group.add_argument("--skip-unreadable", action="store_const", const=True, help="leave out unreadable images")
 
 
 def data_set(text: str) -> str:
@@ -41,7 +38,7 @@ def data_set(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.archive is not None and (args.name not in SPECS or not recipe(args.name).has_archive):
+    if args.archive is not None and not args.name.startswith("cifar"):
         return args.refuse(f"{args.name} takes no --archive")
     own = {key: getattr(args, key) for key in ("path", "image_size", "test_fraction", "skip_unreadable")}
     own = {key: value for key, value in own.items() if value is not None}
@@ -54,47 +51,23 @@ def run(args: argparse.Namespace) -> int:
     config = attention_config()
     config.dataset.update({"name": args.name} | own)
     complete(config)
-    prepare(recipe_of(config.dataset), args.archive, args.data_dir, replace=args.replace)
+    prepare(source_of(config.dataset), args.archive, args.data_dir, replace=args.replace)
     return 0
 
 
-def prepare(
-    which: str | Recipe,
-    archive: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    *,
-    replace: bool = False,
-    say: Callable[[str], object] = print,
-) -> stored.AnyDataset:
-    """Prepares a data set and reads it back.
-
-    Args:
-      which: "cifar10", "cifar100", "digits", or the recipe of a data set.
-      archive: path of an official archive of CIFAR, or None to download.
-      data_dir: where to; None is tfds's default, $TFDS_DATA_DIR or ~/tensorflow_datasets.
-      replace: prepare it again even if it is there.
-      say: called with a line of text at each stage.
-
-    Returns:
-      The data set, decoded where memory has room for it, see `stored.load_fitting`.
-
-    Raises:
-      UserError: see `archives.read`, `store.prepare` and `sources.load`.
-    """
-    known = recipe(which) if isinstance(which, str) else which
-    folder = store.folder(known, data_dir)
+def prepare(source: Source, archive: str | None, data_dir: str | None, *, replace: bool) -> None:
+    """Prepares a data set, reads it back, and prints what it is."""
     content = None
     if archive is not None:
-        say(f"Reading {archive}")
-        content = archives.read(archive, known.name)
-        verdict = "the official archive" if content.official else "not the official archive"
-        say(f"SHA-256 {content.sha256}: {verdict} ({content.kind} layout)")
-    if store.is_prepared(known, data_dir) and not replace:
-        store.say_prepared(known, data_dir, content, say)
-    else:
-        store.prepare(known, data_dir, content=content, replace=replace, say=say)
-    dataset = stored.load_fitting(known, data_dir, say=say)
-    for line in known.describe(folder):
-        say(line)
-    say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test pictures")
-    return dataset
+        print(f"Reading {archive}")
+        content = cifar.read(archive, source.name)
+        verdict = "the official archive" if content.origin["official"] else "not the official archive"
+        print(f"SHA-256 {content.origin['sha256']}: {verdict} ({content.origin['layout']} layout)")
+    if source.name == "digits":
+        print("digits comes with scikit-learn: nothing has to be prepared")
+    elif not sources.prepare(source, data_dir, archive=content, replace=replace):
+        print(f"{source.words} is already prepared in {sources.folder_of(source, data_dir)}")
+    dataset = sources.load(source, data_dir)
+    for line in sources.describe(source, data_dir):
+        print(line)
+    print(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")

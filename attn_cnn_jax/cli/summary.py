@@ -22,7 +22,7 @@ from attn_cnn_jax.cli.configs import known_configs, load_config
 from attn_cnn_jax.config import attention_config, complete, resnet_config, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.data.sets import SPECS, source_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.checkpoints import saved_config
@@ -91,7 +91,11 @@ def read(name: str, overrides: list[str]) -> ConfigDict:
 def load(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
     """Returns the configuration of a name or file, of pictures of the user's own with what these determine."""
     config = load_config(name, overrides)
-    return config if config.dataset.name in SPECS else complete(config, sources.prepared_spec(config.dataset))
+    return (
+        config
+        if config.dataset.name in SPECS
+        else complete(config, sources.read(source_of(config.dataset), config.dataset.data_dir or None).spec)
+    )
 
 
 def pruned_in_words(config: ConfigDict) -> str:

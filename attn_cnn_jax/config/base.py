@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FieldReference
 
-from attn_cnn_jax.data.builders import OWN, SPECS, is_own
+from attn_cnn_jax.data.sets import OWN, SPECS, is_own
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS
 from attn_cnn_jax.models.encodings import REGISTRY

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.base import MODEL_COMMON, Field, network_kind, schema_of, unknown_key
 from attn_cnn_jax.config.network import encoding_of, factorises
-from attn_cnn_jax.data.builders import OWN, SPECS, Spec
+from attn_cnn_jax.data.sets import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import REGISTRY, CentredEncoding, FactorisingEncoding, GeneralizedQuadratic
 

@@ -1,103 +1,176 @@
-"""Picture files: opened, turned upright, brought to 8 bits of grey or RGB, and fitted to a size."""
+"""Image files: one function reads them for `prepare`, `predict`, the page and figures.
+
+It gives 8 bits of grey or RGB, upright, on white where the image is transparent; what it does with each mode, depth,
+palette, orientation and frame stands in docs/your_own_pictures.md.
+"""
 
 import contextlib
+import io
 import stat
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from attn_cnn_jax.errors import UserError, shortened
 
-FORMATS = ("PNG", "JPEG", "WEBP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = ("PNG", "JPEG", "WEBP")  # an MPO of phones and cameras is a JPEG with more images behind it
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".jfi", ".pjpeg", ".pjp", ".mpo")
+SUFFIXES = (".png", ".apng", ".webp", *JPEG_SUFFIXES)
+# Read from a file that is named, and refused in a folder of class folders.
+OTHER_SUFFIXES = (".gif", ".bmp", ".dib", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".jp2", ".tga", ".ico")
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw")
+LEFT_BEHIND = (".ds_store", "__macosx", "thumbs.db", ".ipynb_checkpoints", "@eadir")  # by systems, in any folder
+
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
-WIDE_MODES = ("I", "F")  # 32 bits per pixel: what is black and what is white, nobody says
-ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values for pictures that lie on their side
+SIXTEEN_BITS_OF_GREY_AND_ALPHA = "LA;16B"  # which Pillow gives as RGBA
+SCALES = {"L;2": 85, "L;4": 17}  # Pillow's 8 bits of a sample of fewer
+ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values for images that lie on their side
+MOST_REDUCED = 4  # times the limit of Pillow that a JPEG may have which is reduced while it is decoded
+
+File = str | Path | io.BytesIO
 
 
 class Unreadable(UserError):
-    """A file that cannot be read as one picture; the message is one line that begins with its path."""
+    """A file that cannot be read as one image; the message is one line that begins with its name."""
+
+
+def is_left_behind(name: str) -> bool:
+    """Whether a file or folder is what every tool passes over in silence."""
+    return name.startswith("._") or name.lower() in LEFT_BEHIND
 
 
 @contextlib.contextmanager
-def opened(path: str | Path, formats: tuple[str, ...] | None = FORMATS) -> Iterator[Any]:
-    """Opens a picture file; its header is read, its pixels are not.
+def opened(
+    file: File, name: str, size: tuple[int, int], formats: tuple[str, ...] | None
+) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Opens an image file: gives the image, whose pixels are not read yet, and its width and height in the file.
 
-    Args:
-      path: the file.
-      formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
+    Args: see `read_picture`.
 
     Raises:
-      Unreadable: it is no picture, is animated, or unpacks to more pixels than Pillow takes for harmless; here, or in
-        the block for whatever Pillow raises there.
+      Unreadable: it is no image, is animated, or has more pixels than are read; here, or in the block for whatever
+        Pillow raises there.
     """
-    what = f"{path} cannot be read as a picture"
+    what = f"{name} cannot be read as an image"
+    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced
     try:
-        status = Path(path).stat()
-        if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or stat.S_ISCHR(status.st_mode):
-            raise Unreadable(f"{what}: it is no file")  # to open it would wait for ever
-        if status.st_size == 0:
-            raise Unreadable(f"{what}: it is empty, 0 bytes")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=formats) as image:
-                frames = getattr(image, "n_frames", 1)
-                if formats and frames > 1:
-                    raise Unreadable(f"{what}: it is animated, {frames} frames")
-                if image.mode in WIDE_MODES:
-                    raise Unreadable(f"{what}: it has 32 bits per pixel and channel, allowed are 8 and 16")
-                yield image
+        if isinstance(file, str | Path):
+            status = Path(file).stat()
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                raise Unreadable(f"{what}: it is no file")  # to open a pipe would wait for ever
+            if status.st_size == 0:
+                raise Unreadable(f"{what}: it is empty, 0 bytes")
+        with Image.open(file, formats=formats) as image:
+            frames = getattr(image, "n_frames", 1) if formats and image.format != "MPO" else 1
+            if frames > 1:
+                raise Unreadable(f"{what}: it is animated, {frames} frames")
+            if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
+                raise Unreadable(f"{what}: it has 32 bits per pixel and channel, allowed are 8 and 16")
+            whole = image.size
+            if limit and np.prod(whole, dtype=float) > limit:
+                if any(size) and np.prod(whole, dtype=float) <= MOST_REDUCED * limit:
+                    image.draft(None, (2 * max(size), 2 * max(size)))  # a JPEG is decoded to 1/2, 1/4 or 1/8
+                if np.prod(image.size, dtype=float) > limit:
+                    advice = "; set config.dataset.image_size: then a JPEG is reduced while it is read"
+                    raise Unreadable(
+                        f"{what}: it has {whole[0] * whole[1]} pixels, the most that are read are {limit}: make it "
+                        f"smaller{'' if any(size) or image.format not in ('JPEG', 'MPO') else advice}"
+                    )
+            yield image, whole
     except (Unreadable, MemoryError):
         raise
     except UnidentifiedImageError:
-        allowed = f"no {', '.join(formats[:-1])} or {formats[-1]} file" if formats else "in no format that Pillow knows"
+        allowed = "no PNG, JPEG or WEBP file" if formats else "in no format that Pillow knows"
         raise Unreadable(f"{what}: it is {allowed}") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Unreadable(f"{what}: {shortened(error)}") from None
     except OSError as error:
         raise Unreadable(f"{what}: {error.strerror or shortened(error)}") from error
     except Exception as error:  # the readers of Pillow raise many types on damaged files
         raise Unreadable(f"{what}: {shortened(error)}") from error
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
 
 
-def read_header(path: str | Path) -> tuple[int, int, int]:
-    """Returns height and width of a picture as it stands upright, and its channels: 1 if it is grey, else 3."""
-    with opened(path) as image:
-        width, height = image.size
-        if image.getexif().get(ORIENTATION) in SIDEWAYS:
+def rawmode(image: Any) -> str:
+    """How the samples of an image whose pixels are not read yet lie in the file, such as `L;4`; "" where unknown."""
+    arguments = image.tile[0].args if image.tile else ""
+    return arguments if isinstance(arguments, str) else ""
+
+
+def read_header(file: File, size: tuple[int, int] = (0, 0)) -> tuple[int, int, int]:
+    """Returns height and width of an image as it stands upright, and its channels: 1 if it is grey, else 3."""
+    with opened(file, str(file), size, FORMATS) as (image, (width, height)):
+        grey = image.mode in (*GREY_MODES, "I") or rawmode(image) == SIXTEEN_BITS_OF_GREY_AND_ALPHA
+        if image.getexif().get(ORIENTATION) in SIDEWAYS:  # which may read the pixels of a PNG
             width, height = height, width
-        return height, width, 1 if image.mode in GREY_MODES else 3
+        return height, width, 1 if grey else 3
 
 
-def read_picture(path: str | Path, channels: int, formats: tuple[str, ...] | None = FORMATS) -> Image.Image:
-    """Returns a picture upright, in mode "L" (`channels` 1) or "RGB" (3); raises Unreadable.
+def read_picture(
+    file: File,
+    channels: int,
+    formats: tuple[str, ...] | None = FORMATS,
+    *,
+    size: tuple[int, int] = (0, 0),
+    name: str = "",
+) -> Image.Image:
+    """Returns an image upright, in mode "L" (`channels` 1) or "RGB" (3); raises Unreadable.
 
-    16 bits are scaled to 8. Transparent parts become white. CMYK is converted as Pillow does, without a colour profile.
+    Args:
+      file: a path, or an open file.
+      channels: 1 or 3.
+      formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
+      size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
+      name: by which messages call it, if not by its path.
     """
-    with opened(path, formats) as image:
-        image.load()
-        return to_channels(ImageOps.exif_transpose(image), channels)
+    with opened(file, name or str(file), size, formats) as (image, _):
+        samples_as, colour = rawmode(image), image.info.get("transparency")
+        upright = ImageOps.exif_transpose(image)
+        of_one_colour = colour is not None and image.mode not in ("P", "PA")
+        is_clear = has_colour(np.asarray(upright), colour, samples_as, file) if of_one_colour else None
+        if upright.mode.startswith("I"):  # Pillow would cut all above 255 to white
+            wide = np.asarray(upright).astype(np.uint32)
+            upright = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
+        if is_clear is not None:
+            upright.info.pop("transparency", None)
+            upright = upright.convert("RGB" if upright.mode == "RGB" else "L")
+            upright.paste("white", mask=Image.fromarray(is_clear))
+        elif upright.has_transparency_data:
+            upright = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+        return upright.convert("L" if channels == 1 else "RGB")
 
 
-def to_channels(image: Image.Image, channels: int) -> Image.Image:
-    """Returns a picture in mode "L" (`channels` 1) or "RGB" (3), on white where it is transparent."""
-    if image.mode.startswith("I;16"):  # Pillow would cut all above 255 to white
-        sixteen = np.asarray(image).astype(np.uint32)
-        image = Image.fromarray(((sixteen * 255 + 32767) // 65535).astype(np.uint8))
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    return image.convert("L" if channels == 1 else "RGB")
+def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> Bool[np.ndarray, "H W"]:
+    """Which pixels of a PNG have its transparent colour, which Pillow gives as the file has it.
+
+    Args:
+      pixels: `(H, W)` or `(H, W, 3)`, as Pillow gives them, upright.
+      colour: a number, or three.
+      samples_as: see `rawmode`.
+      file: the image file.
+    """
+    if pixels.ndim == 3:
+        equal = pixels == np.array(colour)
+        if samples_as == "RGB;16B":  # Pillow keeps the upper byte of each sample; read the other way round, the lower
+            if not isinstance(file, str | Path):
+                file.seek(0)
+            with Image.open(file) as again:
+                again.tile = [tile._replace(args="RGB;16L") for tile in again.tile]
+                lower = np.asarray(ImageOps.exif_transpose(again))
+            equal = (pixels == np.array(colour) >> 8) & (lower == np.array(colour) & 255)
+        return equal.all(axis=2)
+    if pixels.dtype == bool:
+        return pixels == bool(colour)
+    scale = SCALES.get(samples_as, 1)
+    return pixels == (colour * scale if colour <= 255 // scale else colour)  # a Pillow that has scaled it already
 
 
 def fit(image: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "H W C"]:
-    """Returns the largest middle part of a picture that has the shape of `size`, resized to it.
+    """Returns the largest middle part of an image that has the shape of `size`, resized to it.
 
     Args:
       image: of mode "L" or "RGB".

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import abstract_model, head_size
-from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.data.sets import SPECS
 from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import new_folder, replacing, write_atomically
 from attn_cnn_jax.interop.names import ENCODINGS, pytorch_name, to_pytorch, transposed

@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config.network import encoding_of
-from attn_cnn_jax.data.stored import AnyDataset
+from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.history import recorded_epochs
@@ -35,7 +35,7 @@ class Page(NamedTuple):
 def build(
     run: Run,
     images: list[LabelledImage],
-    dataset: AnyDataset | None,
+    dataset: Dataset | None,
     size: tuple[int, int],
     *,
     title: str,

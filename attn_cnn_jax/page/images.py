@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from attn_cnn_jax.data import stored
 from attn_cnn_jax.data.pictures import fit, read_picture
+from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 
 DRAWINGS = Path(__file__).parent / "drawings"  # of CIFAR-10's classes, made by this project
@@ -24,7 +24,7 @@ class LabelledImage(NamedTuple):
     resized: bool = False  # from a file of another size
 
 
-def from_dataset(dataset: stored.AnyDataset, count: int, size: tuple[int, int]) -> list[LabelledImage]:
+def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[LabelledImage]:
     """The first test images, one of each class in turn.
 
     Args:
@@ -51,8 +51,8 @@ def from_file(path: str | Path, shape: tuple[int, int, int]) -> LabelledImage:
     if not Path(path).exists():
         raise UserError(f"there is no file {path}")
     if not Path(path).is_file():
-        raise UserError(f"{path} cannot be read as a picture: it is not a regular file")
-    upright = read_picture(path, channels, formats=None)
+        raise UserError(f"{path} cannot be read as an image: it is not a regular file")
+    upright = read_picture(path, channels, None, size=(height, width))
     return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
 
 

@@ -43,7 +43,7 @@ def show(run: Run, images: int = 8, data_dir: str | None = None, height: int = 8
     """
     shape = tuple(run.config.model.image_shape)
     try:
-        dataset = dataset_of(run.config, data_dir, download=False)
+        dataset = dataset_of(run.config, data_dir)
     except UserError:
         dataset = None
     chosen = from_dataset(dataset, images, shape[:2]) if dataset else drawings(run.class_names, shape)

@@ -30,7 +30,7 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from attn_cnn_jax.data.fingerprint import Fingerprint
+from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import Arrays
 

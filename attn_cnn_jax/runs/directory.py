@@ -16,7 +16,7 @@ import filelock
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.data.fingerprint import Fingerprint, differences
+from attn_cnn_jax.data.sets import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.files import write_atomically
 

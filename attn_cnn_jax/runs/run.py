@@ -16,8 +16,7 @@ from attn_cnn_jax.arrays import Activations, AnyArray, Images, Labels
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.config.network import abstract_model, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.builders import Spec
-from attn_cnn_jax.data.fingerprint import Fingerprint
+from attn_cnn_jax.data.sets import Fingerprint, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.layers import in_precision

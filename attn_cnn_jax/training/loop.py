@@ -12,16 +12,14 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete, spec_of
-from attn_cnn_jax.data import sources, stored
-from attn_cnn_jax.data.builders import recipe_of
-from attn_cnn_jax.data.fingerprint import fingerprint
-from attn_cnn_jax.data.sources import split_validation
+from attn_cnn_jax.data import sources, store
+from attn_cnn_jax.data.sets import Dataset, fingerprint, source_of, split_validation
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.training import hosts
-from attn_cnn_jax.training.evaluate import create_evaluate, create_evaluate_streamed
-from attn_cnn_jax.training.feed import OnDevice, Streamed, to_evaluate
+from attn_cnn_jax.training.evaluate import create_evaluate
+from attn_cnn_jax.training.feed import Feed, evaluation_sets
 from attn_cnn_jax.training.hosts import say
 from attn_cnn_jax.training.limits import advice, check_counts, check_memory, device_memory, expected_time
 from attn_cnn_jax.training.mesh import mesh_for, place
@@ -113,17 +111,16 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         fixed, frozen = left_alone(config, model)
         optimizer = create_optimizer(config.optimizer, schedule, fixed, frozen=frozen, shaped=matrices(model))
         skeleton, state = initial_state(model, optimizer)
-        data = fingerprint(dataset, validation, 0)
+        data = fingerprint(dataset, validation)
         if jax.process_count() > 1:
             parameters = ckpt.checksum(state.parameters)
             hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
         say(heads_in_words(beginning) if heads else "")
-        feed = Streamed(train_set, config, mesh) if streamed else OnDevice(train_set, mesh)
+        feed = Feed(train_set, config, mesh, streamed=streamed)
         stack.enter_context(contextlib.closing(feed))
-        eval_sets = {name: to_evaluate(images, mesh) for name, images in splits.items()}
-        create = create_evaluate_streamed if streamed else create_evaluate
-        evaluate = create(config, mesh, skeleton, spec_of(config))
+        eval_sets = evaluation_sets(splits, config.train.eval_batch_size, mesh, streamed=streamed)
+        evaluate = create_evaluate(config, mesh, skeleton, spec_of(config))
         train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config))
 
         state, window = restore(config, workdir, place(state, mesh), data)
@@ -151,7 +148,6 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         def evaluated() -> float | None:
             reporter.at(step, "evaluating")
             found = {split: evaluate(state, images) for split, images in eval_sets.items()}
-            found = {split: jax.tree.map(float, jax.device_get(numbers)) for split, numbers in found.items()}
             for split, numbers in found.items():
                 record(split, numbers)
             return found.get("validation", {}).get("accuracy")
@@ -160,7 +156,6 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         started, sample = time.monotonic(), place(np.int32(1), mesh)
         program = train_steps.lower(state, feed.like(), sample).compile()
         to_go, seconds = plan.total_steps - step, time.monotonic() - started
-        feed.start(step)
         say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         stack.enter_context(jax.transfer_guard("disallow"))
@@ -209,21 +204,20 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
     return metrics.last_records(workdir)
 
 
-def load_data(dataset: ConfigDict) -> tuple[stored.AnyDataset, bool]:
+def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
     """Returns the data set of `config.dataset`, and whether it is to be streamed from the disk."""
-    known, data_dir = recipe_of(dataset), dataset.data_dir or None
-    sources.prepare(known, data_dir)
-    memory, size = min(device_memory(), stored.machine_memory()), stored.decoded_bytes(known, data_dir)
-    fits = size <= stored.MEMORY_SHARE * memory
+    source, data_dir = source_of(dataset), dataset.data_dir or None
+    found = sources.load(source, data_dir, say=say)
+    memory = min(device_memory(), store.machine_memory())
+    fits = found.nbytes <= store.MEMORY_SHARE * memory
     if dataset.feed == "auto" and not fits:
         say(
-            f"the images take {size / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of memory: "
-            "streamed from the disk"
+            f"the images take {found.nbytes / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of "
+            "memory: streamed from the disk"
         )
-    streams = any(hosts.everyone(dataset.feed == "stream" or (dataset.feed == "auto" and not fits)))
-    found = stored.load(known, data_dir, say=say) if streams else sources.load(known, data_dir)
-    for line in sources.describe(dataset):
+    for line in sources.describe(source, data_dir):
         say(line)
+    streams = any(hosts.everyone(dataset.feed == "stream" or (dataset.feed == "auto" and not fits)))
     return found, streams  # of all processes: they run the same program
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.data.fingerprint import Fingerprint
+from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics

@@ -17,9 +17,9 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Images, Key, Labels
 from attn_cnn_jax.data.augment import augment, normalise
-from attn_cnn_jax.data.builders import Spec
 from attn_cnn_jax.data.operations import operate
 from attn_cnn_jax.data.order import epoch_order
+from attn_cnn_jax.data.sets import Spec
 from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.platform import for_platform

@@ -10,7 +10,7 @@ from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.analysis.heads import layer_statistics
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import attention_config, complete, validate
-from attn_cnn_jax.data.sources import Split
+from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from benchmarks import fifteen_minutes, fine_tuning, learn_convolution, locality, miniature, records, results, tricks

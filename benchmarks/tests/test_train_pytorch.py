@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.data.sources import Dataset, Split
+from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.training.optimizer import learning_rate
 from benchmarks import fifteen_minutes, measure
 from benchmarks.networks import SPEC
@@ -51,7 +51,7 @@ def test_it_learns_what_is_easy(optimizer):
     config.train.update({"batch_size": 10, "num_epochs": 3})
     labels = np.arange(60, dtype=np.int32) % 2
     split = Split((labels[:, None, None, None] * 200 * np.ones((1, 32, 32, 3))).astype(np.uint8), labels)
-    records = list(train_pytorch.train(complete(config), Dataset(split, split, ("dark", "light"), SPEC)))
+    records = list(train_pytorch.train(complete(config), Dataset(split, split, SPEC)))
     assert [(record["split"], record["step"]) for record in records] == [
         (name, step) for step in (6, 12, 18) for name in ("train", "test")
     ]

@@ -9,36 +9,34 @@ import pytest
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.pictures import dataset_of
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.data import sources
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.loop import run
+from tests.support import cifar_archives
 
 
-@pytest.fixture
-def foreign(content_run, tmp_path):
-    """The configuration of a run whose attention needs pictures; its data would lie in a folder of the visitor."""
+@pytest.mark.parametrize("command", ["heads", "figures", "convolution", "evaluate"])
+def test_looking_prepares_nothing(content_run, command, refused, tmp_path, monkeypatch):
     config = directory.read_config(content_run)
-    config.dataset.data_dir = str(tmp_path / "mine")
-    (tmp_path / "mine/digits/incomplete.thesis").mkdir(parents=True)
-    return config
+    config.dataset.update({"name": "cifar10", "data_dir": str(tmp_path / "mine")})
+    foreign = dataclasses.replace(load_run(content_run), config=config)
+    monkeypatch.setattr(f"attn_cnn_jax.cli.{command}.load_run", lambda *args: foreign)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "default"))
+    refused(lambda: main([command, str(content_run)]), f"cifar10 is not in {tmp_path}/mine.")
+    refused(lambda: main([command, str(content_run), f"--data-dir={tmp_path}"]), f"cifar10 is not in {tmp_path}.")
+    nowhere = tmp_path / "nowhere"
+    refused(lambda: main([command, str(content_run), f"--data-dir={nowhere}"]), f"--data-dir={nowhere}: there is no")
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["heads", "figures", "page", "convolution"])
-def test_looking_prepares_and_removes_nothing(content_run, foreign, command, refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        f"attn_cnn_jax.cli.{command}.load_run", lambda *args: dataclasses.replace(load_run(*args), config=foreign)
-    )
-    refused(lambda: main([command, str(content_run)]), f"digits is not in {tmp_path}/mine/digits/1.0.0, where")
-
-
-def test_looking_reads_what_is_prepared_and_keeps_no_cache(data_dir, foreign, tmp_path):
-    folder = shutil.copytree(data_dir / "digits/1.0.0", tmp_path / "mine/digits/1.0.0")
-    (folder / "arrays.npz").unlink()
-    before = sorted((tmp_path / "mine").rglob("*"))
-    assert len(dataset_of(foreign).test.labels) == 355
-    assert sorted((tmp_path / "mine").rglob("*")) == before
-    sources.load("digits", tmp_path / "mine")  # who names the folder gets a cache
-    assert (folder / "arrays.npz").exists()
+def test_a_run_opens_where_the_data_is_elsewhere_now(content_run, tmp_path, monkeypatch):
+    """Trained with a folder of data that is gone, or with another TFDS_DATA_DIR."""
+    cifar_archives.prepare(tmp_path)
+    config = directory.read_config(content_run)
+    config.dataset.update({"name": "cifar10", "data_dir": str(tmp_path / "gone")})
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert len(dataset_of(config).test.labels) == 7
+    config.dataset.name = "digits"  # the package includes them
+    assert len(dataset_of(config).test.labels) == 355
 
 
 @pytest.mark.parametrize("command", ["figures", "convolution"])

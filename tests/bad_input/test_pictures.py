@@ -1,4 +1,4 @@
-"""Pictures of the user's own that cannot be trained on: a line or two that name the file; fast, nothing is trained."""
+"""Images of the user's own that cannot be trained on: a line or two that name the file; fast, nothing is trained."""
 
 import io
 import os
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders.own import Own
+from attn_cnn_jax.data.sets import Source
 from attn_cnn_jax.errors import UserError
 from tests.support.own_pictures import random_picture, write_folder
 
@@ -62,17 +62,17 @@ FILES = {
     "GIF named png": ("bad.png", encoded("GIF"), "no PNG, JPEG or WEBP file"),
     "BMP named jpg": ("bad.jpg", encoded("BMP"), "no PNG, JPEG or WEBP file"),
     "SVG named png": ("bad.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no PNG, JPEG or WEBP file"),
-    "half a PNG": ("bad.png", encoded("PNG")[:800], "cannot be read as a picture"),
+    "half a PNG": ("bad.png", encoded("PNG")[:800], "cannot be read as an image"),
     "half a JPEG": ("bad.jpg", encoded("JPEG")[:900], "truncated"),
-    "half a WebP": ("bad.webp", encoded("WEBP")[:100], "cannot be read as a picture"),
-    "only the signature": ("bad.png", encoded("PNG")[:8], "cannot be read as a picture"),
-    "a JPEG header": ("bad.jpg", encoded("JPEG")[:20], "cannot be read as a picture"),
-    "a flipped byte": ("bad.png", flipped(encoded("PNG"), 60), "cannot be read as a picture"),
-    "a flipped size": ("bad.png", flipped(encoded("PNG"), 17), "cannot be read as a picture"),
+    "half a WebP": ("bad.webp", encoded("WEBP")[:100], "cannot be read as an image"),
+    "only the signature": ("bad.png", encoded("PNG")[:8], "cannot be read as an image"),
+    "a JPEG header": ("bad.jpg", encoded("JPEG")[:20], "cannot be read as an image"),
+    "a flipped byte": ("bad.png", flipped(encoded("PNG"), 60), "cannot be read as an image"),
+    "a flipped size": ("bad.png", flipped(encoded("PNG"), 17), "cannot be read as an image"),
     "a bomb": ("bad.png", png_of_size(50_000, 50_000), "2500000000 pixels"),
     "a smaller bomb": ("bad.png", png_of_size(10_000, 10_000), "100000000 pixels"),
-    "no pixels": ("bad.png", png_of_size(0, 8), "cannot be read as a picture"),
-    "a bomb of text": ("bad.png", text_bomb(), "cannot be read as a picture"),
+    "no pixels": ("bad.png", png_of_size(0, 8), "cannot be read as an image"),
+    "a bomb of text": ("bad.png", text_bomb(), "cannot be read as an image"),
 }
 
 
@@ -82,7 +82,7 @@ def test_a_file_that_is(tmp_path, name):
     own = write_folder(tmp_path / "own", count=12, size=(40, 40))
     (own / "cat" / file).write_bytes(data)
     refused(own, message, own / "cat" / file, "config.dataset.skip_unreadable=True")
-    skipping = Own("folder", str(own), skip_unreadable=True)
+    skipping = Source("folder", str(own), skip_unreadable=True)
     data = sources.load(skipping, tmp_path / "data")
     assert len(data.train.labels) + len(data.test.labels) == 24
 
@@ -91,13 +91,13 @@ def refused(path, message, *names, kind="folder", **options):
     """Loading says one or two lines, with the message and the names of files in them; nothing is left behind."""
     data_dir = path.parent / "data"
     with pytest.raises(UserError) as caught:
-        sources.load(Own(kind, str(path), **options), data_dir)
+        sources.load(Source(kind, str(path), **options), data_dir)
     said = str(caught.value)
     assert message in said
     assert all(str(name) in said for name in names), said
     assert len(said.splitlines()) <= 2
     assert said.isprintable() or "\n" in said
-    assert not [file for file in data_dir.rglob("*") if file.name != ".lock" and file.is_file()]
+    assert not [file for file in data_dir.rglob("*") if file.suffix != ".lock" and file.is_file()]
 
 
 def remove(folder):
@@ -109,11 +109,33 @@ def link_to_itself(path):
     path.symlink_to(path.name)
 
 
-def move_all(own):
-    """Every class into one folder `inner` of the class."""
-    (own / "cat" / "inner").mkdir()
-    for file in list((own / "cat").glob("*.png")):
-        file.rename(own / "cat" / "inner" / file.name)
+def move_all(own, name="cat", inner="train"):
+    """The images of a class into a folder of the class."""
+    (own / name / inner).mkdir()
+    for file in list((own / name).glob("*.png")):
+        file.rename(own / name / inner / file.name)
+
+
+def put_into(own, name):
+    """All folders into one."""
+    inside = list(own.iterdir())
+    (own / name).mkdir()
+    for folder in inside:
+        folder.rename(own / name / folder.name)
+
+
+def make_splits(own, *names):
+    """The classes become splits of both classes."""
+    drop(own / "cat")
+    drop(own / "dog")
+    write_folder(own, splits=names)
+
+
+def rename(own, *names):
+    """Cat and dog get other names; more names are more classes."""
+    write_folder(own, classes=names[2:])
+    for old, new in zip(("cat", "dog"), names, strict=False):
+        (own / old).rename(own / new)
 
 
 def save_wide(path):
@@ -141,13 +163,13 @@ def leave_one(folder):
 
 # What is done to own/cat and own/dog, four pictures each, and what is said of which path.
 FOLDERS = {
-    "an empty class": (lambda own: remove(own / "cat"), "holds no pictures", "cat"),
-    "only texts in a class": (lambda own: only_text(own / "cat"), "holds no pictures", "cat"),
+    "an empty class": (lambda own: remove(own / "cat"), "holds no images", "cat"),
+    "only texts in a class": (lambda own: only_text(own / "cat"), "holds no images", "cat"),
     "one class": (lambda own: drop(own / "cat"), "one class, 'dog'", ""),
     "no classes": (lambda own: [drop(own / "cat"), drop(own / "dog")], "holds no folders", ""),
     "a picture beside the classes": (lambda own: save(own / "x.png"), "lies in no class folder", "x.png"),
-    "a folder in a class": (move_all, "is a folder in a class folder", "cat/inner"),
-    "one picture in a class": (lambda own: leave_one(own / "cat"), "one picture of the class 'cat'", ""),
+    "a folder in a class": (lambda own: move_all(own, "cat", "inner"), "the classes are the folders in", "cat/inner"),
+    "one picture in a class": (lambda own: leave_one(own / "cat"), "one image of the class 'cat'", ""),
     "a folder named as a picture": (lambda own: (own / "cat" / "x.png").mkdir(), "Is a directory", "cat/x.png"),
     "a link to itself": (lambda own: link_to_itself(own / "cat" / "x.png"), "symbolic links", "cat/x.png"),
     "a class that is a link to itself": (lambda own: link_to_itself(own / "emu"), "symbolic links", "emu"),
@@ -158,17 +180,33 @@ FOLDERS = {
     "a TIFF": (lambda own: save_wide(own / "cat" / "x.tif"), ".tif is not", "cat/x.tif"),
     "an animated PNG": (lambda own: animated(own / "cat" / "x.png", "PNG"), "animated, 3 frames", "cat/x.png"),
     "an animated WebP": (lambda own: animated(own / "cat" / "x.webp", "WEBP"), "animated, 3 frames", "cat/x.webp"),
-    "two sizes": (lambda own: save(own / "cat" / "x.png", 0, (9, 8)), "pictures of 2 sizes", "cat/x.png"),
+    "two sizes": (lambda own: save(own / "cat" / "x.png", 0, (9, 8)), "images of 2 sizes", "cat/x.png"),
     "a class with a blank": (lambda own: (own / "cat").rename(own / "cat "), "begins or ends with a blank", "'cat '"),
     "a class with a line break": (lambda own: (own / "cat").rename(own / "c\nat"), "be printed", "'c\\nat'"),
     "a name with a line break": (lambda own: save(own / "cat" / "\n.png"), "cannot be printed", "\\n.png"),
     "a class that is not UTF-8": (lambda own: (own / "cat").rename(own / "c\udcffat"), "be printed", "c\\udcffat"),
-    "test without train": (lambda own: (own / "cat").rename(own / "test"), "has no folder train", ""),
-    "a test of another name": (
-        lambda own: [(own / "cat").rename(own / "train"), (own / "dog").rename(own / "val")],
-        "allowed beside train",
-        "val",
+    "test without train": (lambda own: make_splits(own, "Test", "val"), "has no folder train", ""),
+    "one split twice": (
+        lambda own: make_splits(own, "train", "Training"),
+        "Training and train, which are the same",
+        "",
     ),
+    "a split beside what is none": (lambda own: make_splits(own, "train", "more"), "is no split", "more"),
+    "splits that hold no classes": (
+        lambda own: rename(own, "train", "test"),
+        "lies in no class folder",
+        "train/cat_0.png",
+    ),
+    "a class called test": (lambda own: rename(own, "cat", "test"), "is it a class or a split?", "test"),
+    "classes called train and test": (lambda own: rename(own, "train", "test", "emu"), "is it a class or a", "test"),
+    "one folder too many": (lambda own: put_into(own, "images"), "holds one folder, images, with 2", "images"),
+    "splits and one folder too many": (
+        lambda own: [make_splits(own, "train", "test"), put_into(own, "data")],
+        "holds one folder, data, with 2",
+        "data",
+    ),
+    "splits below classes": (lambda own: [*map(move_all, (own, own), ("cat", "dog"))], "DIR/train/CLASS", "cat/train"),
+    "a HEIC": (lambda own: (own / "cat" / "x.heic").touch(), ".heic is not", "cat/x.heic"),
 }
 
 
@@ -183,7 +221,7 @@ def test_a_folder_with(tmp_path, name):
 SPLIT_FOLDERS = {
     "a class missing from test": (lambda own: drop(own / "test" / "cat"), "lacks the class 'cat'", "test"),
     "a class missing from train": (lambda own: drop(own / "train" / "cat"), "that train lacks", "test/cat"),
-    "an empty class in test": (lambda own: remove(own / "test" / "dog"), "holds no pictures", "test/dog"),
+    "an empty class in test": (lambda own: remove(own / "test" / "dog"), "holds no images", "test/dog"),
     "pictures beside classes": (lambda own: save(own / "test" / "x.png"), "in no class folder", "test/x.png"),
 }
 
@@ -208,10 +246,10 @@ def test_a_class_of_which_nothing_can_be_read(tmp_path):
     own = write_folder(tmp_path / "own")
     for file in (own / "cat").iterdir():
         file.write_text("x")
-    refused(own, "picture of the class 'cat' can be read", own, skip_unreadable=True)
+    refused(own, "image of the class 'cat' can be read", own, skip_unreadable=True)
     for file in (own / "dog").iterdir():
         file.write_text("x")
-    refused(own, "no picture can be read", own, skip_unreadable=True)
+    refused(own, "no image can be read", own, skip_unreadable=True)
 
 
 def test_large_pictures_need_a_size(tmp_path):
@@ -234,7 +272,7 @@ ARRAYS = {
     "objects": ({"images": np.array([{}] * 6, object), "labels": LABELS}, "is no .npz file of plain arrays"),
     "too few labels": ({"images": IMAGES, "labels": LABELS[:5]}, "labels is int64 (5,)"),
     "one-hot labels": ({"images": IMAGES, "labels": np.eye(3)[LABELS]}, "labels is float64 (6, 3)"),
-    "text labels": ({"images": IMAGES, "labels": np.array(list("abcabc"))}, "one integer per picture"),
+    "text labels": ({"images": IMAGES, "labels": np.array(list("abcabc"))}, "one integer per image"),
     "negative labels": ({"images": IMAGES, "labels": LABELS - 1}, "labels has -1"),
     "a gap in the labels": ({"images": IMAGES, "labels": 2 * LABELS}, "is of the class 1, '1'"),
     "a huge label": ({"images": IMAGES, "labels": LABELS + 10**15}, "labels has 1000000000000002"),
@@ -243,7 +281,7 @@ ARRAYS = {
     "names twice": ({"images": IMAGES, "labels": LABELS, "class_names": ["a", "b", "a"]}, "two classes 'a'"),
     "names of numbers": ({"images": IMAGES, "labels": LABELS, "class_names": [1, 2, 3]}, "one text per class"),
     "an empty name": ({"images": IMAGES, "labels": LABELS, "class_names": ["a", "b", ""]}, "is empty"),
-    "one picture of a class": ({"images": IMAGES[:4], "labels": LABELS[:4]}, "one picture of the class '1'"),
+    "one image of a class": ({"images": IMAGES[:4], "labels": LABELS[:4]}, "one image of the class '1'"),
     "test of other channels": (
         {"images": IMAGES, "labels": LABELS, "test_images": IMAGES[..., 0], "test_labels": LABELS},
         "test_images have other channels",
@@ -254,7 +292,7 @@ ARRAYS = {
     ),
     "test without a class": (
         {"images": IMAGES, "labels": LABELS, "test_images": IMAGES[:2], "test_labels": LABELS[:2]},
-        "no picture of test_images is of the class 2",
+        "no image of test_images is of the class 2",
     ),
 }
 
@@ -274,4 +312,10 @@ def test_a_file_that_holds_no_arrays(tmp_path, data):
 
 def test_one_array_is_no_data_set(tmp_path):
     np.save(tmp_path / "own.npy", IMAGES)
-    refused(tmp_path / "own.npy", "holds one array", tmp_path / "own.npy", kind="npz")
+    refused(tmp_path / "own.npy", "is no .npz file", tmp_path / "own.npy", kind="npz")
+
+
+def test_names_that_look_alike_and_are_not_are_shown_as_they_are(tmp_path):
+    for split, name in (("train", "Cat"), ("test", "cat")):
+        write_folder(tmp_path / "own", classes=(name, "dog"), splits=(split,))
+    refused(tmp_path / "own", "('Cat', not 'cat')", tmp_path / "own" / "test" / "cat")

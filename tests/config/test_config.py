@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_of, validate, with_defaults
 from attn_cnn_jax.config.base import schema_of
-from attn_cnn_jax.data.builders import SPECS, Spec
+from attn_cnn_jax.data.sets import SPECS, Spec
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.directory import flatten, from_json, to_json
 

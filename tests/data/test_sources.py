@@ -1,233 +1,345 @@
-"""Loading: damaged data sets, the cache, the validation split."""
+"""Preparing and loading: replaced, killed, damaged, several at once, without a network."""
 
-import shutil
-import stat
+import os
+import pwd
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import recipe
-from attn_cnn_jax.data.fingerprint import fingerprint
-from attn_cnn_jax.data.preparation import cache
+from attn_cnn_jax.data import own, sources, store
+from attn_cnn_jax.data.sets import Source, fingerprint
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
+from tests.support.cifar_archives import prepare, random_pictures
+from tests.support.own_pictures import write_folder
+
+CIFAR10 = Source("cifar10")
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    root = tmp_path_factory.mktemp("prepared")
-    cifar_archives.prepare(root)
-    return root
+def assert_holds(root, *, seed):
+    """The data set in a folder is the one of that seed, whole, and nothing else lies there."""
+    images, labels = random_pictures("cifar10", seed)["train"]
+    train = sources.read(CIFAR10, root).train
+    np.testing.assert_array_equal(train.images, images)
+    np.testing.assert_array_equal(train.labels, labels[:, -1])
+    assert {path.name for path in (root / "prepared").iterdir()} == {"cifar10", "cifar10.lock"}
 
 
 @pytest.fixture
-def root(prepared, tmp_path):
-    """A copy to be damaged, without the cache."""
-    shutil.copytree(prepared / "cifar10", tmp_path / "cifar10", ignore=shutil.ignore_patterns("arrays.npz"))
-    return tmp_path
+def offline(monkeypatch):
+    """A proxy that refuses every connection: no network, on any machine."""
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "")
 
 
-def shard(root):
-    return next((root / "cifar10" / "3.0.2").glob("cifar10-train.array_record*"))
+@pytest.mark.parametrize(("name", "kind"), cifar_archives.FOLDERS)
+def test_an_archive_comes_back_exactly_through_tfds(tmp_path, name, kind, caplog):
+    prepare(tmp_path, name, kind)
+    dataset = sources.read(Source(name), tmp_path)
+    for split, (images, labels) in random_pictures(name).items():
+        np.testing.assert_array_equal(dataset.splits[split].images, images)
+        np.testing.assert_array_equal(dataset.splits[split].labels, labels[:, -1])
+    assert dataset.class_names == tuple(cifar_archives.class_names(name)[-1])
+    assert fingerprint(dataset) == fingerprint(dataset._replace(digest=None))
+    if name == "cifar10":
+        assert fingerprint(dataset) == OF_VERSION_0_2
+    assert "reduced copy with 25 training and 7 test images" in caplog.text
 
 
-def assert_damaged(root):
+OF_VERSION_0_2 = {
+    "train": {
+        "shape": [25, 32, 32, 3],
+        "pictures": "95f419e4c06daf50ed8469f0bbbf6763",
+        "labels": "1c3b6fb5c7e1bbc8e66d199bbc63d27b",
+    },
+    "test": {
+        "shape": [7, 32, 32, 3],
+        "pictures": "e02e27f72676c649c1cc4d922f75b89e",
+        "labels": "b29962f9aa68d540698b34c8d68a015a",
+    },
+}
+
+
+def test_the_stock_name_of_tfds_reads_the_records_and_they_are_read_again_without_a_network(tmp_path, offline):
+    import tensorflow_datasets as tfds
+
+    prepare(tmp_path, "cifar100")
+    stock = tfds.data_source("cifar100", split="train", data_dir=tmp_path, download=False)
+    images, labels = random_pictures("cifar100")["train"]
+    records = sorted(stock, key=lambda record: record["id"])
+    assert [record["id"] for record in records] == [f"train_{i:05d}".encode() for i in range(25)]
+    np.testing.assert_array_equal([record["image"] for record in records], images)
+    np.testing.assert_array_equal([(r["coarse_label"], r["label"]) for r in records], labels)
+    for path in sources.folder_of(Source("cifar100"), tmp_path).iterdir():
+        path.unlink()
+    assert sources.prepare(Source("cifar100"), tmp_path)
+    np.testing.assert_array_equal(sources.read(Source("cifar100"), tmp_path).train.images, images)
+
+
+def test_another_archive_needs_replace(tmp_path):
+    assert prepare(tmp_path)
+    assert not prepare(tmp_path)
+    with pytest.raises(UserError, match=r"from another archive\.\nAdd --replace"):
+        prepare(tmp_path, seed=1)
+    assert_holds(tmp_path, seed=0)
+    prepare(tmp_path, seed=1, replace=True)
+    assert_holds(tmp_path, seed=1)
+
+
+def test_a_replacement_that_fails_keeps_the_old_data(tmp_path, monkeypatch):
+    prepare(tmp_path)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_split", fail)
+    with pytest.raises(UserError, match=r"Cannot write .*prepared/cifar10: No space left on device\.\nMake room"):
+        prepare(tmp_path, seed=1, replace=True)
+    monkeypatch.undo()
+    assert_holds(tmp_path, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["cifar", "folder"])
+def test_a_disk_that_fills_up_is_said(tmp_path, kind):
+    """No file may grow, which is the same as a full disk to tfds's writer, a C++ library, and to the arrays."""
+    path = write_folder(tmp_path / "own", size=(100, 100))
+    archive = cifar_archives.write(tmp_path / "a.tar.gz")
+    prepared = {
+        "cifar": lambda: prepare(tmp_path),
+        "folder": lambda: sources.load(Source("folder", str(path)), tmp_path),
+    }
+    (tmp_path / "cifar10_binary_0.tar.gz").write_bytes(archive.read_bytes())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"Cannot write the data set .* to .*: File too large\.\nMake room"):
+            prepared[kind]()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.suffix for path in (tmp_path / "prepared").iterdir()] == [".lock"]
+
+
+def test_what_tfds_downloads_is_checked_by_the_checksum_of_the_official_archive():
+    from attn_cnn_jax.data import cifar, tfds
+
+    for name, builder in tfds.CIFAR.items():
+        official = next(layout for layout in cifar.LAYOUTS if (layout.name, layout.kind) == (name, "binary"))
+        ((url, info),) = builder.url_infos.items()
+        assert url.endswith("binary.tar.gz")
+        assert info.checksum == official.sha256
+
+
+def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offline):
     with pytest.raises(UserError) as caught:
-        sources.load("cifar10", root, download=False)
-    first, second = str(caught.value).splitlines()
-    assert f"{root}/cifar10/3.0.2 is damaged" in first
-    assert f"`{command_line('prepare', 'cifar10', '--replace', '--data-dir', root)}`" in second
+        sources.load("cifar10", tmp_path / "d e")
+    missing, ways = str(caught.value).splitlines()
+    assert f"cifar10 is not in {tmp_path}/d e" in missing
+    assert "cifar-10-binary.tar.gz: " in missing
+    assert "network" in ways
+    assert f"`{command_line('prepare', 'cifar10', '--archive', 'PATH', '--data-dir', tmp_path / 'd e')}`" in ways
+    assert "--config=configs/digits.py" in ways
 
 
-def test_a_missing_shard(root):
-    shard(root).unlink()
-    assert_damaged(root)
+def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_path, offline, monkeypatch):
+    from attn_cnn_jax.data import tfds
+
+    monkeypatch.setattr(tfds, "PROBE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        with pytest.raises(UserError, match=r"no answer within 0\.5 s|timed out"):
+            sources.prepare(Source("cifar100"), tmp_path)
+    assert time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize("fraction", [0, 0.3, 0.9, 0.9999])
-def test_a_cut_shard(root, fraction):
-    data = shard(root).read_bytes()
-    shard(root).write_bytes(data[: int(len(data) * fraction)])
-    assert_damaged(root)
+# Replaces the data set by another one, and is killed at a moment of it.
+KILLED = """
+import os, pathlib, signal, sys
+from attn_cnn_jax.data import store
+from tests.support import cifar_archives
 
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-def test_a_flipped_shard_is_found_even_when_a_cache_is_there(root):
-    sources.load("cifar10", root)
-    assert (root / "cifar10" / "3.0.2" / "arrays.npz").exists()
-    data = bytearray(shard(root).read_bytes())
-    data[len(data) // 10] ^= 0xFF
-    shard(root).write_bytes(data)
-    assert_damaged(root)
+rename = pathlib.Path.rename
 
+def killed_after_renaming(path, target):
+    rename(path, target)
+    killed() if pathlib.Path(target).name == sys.argv[2] else None
 
-def test_a_flipped_byte_anywhere_is_found_or_changes_nothing(root):
-    first = sources.load("cifar10", root)
-    whole = shard(root).read_bytes()
-    found = 0
-    for place in range(0, len(whole), len(whole) // 40):
-        data = bytearray(whole)
-        data[place] ^= 0xFF
-        shard(root).write_bytes(data)
-        try:
-            again = sources.load("cifar10", root)
-        except UserError:
-            found += 1
-        else:  # ArrayRecord fills its blocks up with bytes that mean nothing
-            np.testing.assert_array_equal(again.train.images, first.train.images)
-            np.testing.assert_array_equal(again.train.labels, first.train.labels)
-    assert found > 10
-
-
-def test_the_shard_of_another_split(root):
-    test = next((root / "cifar10" / "3.0.2").glob("cifar10-test.array_record*"))
-    shutil.copy(test, shard(root))
-    assert_damaged(root)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 3}'])
-def test_a_damaged_description(root, text):
-    (root / "cifar10" / "3.0.2" / "dataset_info.json").write_text(text)
-    assert_damaged(root)
-
-
-def test_a_missing_description_counts_as_not_prepared(root):
-    (root / "cifar10" / "3.0.2" / "dataset_info.json").unlink()
-    with pytest.raises(UserError, match=r"is not in .*\nRun again with network access"):
-        sources.load("cifar10", root, download=False)
-
-
-def test_the_cache_gives_the_same_and_is_really_used(root, monkeypatch):
-    first = sources.load("cifar10", root)
-    monkeypatch.setattr(sources, "decode", None)
-    second = sources.load("cifar10", root)
-    for one, two in zip((*first.train, *first.test), (*second.train, *second.test), strict=True):
-        assert one.dtype == two.dtype
-        np.testing.assert_array_equal(one, two)
-    assert first.class_names == second.class_names
-
-
-@pytest.mark.parametrize("place", [0.001, 0.3, 0.8, 0.999])
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_damaged_cache_is_no_cache(root, place, damage):
-    first = sources.load("cifar10", root)
-    path = root / "cifar10" / "3.0.2" / "arrays.npz"
-    data = bytearray(path.read_bytes())
-    at = int(len(data) * place)
-    data[at] ^= 0xFF
-    path.write_bytes(data if damage == "flip" else data[:at])
-    np.testing.assert_array_equal(sources.load("cifar10", root).train.images, first.train.images)
+if sys.argv[2] == "half":
+    store.hash_labels = killed
+else:
+    pathlib.Path.rename = killed_after_renaming
+cifar_archives.prepare(pathlib.Path(sys.argv[1]), seed=1, replace=True)
+"""
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("moment", "left", "seed"),
     [
-        lambda arrays: arrays["test_labels"].__setitem__(3, 255),
-        lambda arrays: arrays["train_labels"].__setitem__(0, -1),
-        lambda arrays: arrays.update(train_images=arrays["train_images"][:, :4, :4]),
-        lambda arrays: arrays.update(train_images=arrays["train_images"] / 255),
-        lambda arrays: arrays.update(train_images=arrays["train_images"][1:]),
-        lambda arrays: arrays.update(test_labels=arrays["test_labels"].astype(np.float32)),
-        lambda arrays: arrays.update(test_labels=arrays["test_labels"][:, None]),
-        lambda arrays: arrays.update(test_images=arrays["test_images"][:0], test_labels=arrays["test_labels"][:0]),
-        lambda arrays: arrays.pop("test_labels"),
+        ("half", {"cifar10", "cifar10.new"}, 0),
+        ("cifar10.old", {"cifar10.old", "cifar10.new"}, 0),
+        ("cifar10", {"cifar10", "cifar10.old"}, 1),
     ],
 )
-def test_a_cache_of_impossible_arrays_is_made_again(root, change, caplog):
-    first = sources.load("cifar10", root)
-    folder = root / "cifar10" / "3.0.2"
-    arrays = cache.read(folder, cache.stamp(folder))
-    change(arrays)
-    cache.write(folder, arrays, cache.stamp(folder))
-    caplog.clear()
-    assert fingerprint(sources.load("cifar10", root)) == fingerprint(first)
-    assert [record for record in caplog.records if "reduced copy" not in record.getMessage()] == []
-    assert sources.read_cached(recipe("cifar10"), root)  # the cache is whole again
+def test_killed_while_replacing_one_of_both_is_there_whole(tmp_path, moment, left, seed, offline):
+    prepare(tmp_path)
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -9, done.stderr
+    assert {path.name for path in (tmp_path / "prepared").iterdir()} == {"cifar10.lock", *left}
+    assert prepare(tmp_path, seed=seed) == (moment == "neither")  # nothing has to be made
+    with store.locked(sources.folder_of(CIFAR10, tmp_path), print):
+        pass
+    assert_holds(tmp_path, seed=seed)
 
 
-def test_no_cache_is_made_of_data_that_changed_while_it_was_read(root):
-    folder = root / "cifar10" / "3.0.2"
-    arrays = {key: np.zeros(1) for key in ("train_images", "test_images")}
-    cache.write(folder, arrays, "another stamp")
-    assert not list(folder.glob("arrays*"))
-    cache.write(folder, arrays, cache.stamp(folder))
-    assert [path.name for path in folder.glob("arrays*")] == ["arrays.npz"]
+REPLACES = """
+import pathlib, sys
+from attn_cnn_jax.data import sources
+from tests.support import cifar_archives
+root, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+cifar_archives.prepare(root, seed=seed, replace=True, say=lambda line: print(line, flush=True))
+print(len(sources.load("cifar10", sys.argv[1]).train.labels))
+"""
 
 
-def test_a_cache_of_data_that_changed_meanwhile_is_not_taken(root, monkeypatch):
-    sources.load("cifar10", root)
-    read = cache.read
-
-    def read_while_another_process_replaces(folder, made_from):
-        arrays = read(folder, made_from)
-        shard(root).touch()
-        return arrays
-
-    monkeypatch.setattr(cache, "read", read_while_another_process_replaces)
-    assert sources.read_cached(recipe("cifar10"), root) is None
-
-
-def test_a_cache_that_cannot_be_written_is_left_out(root, monkeypatch):
-    def full(file, **arrays):
-        file.write(b"part")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez", full)
-    assert len(sources.load("cifar10", root).train.labels) == 25
-    assert not list((root / "cifar10" / "3.0.2").glob("arrays*"))
+def test_several_at_once_wait_for_each_other_and_all_end_well(tmp_path):
+    with store.locked(sources.folder_of(CIFAR10, tmp_path), print):
+        two = [
+            subprocess.Popen([sys.executable, "-c", REPLACES, tmp_path, str(seed)], stdout=subprocess.PIPE, text=True)
+            for seed in range(2)
+        ]
+        heads = [process.stdout.readline() for process in two]  # both come up against our lock
+    tails = [process.communicate(timeout=120)[0].splitlines() for process in two]
+    assert [process.returncode for process in two] == [0, 0]
+    assert heads == ["Another process is preparing cifar10; waiting for it.\n"] * 2
+    assert [tail[-1] for tail in tails] == ["25"] * 2
+    found = sources.read(CIFAR10, tmp_path).train.labels.tolist()
+    seeds = [random_pictures("cifar10", seed)["train"][1][:, -1].tolist() for seed in range(2)]
+    assert_holds(tmp_path, seed=seeds.index(found))
 
 
-def test_an_unknown_name_lists_the_known():
-    with pytest.raises(UserError, match=r"'cifar'.\nChoose one of cifar10, cifar100, digits"):
-        sources.load("cifar")
+def test_who_waited_finds_the_work_done(tmp_path, monkeypatch):
+    path = write_folder(tmp_path / "own")
+    source, said = Source("folder", str(path)), []
+    waiting = threading.Thread(target=sources.prepare, args=(source, tmp_path), kwargs={"say": said.append})
+    place = sources.folder_of(source, tmp_path)
+    with store.locked(place, print):
+        waiting.start()
+        while waiting.is_alive() and not said:
+            time.sleep(0.01)
+        with store.replacing(place) as new:
+            sources.make(source, tmp_path, new, tmp_path, None, False, print)
+    monkeypatch.setattr(own, "collect_folder", None)
+    waiting.join(60)
+    assert said == [f"Another process is preparing {place.name}; waiting for it."]
 
 
-def test_a_data_directory_that_is_a_file(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("train_images.npy", lambda data: data[:-1]),
+        ("train_images.npy", lambda data: data[:100]),
+        ("train_images.npy", lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
+        ("test_labels.npy", lambda data: data[:-4] + b"\1\0\0\0"),
+        ("test_labels.npy", lambda data: b""),
+        ("about.json", lambda data: data[:-20]),
+        ("about.json", lambda data: data.replace(b'"mean"', b'"men"')),
+        ("about.json", lambda data: b"[]"),
+        ("train_images.npy", None),
+    ],
+)
+def test_damage_is_found_and_said(tmp_path, file, damage):
+    prepare(tmp_path)
+    path = tmp_path / "prepared" / "cifar10" / file
+    data = path.read_bytes()
+    path.unlink() if damage is None else path.write_bytes(damage(data))
+    with pytest.raises(UserError) as caught:
+        sources.read(CIFAR10, tmp_path)
+    first, second = str(caught.value).splitlines()
+    assert f"{path.parent} is damaged: " in first
+    assert f"`{command_line('prepare', 'cifar10', '--data-dir', tmp_path)} --replace`" in second
+
+
+def test_of_a_set_larger_than_a_quarter_of_memory_not_all_is_read(tmp_path, monkeypatch):
+    prepare(tmp_path)
+    expected = fingerprint(sources.read(CIFAR10, tmp_path))
+    monkeypatch.setattr(store, "machine_memory", lambda: 4 * 32 * 3072 - 1)
+    monkeypatch.setattr(store, "fingerprint", None)
+    dataset = sources.read(CIFAR10, tmp_path)
+    assert fingerprint(dataset) == expected
+    assert dataset.nbytes == 32 * 3072
+
+
+def test_who_looks_writes_nothing_and_is_told_what_to_do(tmp_path):
+    with pytest.raises(
+        UserError, match=r"not in .*\nPrepare it by `.*prepare cifar10 --data-dir .*--data-dir=DIR.*TFDS"
+    ):
+        sources.read(CIFAR10, tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_name_and_folders_that_cannot_be_used(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"'cifar'.*allowed is"):
+        sources.load("cifar", tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"Cannot write the data set digits to .*file/digits"):
-        sources.load("digits", tmp_path / "file")
-
-
-def test_the_default_directory_is_that_of_tfds(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"Cannot write the data set cifar10 to .*file/prepared"):
+        sources.load("cifar10", tmp_path / "file")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    sources.load("digits")
-    assert stat.S_ISDIR((tmp_path / "digits" / "1.0.0").stat().st_mode)
+    assert sources.folder_of(CIFAR10) == tmp_path / "prepared" / "cifar10"
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("TFDS_DATA_DIR")
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(UserError, match=r"~/tensorflow_datasets .*HOME is not set.*\nChoose .*--data-dir or TFDS"):
+        sources.load("cifar10")
 
 
-FIRST_CHOICE = [2, 3, 11, 13, 20]
+def test_neither_tensorflow_nor_anything_in_tmpdir(tmp_path):
+    code = """
+import pathlib, sys
+import attn_cnn_jax.data.sources as sources
+print({"tensorflow_datasets", "jax", "sklearn"} & {*sys.modules})
+from tests.support import cifar_archives
+sources.load("digits")
+print({"tensorflow_datasets", "sklearn"} & {*sys.modules})
+root = pathlib.Path(sys.argv[1])
+cifar_archives.prepare(root)
+sources.load("cifar10", root)
+print(any(name.split(".")[0] in ("tensorflow", "importlib_resources") and "resources" not in str(module)
+    for name, module in sys.modules.items()))
+"""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    command = [sys.executable, "-c", code, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    before, digits, *_, after = done.stdout.splitlines()
+    assert (before, digits, after) == ("set()", "set()", "False"), done.stderr
+    assert not list(temporary.iterdir())
 
 
-def split_of(count):
-    return sources.Split(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32))
+@pytest.mark.skipif("ATTN_CNN_CIFAR10_ARCHIVE" not in os.environ, reason="ATTN_CNN_CIFAR10_ARCHIVE names no archive")
+def test_the_full_archive(tmp_path):
+    from attn_cnn_jax.data import cifar
 
-
-def test_validation_and_training_pictures_make_up_the_whole():
-    train, validation = sources.split_validation(split_of(100), 20, seed=3)
-    assert sorted([*train.labels, *validation.labels]) == list(range(100))
-    assert len(validation.labels) == 20
-    for part in (train, validation):
-        assert (np.diff(part.labels) > 0).all()
-        np.testing.assert_array_equal(part.images[:, 0, 0, 0], part.labels)
-
-
-def test_the_validation_split_is_the_same_for_ever_and_another_for_another_seed():
-    chosen = [sources.split_validation(split_of(30), 5, seed)[1].labels.tolist() for seed in (0, 0, 1)]
-    assert chosen[0] == chosen[1] == FIRST_CHOICE
-    assert chosen[2] != chosen[0]
-
-
-def test_more_validation_pictures_only_add_some():
-    few, more = (set(sources.split_validation(split_of(50), count, 0)[1].labels) for count in (5, 10))
-    assert few < more
-
-
-@pytest.mark.parametrize("count", [-1, 10, 11])
-def test_an_impossible_validation_split(count):
-    with pytest.raises(UserError, match=f"{count} validation pictures .* 10 .*\nChoose 0 to 9"):
-        sources.split_validation(split_of(10), count, 0)
-
-
-def test_no_validation_is_everything():
-    train, validation = sources.split_validation(split_of(10), 0, 0)
-    assert len(train.labels) == 10
-    assert len(validation.labels) == 0
+    content = cifar.read(os.environ["ATTN_CNN_CIFAR10_ARCHIVE"], "cifar10")
+    sources.prepare(CIFAR10, tmp_path, archive=content)
+    dataset = sources.load("cifar10", tmp_path)
+    assert dataset.train.images.shape == (50_000, 32, 32, 3)
+    assert dataset.test.images.shape == (10_000, 32, 32, 3)
+    assert np.bincount(dataset.train.labels).tolist() == [5_000] * 10
+    np.testing.assert_allclose((dataset.train.images[::10] / 255).mean((0, 1, 2)), dataset.spec.mean, atol=0.005)

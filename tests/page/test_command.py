@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ from PIL import Image
 
 from attn_cnn_jax.cli import page as command
 from attn_cnn_jax.cli.main import main as attn_cnn
-from attn_cnn_jax.data import sources as data
-from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.data import sets as data
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import images as sources
 
@@ -22,8 +22,8 @@ def viewer(monkeypatch, runs, tmp_path):
     """Runs the command on one of the untrained networks; reading a run back is tested elsewhere."""
     random = np.random.default_rng(1)
     test = data.Split(random.integers(0, 256, (9, 32, 32, 3), np.uint8), np.array([0, 0, 1, 2, 2, 2, 0, 1, 3]))
-    dataset = data.Dataset(test, test, tuple("abcdefghij"), SPECS["cifar10"])
-    monkeypatch.setattr(command, "dataset_of", lambda config, data_dir, download: dataset)
+    dataset = data.Dataset(test, test, replace(data.SPECS["cifar10"], class_names=tuple("abcdefghij")))
+    monkeypatch.setattr(command, "dataset_of", lambda config, data_dir: dataset)
 
     def main(name, *arguments):
         monkeypatch.setattr(command, "load_run", lambda workdir, step: runs[name])
@@ -53,7 +53,7 @@ def test_test_pictures_one_of_each_class_in_turn(viewer, tmp_path, capsys):
 def test_test_pictures_one_pixel_high_or_wide_stay_as_they_are(shape):
     images = np.random.default_rng(2).integers(0, 256, (5, *shape), np.uint8)
     test = data.Split(images, np.zeros(5, int))
-    dataset = data.Dataset(test, test, tuple("abcdefghij"), SPECS["cifar10"])
+    dataset = data.Dataset(test, test, replace(data.SPECS["cifar10"], class_names=tuple("abcdefghij")))
     found = [picture.pixels for picture in sources.from_dataset(dataset, 5, shape[:2])]
     np.testing.assert_array_equal(found, images)
 
@@ -86,7 +86,7 @@ def test_the_default_is_a_file_in_the_run(viewer, tmp_path):
 def test_without_the_data_set_its_drawings_are_shown(viewer, monkeypatch, runs, tmp_path, capsys):
     """The run is of CIFAR-10, as the included ones; on a fresh machine there is nothing else."""
 
-    def missing(config, data_dir, download):
+    def missing(config, data_dir):
         raise UserError("cifar10 is not here")
 
     monkeypatch.setattr(command, "dataset_of", missing)
@@ -126,7 +126,7 @@ def test_damaged_picture(tmp_path):
     path = tmp_path / "x.png"
     Image.new("RGB", (50, 50)).save(path)
     path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match="cannot be read as a picture"):
+    with pytest.raises(UserError, match="cannot be read as an image"):
         sources.from_file(path, (8, 8, 3))
 
 

@@ -7,7 +7,7 @@ import pytest
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.pictures import first_pictures
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.fingerprint import fingerprint
+from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.loop import run

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from attn_cnn_jax.data.builders import recipe
-from attn_cnn_jax.data.preparation import archives, store
+from attn_cnn_jax.data import cifar, sources
+from attn_cnn_jax.data.sets import Source
 
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 FOLDERS = {
@@ -134,4 +134,4 @@ def prepare(root, name="cifar10", kind="binary", seed=0, **options):
     path = root / f"{name}_{kind}_{seed}.tar.gz"
     if not path.exists():
         write(path, name, kind, seed)
-    store.prepare(recipe(name), root, content=archives.read(path, name), **options)
+    return sources.prepare(Source(name), root, archive=cifar.read(path, name), **options)

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from attn_cnn_jax.data.builders.digits import pictures
+from attn_cnn_jax.data import sources
 
 
 def random_picture(seed=0, size=(8, 8), mode="RGB"):
@@ -29,7 +29,8 @@ def write_digits(root, per_split=None):
     """The digits of scikit-learn as a folder and as a .npz file; returns both paths."""
     arrays = {}
     for split, prefix in (("train", ""), ("test", "test_")):
-        images, labels = (array[:per_split] for array in pictures(split))
+        images, labels = (array[:per_split] for array in getattr(sources.digits(), split))
+        images = images[..., 0]
         for n, (image, label) in enumerate(zip(images, labels, strict=True)):
             folder = root / "folder" / split / str(label)
             folder.mkdir(parents=True, exist_ok=True)

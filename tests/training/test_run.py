@@ -9,7 +9,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.fingerprint import fingerprint
+from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import read_metrics

@@ -13,10 +13,11 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.data.augment import augment, normalise
-from attn_cnn_jax.data.builders import SPECS
+from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import directory
-from attn_cnn_jax.training.evaluate import create_evaluate
+from attn_cnn_jax.training.evaluate import NOTHING, create_add, create_evaluate
+from attn_cnn_jax.training.feed import evaluation_sets
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
@@ -132,7 +133,9 @@ def test_a_step_is_gather_augment_loss_and_update():
 def test_all_matrix_products_have_the_configured_precision(precision, found):
     config = small_config("quadratic")
     config.train.matmul_precision = precision
-    state, data, train_steps, evaluate, *_ = prepare(config, 1)
+    state, data, train_steps, _, skeleton, _ = prepare(config, 1)
+    mesh = data_mesh(jax.devices()[:1])
+    (chunk,) = evaluation_sets({"test": Split(*pictures(20))}, 20, mesh, streamed=False)["test"]
 
     def precisions(lowered):
         products = [line for line in lowered.as_text().splitlines() if "dot_general" in line]
@@ -140,7 +143,8 @@ def test_all_matrix_products_have_the_configured_precision(precision, found):
 
     assert precisions(train_steps.lower(state, data, jnp.int32(1))) == {frozenset(found)}
     of_merging = frozenset({"HIGHEST"})
-    assert precisions(evaluate.lower(state, data)) == {frozenset(found), of_merging}
+    evaluation = create_add(config, mesh, skeleton, SPEC).lower(state, NOTHING, chunk)
+    assert precisions(evaluation) == {frozenset(found), of_merging}
 
 
 def test_random_numbers_are_those_of_earlier_versions():
@@ -161,8 +165,9 @@ def test_an_epoch_visits_every_picture_once_in_an_order_of_its_own():
 def test_evaluation_counts_every_picture_once(count, batch_size, num_devices):
     config = small_config("quadratic")
     config.train.eval_batch_size = batch_size
-    state, data, _, evaluate, skeleton, _ = prepare(config, num_devices, count)
-    results = evaluate(state, data)
+    state, _, _, evaluate, skeleton, _ = prepare(config, num_devices, count)
+    mesh = data_mesh(jax.devices()[:num_devices])
+    results = evaluate(state, evaluation_sets({"": Split(*pictures(count))}, batch_size, mesh, streamed=False)[""])
     model = jax.jit(join(skeleton, *jax.device_get((state.parameters, state.statistics))))
     expected = []
     for image, label in zip(*pictures(count), strict=True):

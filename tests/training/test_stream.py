@@ -1,6 +1,5 @@
-"""Streamed from the disk, a run computes what it computes with the data set on the device."""
+"""Streamed from the disk, a run computes what it computes with the data set on the devices."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -12,28 +11,35 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.data import sources, stored
-from attn_cnn_jax.data.builders import recipe
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.data import sources, store
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import read_metrics
-from attn_cnn_jax.training import feed, loop
+from attn_cnn_jax.training import feed, hosts, loop
+from attn_cnn_jax.training.feed import NONE, Feed, evaluation_sets
 from attn_cnn_jax.training.mesh import data_mesh
+from tests.support.own_pictures import write_digits
 
 BATCH_SIZE, NUM_VALIDATION = 95, 97
 STEPS_PER_EPOCH = (1442 - NUM_VALIDATION) // BATCH_SIZE
 
 
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The digits as a prepared data set: arrays on the disk."""
+    root = tmp_path_factory.mktemp("digits")
+    return write_digits(root)[1]
+
+
 @pytest.fixture
-def config(tmp_path):
+def config(tmp_path, digits):
     """Two epochs with a validation split, dropout and augmentation; no number divides another."""
-    sources.prepare(recipe("digits"), tmp_path / "data")
-    config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
-    config.dataset.update({"name": "digits", "data_dir": str(tmp_path / "data"), "num_validation": NUM_VALIDATION})
+    config = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
+    config.dataset.update({"name": "npz", "path": str(digits), "data_dir": str(digits.parent / "data")})
+    config.dataset.num_validation = NUM_VALIDATION
     config.augment.update({"crop_padding": 1, "flip": True})
     config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 2, "log_every_steps": 1, "eval_batch_size": 40})
-    config.train.logger = "none"
+    config.train.tensorboard = False
     return config
 
 
@@ -43,31 +49,12 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(feed, "CHUNK_BYTES", 4 * BATCH_SIZE * 64)
 
 
-def run(config, workdir, monkeypatch, kind="stream", num_devices=1, **values):
+def run(config, workdir, monkeypatch, kind="stream"):
     config = config.copy_and_resolve_references()
-    config.dataset.update({"feed": kind} | values)
-    monkeypatch.setattr(loop, "mesh_for", lambda batch_size: data_mesh(jax.devices()[:num_devices]))
+    config.dataset.feed = kind
+    monkeypatch.setattr(loop, "mesh_for", lambda batch_size: data_mesh(jax.devices()[:1]))
     loop.run(config, workdir)
     return numbers(workdir), split(load_run(workdir).model)[1]
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """What whole runs on one device gave, by number of epochs."""
-    return {}
-
-
-@pytest.fixture
-def reference(config, tmp_path, monkeypatch, trained):
-    """`reference()`: numbers and parameters of the whole run on one device, trained once for the tests here."""
-
-    def reference():
-        epochs = config.train.num_epochs
-        if epochs not in trained:
-            trained[epochs] = run(config, tmp_path / "reference", monkeypatch)
-        return trained[epochs]
-
-    return reference
 
 
 def numbers(workdir):
@@ -78,20 +65,18 @@ def numbers(workdir):
     ]
 
 
-# Trains three times on one device, with XLA as users have it: under the options of the tests the same arithmetic is
-# rounded in another way as soon as the program around it differs.
+# Trains twice on one device, with XLA as users have it: under the options of the tests the same arithmetic is rounded
+# in another way as soon as the program around it differs.
 PROGRAM = """
 import pathlib, sys
 from attn_cnn_jax.runs.directory import from_json
 from attn_cnn_jax.training import feed, loop
 
 folder, feed.CHUNK_BYTES = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-for kind, workers in (("stream", 0), ("device", 0)):
+for kind in ("stream", "device"):
     config = from_json((folder / "config.json").read_text())
-    config.dataset.update({"feed": kind})
-    loop.run(config, folder / f"{kind}_{workers}")
-    if kind == "stream":
-        assert not list((folder / "data").rglob("arrays.npz"))  # nothing decoded the whole set
+    config.dataset.feed = kind
+    loop.run(config, folder / kind)
 """
 
 
@@ -107,44 +92,28 @@ def test_every_number_is_that_of_the_data_on_the_device_bit_for_bit(config, tmp_
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    expected, parameters = numbers(tmp_path / "device_0"), split(load_run(tmp_path / "device_0").model)[1]
+    expected, found = (numbers(tmp_path / kind) for kind in ("device", "stream"))
     assert {record["split"] for record in expected} == {"train", "validation", "test"}
-    for name in ("stream_0",):
-        assert numbers(tmp_path / name) == expected
-        chex.assert_trees_all_equal(split(load_run(tmp_path / name).model)[1], parameters)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_devices", [5])
-def test_several_devices_share_batches(config, tmp_path, monkeypatch, reference, num_devices):
-    """Evaluation batches of 40, which three devices cannot share evenly."""
-    config.train.num_epochs = 1
-    several, _ = run(config, tmp_path / "several", monkeypatch, num_devices=num_devices)
-    one, _ = reference()
-    chex.assert_trees_all_close([leave_split(r) for r in several], [leave_split(r) for r in one], atol=2e-5)
-
-
-def leave_split(record):
-    return {key: value for key, value in record.items() if key != "split"}
+    assert found == expected
+    chex.assert_trees_all_equal(*(split(load_run(tmp_path / kind).model)[1] for kind in ("device", "stream")))
 
 
 @pytest.mark.parametrize("then", ["stream", "device"])
-def test_a_run_that_was_stopped_within_a_chunk_goes_on_to_the_same_end(config, tmp_path, monkeypatch, reference, then):
-    expected = reference()
+def test_a_run_that_was_stopped_within_a_chunk_resumes_to_the_same_end(config, tmp_path, monkeypatch, then):
+    expected = run(config, tmp_path / "reference", monkeypatch)
     stop_after = STEPS_PER_EPOCH + 5  # the second step of a chunk
     done = {"steps": 0}
 
-    def agree(count, stop_signal):
+    def agree(count, signal):
         if done["steps"] == stop_after:
             return 0, 15
         done["steps"] += 1
         return 1, 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.hosts, "agree", agree)
-        with pytest.raises(SystemExit) as stopped:
+        patch.setattr(hosts, "agree", agree)
+        with pytest.raises(SystemExit):
             run(config, tmp_path / "stopped", patch)
-    assert stopped.value.code == 128 + 15
     found = run(config, tmp_path / "stopped", monkeypatch, then)
     if then == "stream":
         assert found[0] == expected[0]
@@ -153,69 +122,57 @@ def test_a_run_that_was_stopped_within_a_chunk_goes_on_to_the_same_end(config, t
         chex.assert_trees_all_close(found[1], expected[1], atol=1e-4)
 
 
-def test_pictures_that_are_damaged_while_it_trains_cost_no_checkpoint(config, tmp_path, monkeypatch, reference):
-    expected = reference()
-    path = next((tmp_path / "data").rglob("digits-train.array_record*"))
-    whole, create = path.read_bytes(), loop.create_evaluate_streamed
-
-    def damaging(*arguments):
-        evaluate = create(*arguments)
-
-        def damaged(state, images):
-            os.truncate(path, len(whole) // 5)
-            return evaluate(state, images)
-
-        return damaged
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "create_evaluate_streamed", damaging)
-        with pytest.raises(UserError, match=r"is damaged: .*\n.*\nthe same command then goes on"):
-            run(config, tmp_path / "run", patch)
-    path.write_bytes(whole)
-    found = run(config, tmp_path / "run", monkeypatch)
-    assert found[0] == expected[0]
-    chex.assert_trees_all_equal(found[1], expected[1])
+@pytest.fixture
+def streamed(config):
+    """The training split and a feed that streams it to two devices."""
+    train = sources.load("digits").train
+    config.train.batch_size = 96
+    return train, Feed(train, config, data_mesh(jax.devices()[:2]), streamed=True)
 
 
-def test_what_a_process_reads_is_its_rows_of_every_batch(config):
-    """Of two processes, each with half of the rows; those past the end of a batch repeat its last picture."""
-    dataset = stored.load(recipe("digits"), config.dataset.data_dir)
-    whole = sources.load("digits", config.dataset.data_dir).train
-    rows = np.arange(96)
-    order = feed.order_on_host(0, 1, 1442)
-    step = 15 + 2  # the third of the second epoch
-    for mine in np.split(rows, 2):
-        images, labels = feed.Steps(dataset.train, 0, BATCH_SIZE, mine, range(step, step + 1))[0]
-        expected = order[2 * BATCH_SIZE :][:BATCH_SIZE][np.minimum(mine, BATCH_SIZE - 1)]
-        np.testing.assert_array_equal(images, whole.images[expected])
-        np.testing.assert_array_equal(labels, whole.labels[expected])
+def test_chunks_hold_the_batches_of_every_epoch_in_order_wherever_a_run_begins(streamed):
+    train, images = streamed
+    per_epoch = 1442 // 96
+    for step in (0, 1, 5, per_epoch - 1, per_epoch + 2, 2 * per_epoch - 1, 3):
+        chunk = images.at(step)
+        epoch, position = divmod(step, per_epoch)
+        expected = feed.order_on_host(0, epoch, 1442)[96 * position : 96 * (position + 1)]
+        np.testing.assert_array_equal(chunk.images[step - int(chunk.first)], train.images[expected])
+        np.testing.assert_array_equal(chunk.labels[step - int(chunk.first)], train.labels[expected])
+        assert 0 < images.steps_left(step) <= 4
+        chex.assert_trees_all_equal_shapes_and_dtypes(chunk, images.like())
+    images.close()
 
 
-def test_a_run_that_goes_on_within_a_chunk_begins_to_read_once(config, monkeypatch):
-    dataset = stored.load(recipe("digits"), config.dataset.data_dir)
-    read_ahead, begun = feed.read_ahead, []
-
-    def counted(items, **options):
-        begun.append(items.steps.start)
-        return read_ahead(items, **options)
-
-    monkeypatch.setattr(feed, "read_ahead", counted)
-    streamed = feed.Streamed(dataset.train, config, data_mesh(jax.devices()[:1]))
-    with contextlib.closing(streamed):
-        streamed.start(3)  # the last step of the first chunk
-        assert [int(streamed.at(step).first) for step in (3, 4, 7, 8)] == [0, 4, 4, 8]
-        assert begun == [0]
+def test_a_chunk_is_read_while_the_one_before_is_used_and_none_twice(streamed, monkeypatch):
+    _, images = streamed
+    read, begun = images._read, []
+    monkeypatch.setattr(images, "_read", lambda steps: begun.append(steps.start) or read(steps))
+    found = [int(images.at(step).first) for step in (3, 4, 7, 8)]  # from the last step of the first chunk on
+    images.close()
+    assert found == [0, 4, 4, 8]
+    assert begun == [0, 4, 8, 12]
 
 
-def test_the_rows_of_a_process_are_those_of_its_devices():
-    mesh = data_mesh(jax.devices()[:4])
-    np.testing.assert_array_equal(feed.rows_of_process(12, mesh), np.arange(12))
-    assert feed.padded(95, mesh) == 96
+@pytest.mark.parametrize("num_devices", [1, 3, 8])
+def test_an_evaluation_sees_every_image_once_however_many_devices_there_are(num_devices):
+    splits = {name: getattr(sources.load("digits"), name) for name in ("train", "test")}
+    mesh = data_mesh(jax.devices()[:num_devices])
+    for streamed in (False, True):
+        sets = evaluation_sets(splits, 50, mesh, streamed=streamed)
+        for name, found in sets.items():
+            for _ in range(2):  # again after each epoch
+                chunks = list(found)
+                labels = np.concatenate([np.ravel(chunk.labels) for chunk in chunks])
+                images = np.concatenate([np.reshape(chunk.images, (-1, 8, 8, 1)) for chunk in chunks])
+                np.testing.assert_array_equal(labels[labels != NONE], splits[name].labels)
+                np.testing.assert_array_equal(images[labels != NONE], splits[name].images)
+        assert len({chunk.images.shape for found in sets.values() for chunk in found}) == 1  # one program for all
 
 
 def test_auto_streams_what_does_not_fit_and_says_so(config, tmp_path, monkeypatch, capsys):
     config.train.num_epochs = 1
-    monkeypatch.setattr(stored, "machine_memory", lambda: 4 * 1797 * 64 - 1)
+    monkeypatch.setattr(store, "machine_memory", lambda: 4 * 1797 * 64 - 1)
     run(config, tmp_path / "run", monkeypatch, "auto")
     assert "the images take 0.0 GB, more than a quarter of the" in capsys.readouterr().out
     records = read_metrics(tmp_path / "run/metrics.jsonl")

@@ -8,10 +8,10 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attn_cnn_jax.data.preparation import archives, python_layout
+from attn_cnn_jax.data import cifar
 from attn_cnn_jax.errors import UserError
 from tests.support import cifar_archives
 
@@ -19,19 +19,19 @@ FOLDER = "cifar-10-batches-bin"
 
 
 @pytest.mark.parametrize(("name", "kind"), cifar_archives.FOLDERS)
-def test_pictures_labels_and_names_come_back_exactly(tmp_path, name, kind):
-    content = archives.read(cifar_archives.write(tmp_path / "a.tar.gz", name, kind), name)
+def test_images_labels_and_names_come_back_exactly(tmp_path, name, kind):
+    content = cifar.read(cifar_archives.write(tmp_path / "a.tar.gz", name, kind), name)
     for split, (images, labels) in cifar_archives.random_pictures(name).items():
         np.testing.assert_array_equal(content.images[split], images)
         np.testing.assert_array_equal(content.labels[split], labels)
     assert content.class_names == tuple(map(tuple, cifar_archives.class_names(name)))
-    assert content.kind == kind
-    assert not content.official
+    assert content.origin["layout"] == kind
+    assert not content.origin["official"]
 
 
 def refusal(path, name="cifar10"):
     with pytest.raises(UserError) as caught:
-        archives.read(path, name)
+        cifar.read(path, name)
     lines = str(caught.value).splitlines()
     assert len(lines) == 2
     assert str(path) in lines[0]
@@ -124,17 +124,17 @@ def test_wrong_class_names(tmp_path, text):
     assert "class names" in changed(tmp_path, lambda files: files.update({"batches.meta.txt": text}))
 
 
-def test_more_pictures_than_official(tmp_path):
+def test_more_images_than_official(tmp_path):
     rows = np.zeros((10_001, 3073), np.uint8).tobytes()
     message = changed(tmp_path, lambda files: files.update({"test_batch.bin": rows}))
-    assert "10,001 test pictures; cifar10 has 10,000" in message
+    assert "10,001 test images; cifar10 has 10,000" in message
 
 
 def test_members_beside_the_folder_are_left_alone_and_nothing_is_unpacked(tmp_path):
     files = cifar_archives.files("cifar10", "binary", cifar_archives.random_pictures("cifar10"))
     members = [*((f"{FOLDER}/{file}", data) for file, data in files.items()), ("../x", b"x"), (f"{FOLDER}/../y", b"y")]
     (tmp_path / "deep").mkdir()
-    archives.read(cifar_archives.write_tar(tmp_path / "deep" / "a.tar.gz", members), "cifar10")
+    cifar.read(cifar_archives.write_tar(tmp_path / "deep" / "a.tar.gz", members), "cifar10")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["deep", "deep/a.tar.gz"]
 
 
@@ -154,7 +154,7 @@ def test_a_bomb_by_claim(tmp_path):
 
 
 def test_a_bomb_in_fact_is_stopped_at_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_BYTES", 2**22)
+    monkeypatch.setattr(cifar, "MAX_BYTES", 2**22)
     path = cifar_archives.write_huge(tmp_path / "a.tar.gz", 2**22)
     assert path.stat().st_size < 2**16
     assert "unpacks to more than 4 MiB" in refusal(path)
@@ -162,13 +162,13 @@ def test_a_bomb_in_fact_is_stopped_at_the_limit(tmp_path, monkeypatch):
 
 def test_a_bomb_behind_the_last_member(tmp_path, monkeypatch):
     path = cifar_archives.write(tmp_path / "a.tar.gz")
-    monkeypatch.setattr(archives, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(cifar, "MAX_BYTES", 2**20)
     path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**21)))
     assert "unpacks to more than 1 MiB" in refusal(path)
 
 
 def test_a_long_name_that_is_a_bomb(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(cifar, "MAX_BYTES", 2**20)
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
     path = tmp_path / "a.tar.gz"
@@ -204,45 +204,30 @@ def test_a_malicious_pickle_is_refused_and_does_nothing(tmp_path, protocol):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "exhausted"),
-        (b"\x80\x02}q\x01", "exhausted"),
+        (b"", "EOFError"),
+        (b"\x80\x02}q\x01", "EOFError"),
         (b"\x80\x02]q\x01.", "no dict"),
         (b"cos\nsystem\n(S'true'\ntR.", "os system"),
-        (b"(S'true'\nios\nsystem\n.", "opcode INST"),
+        (b"(S'true'\nios\nsystem\n.", "os system"),
         (b"\x80\x02cnumpy\nndarray\n.", "no dict"),
-        (b"\x80\x02}U\x04datacnumpy\ndtype\nU\x02u1\x85Rs.", "no array"),
-        (b"\x80\x02}U\x04datacnumpy\nndarray\n)\x81s.", "opcode NEWOBJ"),
-        (b"\x80\x02}(U\x01xu.", "shorter"),
-        (b"\x80\x02.", "damaged"),
-        (b"\x80\x02}h\x07.", "damaged"),
-        (b"\x80\x02K\x01K\x02a.", "no list"),
-        (b"\x80\x02K\x01U\x01xK\x03s.", "no dict"),
-        (b"\x80\x02}K\x01b.", "no Call"),
-        (b"\x80\x02}(]K\x01u.", "not text"),
-        (b"\x80\x02})K\x01s.", "not text"),
-        (b"(K\x01K\x02d.", "not text"),
-        (b"\x80\x02(\x85.", "damaged"),
-        (b"\x80\x05}\x96\xff\xff\xff\xff\xff\x00\x00\x00.", "only 1 remain"),  # a bytearray of 2^40
+        (b"\x80\x02cbuiltins\neval\n.", "builtins eval"),
+        (b"\x80\x04\x8c\x05numpy\x8c\x12_core.os.path.join\x93.", "no need of"),
+        (b"\x80\x02}(U\x01xu.", "official form"),
+        (b"\x80\x02.", "official form"),
+        (b"\x80\x02}h\x07.", "official form"),
+        (b"\x80\x05}\x96\xff\xff\xff\xff\xff\x00\x00\x00.", "official form"),  # a bytearray of 2^40
     ],
 )
-def test_damaged_and_senseless_pickles(data, reason):
-    with pytest.raises(ValueError, match=reason):
-        python_layout.loads(data)
+def test_damaged_and_hostile_pickles(data, reason):
+    with pytest.raises(cifar.Fault, match=reason):
+        cifar.unpickled("file", data)
 
 
-def test_very_many_opcodes(monkeypatch):
-    monkeypatch.setattr(python_layout, "MAX_OPCODES", 1000)
-    with pytest.raises(ValueError, match="more than 1000 pickle opcodes"):
-        python_layout.loads(b"]" * 1002 + b".")
-
-
-def test_the_text_protocol_is_read_as_well():
-    assert python_layout.loads(b"(dp1\nS'a'\np2\nI10000\nsS'b'\np3\n(lp4\nS'c'\np5\nas.") == {"a": 10000, "b": ["c"]}
-
-
-def test_a_memo_index_costs_no_memory():
-    # pickle itself would reserve 32 GiB for this index.
-    assert python_layout.loads(b"\x80\x02}r\xff\xff\xff\x7fU\x01aK\x01s.") == {"a": 1}
+def test_the_text_protocol_is_read_and_a_memo_index_costs_no_memory():
+    text = b"(dp1\nS'a'\np2\nI10000\nsS'b'\np3\n(lp4\nS'c'\np5\nas."
+    assert cifar.unpickled("file", text) == {"a": 10000, "b": ["c"]}
+    # The pickle module in C would reserve 32 GiB for this index.
+    assert cifar.unpickled("file", b"\x80\x02}r\xff\xff\xff\x7fU\x01aK\x01s.") == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -251,8 +236,8 @@ def test_a_memo_index_costs_no_memory():
         (lambda c: c.pop(b"data"), "no 'data' of N x 3,072 bytes"),
         (lambda c: c.update({b"data": b"text"}), "no 'data'"),
         (lambda c: c.update({b"data": c[b"data"][:, :-1]}), "no 'data'"),
-        (lambda c: c.update({b"data": c[b"data"].astype(np.float32)}), "something else than bytes"),
-        (lambda c: c.update({b"data": np.array([[{}]])}), "something else than bytes"),
+        (lambda c: c.update({b"data": c[b"data"].astype(np.float32)}), "no 'data'"),
+        (lambda c: c.update({b"data": np.array([[{}]])}), "no 'data'"),
         (lambda c: c.pop(b"labels"), "no list 'labels'"),
         (lambda c: c[b"labels"].pop(), "no list 'labels'"),
         (lambda c: c[b"labels"].__setitem__(0, -1), "not class numbers"),
@@ -276,15 +261,16 @@ def test_a_python_batch_with_wrong_content(tmp_path, edit, reason):
 
 def test_a_column_major_array_is_read_right():
     array = np.asfortranarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
-    assert np.array_equal(python_layout.loads(cifar_archives.old_pickle({b"data": array}))["data"], array)
+    found = cifar.unpickled("file", cifar_archives.old_pickle({b"data": array}))
+    np.testing.assert_array_equal(found["data"], array)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_any_change_of_a_pickle_gives_content_or_a_value_error(data):
+def test_any_change_of_a_pickle_gives_content_or_a_fault(data):
     whole = cifar_archives.old_pickle({b"data": np.zeros((2, 3), np.uint8), b"labels": [1, 2], b"l": [b"x"]})
     damaged = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(ValueError):
-        assert isinstance(python_layout.loads(bytes(damaged)), dict)
+    with contextlib.suppress(cifar.Fault):
+        assert isinstance(cifar.unpickled("file", bytes(damaged)), dict)

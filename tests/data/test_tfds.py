@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from attn_cnn_jax.cli.prepare import prepare
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.builders import recipe, tfds_set
-from attn_cnn_jax.data.builders.own import Own
-from attn_cnn_jax.data.preparation import store
+from attn_cnn_jax.data.sets import Source, fingerprint
 from attn_cnn_jax.errors import UserError, command_line
+from tests.support import cifar_archives
 
 GRADIENT = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
@@ -58,28 +56,29 @@ def flips():
 
 def test_a_set_of_arrays_is_prepared_without_tensorflow(known, tmp_path):
     known(builder("flips", FEATURES, flips))
-    data = sources.load(Own("tfds:flips", ""), tmp_path)
+    data = sources.load(Source("tfds:flips"), tmp_path)
     assert data.class_names == ("left", "right")
     assert (len(data.train.labels), len(data.test.labels)) == (8, 2)
     seen = set()
     for images, labels in (data.train, data.test):
         seen |= set(zip(images[:, 0, 0, 0].tolist(), labels.tolist(), strict=True))
     assert seen == {(n if n % 2 else 9 + n, n % 2) for n in range(10)}
-    assert sources.load(Own("tfds:flips", "", image_size=(2, 6)), tmp_path).train.images.shape == (8, 2, 6, 3)
+    assert sources.load(Source("tfds:flips", image_size=(2, 6)), tmp_path).train.images.shape == (8, 2, 6, 3)
 
 
-def test_what_lies_prepared_in_the_data_folder_is_read(data_dir, tmp_path):
-    """tfds does not know the digits; their pictures have an `id`, by which they are ordered."""
-    shutil.copytree(data_dir / "digits", tmp_path / "digits")
-    expected, found = sources.load("digits", data_dir), sources.load(Own("tfds:digits", ""), tmp_path)
-    np.testing.assert_array_equal(found.train.images, expected.train.images)
-    np.testing.assert_array_equal(found.test.labels, expected.test.labels)
-    assert (found.spec.mean, found.spec.std) == (expected.spec.mean, expected.spec.std)
+def test_what_lies_prepared_in_the_data_folder_is_read(tmp_path):
+    """Images that have an `id` are ordered by it; of the user's CIFAR-10 by name, mean and deviation are its own."""
+    cifar_archives.prepare(tmp_path)
+    expected, found = (sources.load(Source(name), tmp_path) for name in ("cifar10", "tfds:cifar10"))
+    for split in ("train", "test"):
+        np.testing.assert_array_equal(found.splits[split].images, expected.splits[split].images)
+        np.testing.assert_array_equal(found.splits[split].labels, expected.splits[split].labels)
+    np.testing.assert_allclose(found.spec.mean, (expected.train.images / 255).mean((0, 1, 2)), atol=5.1e-5)
 
 
 def refused(name, data_dir, *words):
     with pytest.raises(UserError) as caught:
-        sources.load(Own(f"tfds:{name}", ""), data_dir)
+        sources.load(Source(f"tfds:{name}"), data_dir)
     said = str(caught.value)
     assert len(said.splitlines()) <= 2
     for word in (f"tfds:{name}", *words):
@@ -112,7 +111,7 @@ OTHERS = {
     ),
     "breaks": (FEATURES, breaks, ("AttributeError: of mine", "choose another set")),
     "unlabelled": (FEATURES, unlabelled, ("choose another set",)),
-    "texts": (TEXTS, flips, ("no set of pictures with one class each", "text (Text)")),
+    "texts": (TEXTS, flips, ("no set of images with one class each", "text (Text)")),
     "two_labels": (TWO, flips, ("more (ClassLabel)",)),
     "deep": (DEEP, flips, ("uint16", "uint8")),
 }
@@ -130,12 +129,9 @@ def test_a_set_without_a_training_split(known, tmp_path):
     refused("tests_only", tmp_path, "has no split train, only test")
 
 
-def test_a_set_that_cannot_be_downloaded(known, tmp_path, monkeypatch):
-    known(builder("far", FEATURES, flips, urls=["http://far.example/a.zip"]))
-    monkeypatch.setattr(tfds_set, "failure_of", lambda url: "ConnectTimeout")
-    refused("far", tmp_path, "http://far.example/a.zip: ConnectTimeout", "network access")
-    with pytest.raises(UserError, match="downloading is switched off"):
-        sources.load(Own("tfds:far", ""), tmp_path, download=False)
+def test_a_set_that_cannot_be_downloaded(known, tmp_path):
+    known(builder("far", FEATURES, flips, urls=["http://127.0.0.1:9/a.zip"]))
+    refused("far", tmp_path, "http://127.0.0.1:9/a.zip: ", "network access")
 
 
 def test_names_that_tfds_does_not_know(tmp_path):
@@ -143,31 +139,66 @@ def test_names_that_tfds_does_not_know(tmp_path):
     refused("../../etc", tmp_path, "allowed is tfds:NAME")
 
 
-@pytest.fixture
-def tfrecord(data_dir, tmp_path):
-    """A folder of data sets with digits as TensorFlow's own tfds would prepare it."""
-    folder = shutil.copytree(data_dir / "digits", tmp_path / "digits") / "1.0.0"
-    for path in folder.iterdir():
+def records(root, split="train"):
+    return next((root / "cifar10" / "3.0.2").glob(f"cifar10-{split}.array_record*"))
+
+
+def read_again(root):
+    """Makes the arrays anew from the records that are there."""
+    shutil.rmtree(root / "prepared")
+    return sources.load("cifar10", root)
+
+
+def damaged(root):
+    with pytest.raises(UserError) as caught:
+        read_again(root)
+    first, second = str(caught.value).splitlines()
+    assert f"The records in {root}/cifar10/3.0.2 are damaged: " in first
+    assert f"`{command_line('prepare', 'cifar10', '--replace', '--data-dir', root)}`" in second
+
+
+@pytest.mark.parametrize("fraction", [0, 0.3, 0.9999, None])
+def test_records_that_are_cut_or_missing(tmp_path, fraction):
+    cifar_archives.prepare(tmp_path)
+    data = records(tmp_path).read_bytes()
+    records(tmp_path).unlink() if fraction is None else records(tmp_path).write_bytes(data[: int(len(data) * fraction)])
+    damaged(tmp_path)
+
+
+def test_the_records_of_another_split(tmp_path):
+    cifar_archives.prepare(tmp_path)
+    shutil.copy(records(tmp_path, "test"), records(tmp_path))
+    damaged(tmp_path)
+
+
+def test_a_flipped_byte_anywhere_is_found_or_changes_nothing(tmp_path):
+    cifar_archives.prepare(tmp_path)
+    expected, whole, found = fingerprint(sources.load("cifar10", tmp_path)), records(tmp_path).read_bytes(), 0
+    for place in range(0, len(whole), len(whole) // 20):
+        records(tmp_path).write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            assert fingerprint(read_again(tmp_path)) == expected  # ArrayRecord fills up blocks with bytes of no meaning
+        except UserError:
+            (tmp_path / "prepared").mkdir(exist_ok=True)
+            found += 1
+    assert found > 5
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 3}', None])
+def test_a_damaged_description(tmp_path, text):
+    cifar_archives.prepare(tmp_path)
+    description = tmp_path / "cifar10" / "3.0.2" / "dataset_info.json"
+    description.unlink() if text is None else description.write_text(text)
+    with pytest.raises(UserError, match=r"(?s)cifar10.*(damaged|not complete)"):
+        read_again(tmp_path)
+
+
+def test_files_that_only_tensorflow_reads(tmp_path):
+    cifar_archives.prepare(tmp_path)
+    for path in (tmp_path / "cifar10" / "3.0.2").iterdir():
         if "array_record" in path.name:
             path.rename(path.with_name(path.name.replace("array_record", "tfrecord")))
-    (folder / "arrays.npz").unlink(missing_ok=True)
-    info = folder / "dataset_info.json"
+    info = tmp_path / "cifar10" / "3.0.2" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    return tmp_path
-
-
-def test_files_that_only_tensorflow_reads(tfrecord):
-    refused("digits", tfrecord, "as tfrecord, which only TensorFlow reads", "machine with TensorFlow")
-
-
-def test_a_built_in_set_that_only_tensorflow_reads_is_not_called_damaged(tfrecord):
-    for use in (sources.load, store.prepare, prepare):
-        with pytest.raises(UserError) as caught:
-            use(recipe("digits"), data_dir=tfrecord)
-        first, second = str(caught.value).splitlines()
-        assert first == f"The data set digits lies in {tfrecord}/digits/1.0.0 as tfrecord, which only TensorFlow reads"
-        command = command_line("prepare", "digits", "--data-dir", "DIR")
-        assert second.startswith(f"Prepare another copy: `{command}`, and set config.dataset.data_dir=DIR")
-        assert "--replace" not in second
-    store.prepare(recipe("digits"), tfrecord, replace=True)  # where the user does want that
-    assert len(sources.load("digits", tfrecord).test.labels) == 355
+    with pytest.raises(UserError, match=r"as tfrecord, which only TensorFlow reads\non a machine with TensorFlow"):
+        read_again(tmp_path)

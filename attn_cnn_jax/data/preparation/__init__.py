@@ -1,1 +1,0 @@
-"""Data sets on the disk: reads archives, writes ArrayRecord files, caches arrays."""

@@ -1,0 +1,252 @@
+"""What a data set is: its splits, what is known of it without its files, and where it comes from."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int, Int32
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.errors import UserError
+
+
+class Split(NamedTuple):
+    """Images and their classes.
+
+    Attributes:
+      images: `(n, H, W, C)` uint8, usually a memory map: what is not indexed is not read.
+      labels: `(n,)` int32, class numbers from 0.
+    """
+
+    images: Any
+    labels: Int32[np.ndarray, " n"]
+
+    def at(self, indices: Sequence[int] | Int[np.ndarray, "..."]) -> "Split":
+        """The images at these places, in memory."""
+        return Split(self.images[np.asarray(indices)], self.labels[np.asarray(indices)])
+
+    def select(self, chosen: Bool[np.ndarray, " n"]) -> "Split":
+        """Some of the images, in their order; they stay on the disk."""
+        return Split(Rows(self.images, np.flatnonzero(chosen)), self.labels[chosen])
+
+
+class Rows:
+    """Some rows of an array, gathered when they are indexed."""
+
+    def __init__(self, array: Any, rows: Int[np.ndarray, " n"]):
+        """Args: rows: which, in the order wanted."""
+        self.array, self.rows = array, rows
+        self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
+        self.nbytes = int(np.prod(self.shape)) * array.itemsize
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return self.array[self.rows[index]]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.array[self.rows], dtype)
+
+
+# Per split `shape`, of its images, and hashes of `pictures` and `labels`.
+Fingerprint = dict[str, dict]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What networks and training need to know of a data set.
+
+    Attributes:
+      name: by which configurations and commands call it.
+      image_shape: (H, W, C), rows and columns in pixels.
+      num_classes: labels are 0 .. num_classes - 1.
+      mean: C numbers, of the training images scaled to [0, 1].
+      std: C numbers, standard deviations of the same.
+      class_names: by label; () where they are known only from the prepared data.
+      has_validation: whether it has a validation split of its own.
+      train_examples: training images of the official data set; 0 where there is none.
+      test_examples: test images, likewise.
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_names: tuple[str, ...] = ()
+    has_validation: bool = False
+    train_examples: int = 0
+    test_examples: int = 0
+
+
+class Dataset(NamedTuple):
+    """A data set; `validation` where it has such a split of its own, `digest` where its hashes were kept with it."""
+
+    train: Split
+    test: Split
+    spec: Spec
+    validation: Split | None = None
+    digest: Fingerprint | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, by label."""
+        return self.spec.class_names
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """All splits by name."""
+        found = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: split for name, split in found.items() if split is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images."""
+        return sum(split.images.nbytes for split in self.splits.values())
+
+
+CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SPECS = {
+    spec.name: spec
+    for spec in (
+        Spec(
+            *("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CIFAR10_NAMES),
+            train_examples=50_000,
+            test_examples=10_000,
+        ),
+        Spec(
+            *("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+            train_examples=50_000,
+            test_examples=10_000,
+        ),
+        Spec(
+            *("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789")),
+            train_examples=1_442,
+            test_examples=355,
+        ),
+    )
+}
+OWN = ("folder", "npz")  # names of the user's own data, with config.dataset.path
+TFDS = "tfds:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from, and how its images are chosen and brought to one size.
+
+    Attributes:
+      name: a name in SPECS or OWN, or `tfds:NAME`.
+      path: of the user's own data, a folder of class folders or a .npz file.
+      image_size: `(H, W)` in pixels; `(0, 0)` for the size that all images have.
+      test_fraction: part of each class that becomes the test split where there is none, 0 to 1.
+      skip_unreadable: leave out images that cannot be read instead of refusing them.
+    """
+
+    name: str
+    path: str = ""
+    image_size: tuple[int, int] = (0, 0)
+    test_fraction: float = 0.2
+    skip_unreadable: bool = False
+
+    @property
+    def words(self) -> str:
+        """What messages call it."""
+        return f"{self.name} {self.path}".strip()
+
+    def options(self) -> list[str]:
+        """The words after `attn-cnn prepare` that prepare it."""
+        found = [self.name, *(["--path", self.path] if self.path else [])]
+        if any(self.image_size):
+            found += ["--image-size", "x".join(map(str, self.image_size))]
+        if self.test_fraction != Source.test_fraction:
+            found += ["--test-fraction", str(self.test_fraction)]
+        return found + (["--skip-unreadable"] if self.skip_unreadable else [])
+
+
+def is_own(name: str) -> bool:
+    """Whether a name stands for the user's own images or a set of tfds; all about those is in the data."""
+    return name in OWN or name.startswith(TFDS)
+
+
+def source_of(dataset: ConfigDict) -> Source:
+    """Returns where the data set that `config.dataset` describes comes from."""
+    size = dataset["image_size"]
+    return Source(
+        dataset["name"],
+        dataset["path"],
+        (size, size) if isinstance(size, int) else tuple(size),
+        dataset["test_fraction"],
+        dataset["skip_unreadable"],
+    )
+
+
+def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:
+    """Returns (train, validation): so many images set aside, chosen by `seed` alone; both keep their order.
+
+    Args:
+      split: the training images.
+      num_validation: 0 .. number of images - 1.
+      seed: an integer >= 0.
+
+    Raises:
+      UserError: num_validation is out of range.
+    """
+    total = len(split.labels)
+    if not 0 <= num_validation < total:
+        raise UserError(
+            f"{num_validation} validation images cannot be taken from {total} training images.\n"
+            f"Choose 0 to {total - 1}."
+        )
+    is_validation = np.zeros(total, bool)
+    is_validation[np.argsort(random_ranks(total, seed), kind="stable")[:num_validation]] = True
+    return split.select(~is_validation), split.select(is_validation)
+
+
+def random_ranks(count: int, seed: int) -> np.ndarray:
+    """Returns numbers by which to choose at random, the same for ever for a seed."""
+    # NumPy keeps the raw output of a bit generator for ever, but not the order that its shuffles make of it.
+    return np.random.PCG64(seed).random_raw(count)
+
+
+HASHED_AT_ONCE = 2**24  # bytes
+
+
+def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprint:
+    """Returns what tells a data set from others, ready for JSON; equal for equal data on every machine.
+
+    Args:
+      dataset: all of it, before a validation split is set aside.
+      validation: the images set aside; None where there are none, or the data set has a validation split of its own.
+    """
+    found = dataset.digest or {name: hashes(split) for name, split in dataset.splits.items()}
+    return found | ({"validation": hashes(validation)} if validation is not None and not dataset.validation else {})
+
+
+def hashes(split: Split) -> dict:
+    """Returns the entry of a split in a fingerprint; images are read some at a time."""
+    images, at_once = split.images, max(1, HASHED_AT_ONCE // int(np.prod(split.images.shape[1:])))
+    found = hashlib.blake2b(digest_size=16)
+    for start in range(0, len(images), at_once):
+        found.update(np.ascontiguousarray(images[start : start + at_once]).data)
+    return {"shape": list(images.shape), "pictures": found.hexdigest(), "labels": hash_labels(split.labels)}
+
+
+def hash_labels(labels: np.ndarray) -> str:
+    """Returns the hash of labels in a fingerprint, 32 hexadecimal digits."""
+    return hashlib.blake2b(np.ascontiguousarray(labels, "<i4").data, digest_size=16).hexdigest()
+
+
+def differences(there: Mapping[str, dict], here: Mapping[str, dict]) -> str:
+    """Returns in what two data sets differ, in words, "" if in nothing; a split that one lacks is not compared."""
+    found = []
+    for split, before in there.items():
+        now = here.get(split, before)
+        if now["shape"] != before["shape"]:
+            counts = [f"{n:,} images of {'x'.join(map(str, shape))}" for n, *shape in (before["shape"], now["shape"])]
+            found.append(f"{split} has {counts[0]} there, {counts[1]} here")
+        elif names := [name for name in ("pictures", "labels") if now[name] != before[name]]:
+            found.append(f"{split} has other {' and '.join(names)} here".replace("pictures", "images"))
+    return ", ".join(found)

@@ -1,0 +1,257 @@
+"""Prepared data sets: a folder of arrays that are opened as memory maps.
+
+`{train,test,validation}_images.npy` are uint8 `(n, H, W, C)`, `..._labels.npy` int32 `(n,)`; `about.json` has what else
+is known: classes, mean and standard deviation, origin, hashes of the arrays. A folder is made beside its place under a
+lock and moved there when it is complete: a kill at any moment leaves the old data set or the new one.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from attn_cnn_jax.data.own import Collection, Entry
+from attn_cnn_jax.data.pictures import Unreadable, fit
+from attn_cnn_jax.data.sets import SPECS, Dataset, Source, Spec, Split, fingerprint, hash_labels
+from attn_cnn_jax.errors import UserError
+
+LARGEST = 256  # pixels of a side that images may have without config.dataset.image_size
+SKIP = "repair or remove it, or set config.dataset.skip_unreadable=True to leave out what cannot be read"
+MEMORY_SHARE = 1 / 4  # that a data set may take before it is left on the disk
+
+Say = Callable[[str], object]
+
+
+def machine_memory() -> int:
+    """Returns the bytes of memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def read_about(folder: Path) -> dict[str, Any] | None:
+    """Returns what `about.json` of a prepared data set says, None where there is none that can be read."""
+    try:
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        return about if about["hashes"] else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def read(folder: Path, name: str) -> Dataset:
+    """Returns a prepared data set as memory maps; one of less than a quarter of the memory is checked by its hashes.
+
+    Raises:
+      OSError, ValueError, LookupError, TypeError: it is not there or damaged.
+    """
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    shape, names = tuple(about["image_shape"]), tuple(about["class_names"])
+    splits = {}
+    for split, hashes in about["hashes"].items():
+        images = np.asarray(np.load(folder / f"{split}_images.npy", mmap_mode="r"))
+        labels = np.load(folder / f"{split}_labels.npy")
+        if (images.dtype, list(images.shape)) != (np.uint8, hashes["shape"]) or images.shape[1:] != shape:
+            raise ValueError(f"{split} images are {images.dtype} {images.shape}")
+        if hash_labels(labels) != hashes["labels"] or len(labels) != len(images):
+            raise ValueError(f"other {split} labels than were written")
+        splits[split] = Split(images, labels)
+    official = SPECS.get(name)
+    spec = Spec(
+        name,
+        shape,
+        len(names),
+        tuple(about["mean"]),
+        tuple(about["std"]),
+        names,
+        has_validation="validation" in splits,
+        train_examples=official.train_examples if official else 0,
+        test_examples=official.test_examples if official else 0,
+    )
+    dataset = Dataset(**splits, spec=spec, digest=about["hashes"])
+    if (
+        dataset.nbytes <= MEMORY_SHARE * machine_memory()
+        and fingerprint(dataset._replace(digest=None)) != dataset.digest
+    ):
+        raise ValueError("other images than were written")
+    return dataset
+
+
+@contextlib.contextmanager
+def locked(folder: Path, say: Say) -> Iterator[None]:
+    """Holds the lock of a data set, after removing or putting back what a killed process left; OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{folder}.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        say(f"Another process is preparing {folder.name}; waiting for it.")
+        lock.acquire()
+    try:
+        new, old = siblings(folder)
+        shutil.rmtree(new, ignore_errors=True)
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+
+
+def siblings(folder: Path) -> tuple[Path, Path]:
+    """Returns where a data set is made, and where one waits that is being replaced."""
+    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Gives an empty folder that takes the place of `folder` at the end of the block; its lock must be held."""
+    new, old = siblings(folder)
+    new.mkdir()
+    try:
+        yield new
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write(folder: Path, collection: Collection, source: Source, facts: dict[str, Any]) -> None:
+    """Reads every image of a collection and writes the arrays into an empty folder.
+
+    Args:
+      folder: to write to.
+      collection: what to read.
+      source: where it came from, with the size of the images.
+      facts: what `about.json` keeps besides.
+
+    Raises:
+      UserError: naming the file, for what cannot be read or makes no data set.
+    """
+    skipped: dict[str, str] = {}
+
+    def attempt(read: Callable[[Entry], Any], entry: Entry) -> Any:
+        """Returns `read(entry)`, None for what cannot be read and is to be skipped."""
+        try:
+            return read(entry)
+        except Unreadable as error:
+            if not source.skip_unreadable:
+                raise Unreadable(f"{error}\n{SKIP}") from error
+            skipped[entry.name] = str(error)
+            return None
+
+    shape = choose_shape(collection, source, attempt)
+    moments, hashes = Moments(shape[2]), {}
+    for split, entries in collection.splits.items():
+        seen: Counter = Counter()
+
+        def images(entries=entries, split=split, seen=seen) -> Iterator[tuple[int, np.ndarray]]:
+            for entry in entries:
+                image = None if entry.name in skipped else attempt(lambda e: collection.read(e, shape[2]), entry)
+                if image is not None:
+                    pixels = fit(image, shape[:2])
+                    seen[entry.label] += 1
+                    if split == "train":
+                        moments.add(pixels)
+                    yield entry.label, pixels
+
+        hashes[split] = write_split(folder, split, shape, images())
+        if unread := sorted({entry.label for entry in entries} - set(seen)):
+            name = collection.class_names[unread[0]]
+            raise UserError(f"{source.words}: no {split} image of the class {name!r} can be read")
+    mean, std = moments.result()
+    if official := SPECS.get(source.name):
+        mean, std = official.mean, official.std
+    about = {
+        "class_names": collection.class_names,
+        "image_shape": shape,
+        "mean": mean,
+        "std": std,
+        "hashes": hashes,
+        "notes": collection.notes,
+        "skipped": list(skipped.values()),
+        "ignored": collection.ignored,
+    }
+    (folder / "about.json").write_text(json.dumps(about | facts, indent=1) + "\n", encoding="utf-8")
+
+
+def choose_shape(collection: Collection, source: Source, attempt: Callable[..., Any]) -> tuple[int, int, int]:
+    """Returns (H, W, C) of the prepared images: C is 1 if all training images are grey, else 3."""
+    sizes: dict[tuple[int, int], str] = {}  # an image of each
+    counts: Counter = Counter()
+    channels = 1
+    for split, entries in collection.splits.items():
+        for entry in entries:
+            if (header := attempt(collection.header, entry)) is not None:
+                sizes.setdefault(header[:2], entry.name)
+                counts[header[:2]] += 1
+                channels = max(channels, header[2] if split == "train" else 1)
+    if not counts:
+        raise UserError(f"{source.words}: no image can be read")
+    if any(source.image_size):
+        return (*source.image_size, channels)
+    ((height, width), _), *others = counts.most_common()
+    advice = "set config.dataset.image_size=64 or =(HEIGHT,WIDTH): all are cropped and resized to it"
+    if others:
+        (other, _), *_ = others
+        raise UserError(
+            f"{source.words} has images of {len(sizes)} sizes: most are {height}x{width}, "
+            f"{sizes[other]} is {other[0]}x{other[1]}\n{advice}"
+        )
+    if max(height, width) > LARGEST:
+        raise UserError(f"{source.words} has images of {height}x{width} pixels: {advice}")
+    return height, width, channels
+
+
+def write_split(
+    folder: Path, split: str, shape: tuple[int, int, int], images: Iterable[tuple[int, np.ndarray]]
+) -> dict[str, Any]:
+    """Writes the arrays of a split, given class and pixels of each image; returns its entry of the fingerprint."""
+    labels, digest = array("i"), hashlib.blake2b(digest_size=16)
+    with (folder / f"{split}_images.npy").open("wb") as file:
+        write_header(file, (0, *shape))
+        for label, pixels in images:
+            data = np.ascontiguousarray(pixels).data
+            file.write(data)
+            digest.update(data)
+            labels.append(label)
+        file.seek(0)
+        write_header(file, (len(labels), *shape))  # of the same length: NumPy leaves room for the number
+    np.save(folder / f"{split}_labels.npy", np.array(labels, np.int32))
+    hashes = {"pictures": digest.hexdigest(), "labels": hash_labels(np.array(labels, np.int32))}
+    return {"shape": [len(labels), *shape]} | hashes
+
+
+def write_header(file: Any, shape: tuple[int, ...]) -> None:
+    """Writes the header of a .npy file of bytes."""
+    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+
+
+class Moments:
+    """Sums over pixels, exact in whole numbers, so that they do not depend on the order of the images."""
+
+    def __init__(self, channels: int):
+        """Starts with no image of so many channels."""
+        self.count, self.sums, self.squares = 0, np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+
+    def add(self, pixels: np.ndarray) -> None:
+        """Adds an image, `(H, W, C)` uint8."""
+        values = pixels.reshape(-1, pixels.shape[2]).astype(np.int64)
+        self.count += len(values)
+        self.sums += values.sum(axis=0)
+        self.squares += (values**2).sum(axis=0)
+
+    def result(self) -> tuple[list[float], list[float]]:
+        """Returns mean and standard deviation (1 where it is 0) per channel, of values in [0, 1], to four digits."""
+        mean = self.sums / self.count
+        std = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
+        std = np.round(std / 255, 4)
+        return np.round(mean / 255, 4).tolist(), np.where(std > 0, std, 1.0).tolist()

@@ -1,0 +1,168 @@
+"""How an image file is read: every mode, depth, palette, transparency, orientation and frame, against its samples."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attn_cnn_jax.data import pictures
+from attn_cnn_jax.data.pictures import Unreadable, fit, read_header, read_picture
+from tests.support.own_pictures import random_picture
+
+
+def png(depth, kind, row, clear=b"", palette=b"", interlace=0):
+    """A PNG of one row, of samples that Pillow does not write."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
+    header = struct.pack(">IIBBBBB", len(row) * 8 // depth // channels, 1, depth, kind, 0, 0, interlace)
+    extra = (chunk(b"PLTE", palette) if palette else b"") + (chunk(b"tRNS", clear) if clear else b"")
+    data = chunk(b"IDAT", zlib.compress(b"\0" + row))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra + data + chunk(b"IEND", b"")
+
+
+def scaled(samples, clear, top):
+    return [255 if sample == clear else round(sample * 255 / top) for sample in samples]
+
+
+def shorts(*values):
+    return struct.pack(f">{len(values)}H", *values)
+
+
+DEEP = [0, 1000, 40000, 65535]
+COLOURS = [(40000, 1000, 300), (40001, 1000, 300), (0, 0, 0), (65535, 0, 0)]
+WHITE = [255, 255, 255]
+# The file, its channels, the values that are right to one.
+PNGS = {
+    "1 bit": (png(1, 0, b"\x0f", shorts(1)), 1, [0] * 4 + [255] * 4),
+    "1 bit, black is clear": (png(1, 0, b"\x0f", shorts(0)), 1, [255] * 8),
+    "2 bits": (png(2, 0, b"\x1b", shorts(1)), 1, scaled([0, 1, 2, 3], 1, 3)),
+    "2 bits, opaque": (png(2, 0, b"\x1b"), 1, scaled([0, 1, 2, 3], None, 3)),
+    "4 bits": (png(4, 0, b"\x05\xaf", shorts(5)), 1, scaled([0, 5, 10, 15], 5, 15)),
+    "4 bits, black is clear": (png(4, 0, b"\x05\xaf", shorts(0)), 1, scaled([0, 5, 10, 15], 0, 15)),
+    "8 bits": (png(8, 0, bytes([0, 5, 170, 255]), shorts(5)), 1, scaled([0, 5, 170, 255], 5, 255)),
+    "16 bits": (png(16, 0, shorts(*DEEP), shorts(1000)), 1, scaled(DEEP, 1000, 65535)),
+    "16 bits, black is clear": (png(16, 0, shorts(*DEEP), shorts(0)), 1, scaled(DEEP, 0, 65535)),
+    "16 bits, as RGB": (png(16, 0, shorts(*DEEP), shorts(1000)), 3, np.repeat(scaled(DEEP, 1000, 65535), 3)),
+    "RGB": (png(8, 2, bytes([9, 8, 7, 9, 8, 6]), shorts(9, 8, 7)), 3, [*WHITE, 9, 8, 6]),
+    "RGB of 16 bits": (
+        png(16, 2, shorts(*np.ravel(COLOURS)), shorts(*COLOURS[0])),
+        3,
+        [*WHITE, *(x // 257 for colour in COLOURS[1:] for x in colour)],
+    ),
+    "palette with a clear entry": (png(8, 3, b"\0\1", b"\xff\0", bytes([9, 8, 7, 1, 2, 3])), 3, [9, 8, 7, *WHITE]),
+    "palette half clear": (png(8, 3, b"\0\1", b"\x80\xff", bytes([0, 0, 0, 1, 2, 3])), 3, [127, 127, 127, 1, 2, 3]),
+    "grey and alpha of 16 bits": (png(16, 4, shorts(25700, 65535, 25700, 0)), 1, [100, 255]),
+    "RGBA of 16 bits": (png(16, 6, shorts(25700, 0, 65535, 65535, 1, 2, 3, 0)), 3, [100, 0, 255, *WHITE]),
+}
+
+
+@pytest.mark.parametrize("name", PNGS)
+def test_a_png_of(tmp_path, name):
+    data, channels, expected = PNGS[name]
+    (tmp_path / "a.png").write_bytes(data)
+    for file in (tmp_path / "a.png", io.BytesIO(data)):
+        found = np.asarray(read_picture(file, channels)).reshape(-1)
+        assert np.abs(found.astype(int) - expected).max() <= 1
+    grey = read_header(tmp_path / "a.png")[2] == 1
+    assert grey == (channels == 1 or name.endswith("as RGB"))
+
+
+def of_format(kind, image, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+WIDE = np.array([[0, 257, 32896], [128, 129, 65535]], np.uint16)
+NETPBM = {
+    "P5 of 16 bits": (of_format("PPM", Image.fromarray(WIDE)), 1, [0, 1, 128, 0, 1, 255]),
+    "P5 of 10 bits": (b"P5\n2 1\n1023\n" + shorts(0, 1023), 1, [0, 255]),
+    "P2 of 16 bits": (b"P2\n3 1\n65535\n0 25700 65535\n", 1, [0, 100, 255]),
+    "P6 of 16 bits": (b"P6\n1 1\n65535\n" + shorts(0, 25700, 65535), 3, [0, 100, 255]),
+    "P4": (b"P4\n8 1\n\x0f", 1, [255] * 4 + [0] * 4),
+    "TIFF of 16 bits": (of_format("TIFF", Image.fromarray(WIDE)), 1, [0, 1, 128, 0, 1, 255]),
+    "PNG of 16 bits": (of_format("PNG", Image.fromarray(WIDE)), 1, [0, 1, 128, 0, 1, 255]),
+}
+
+
+@pytest.mark.parametrize("name", NETPBM)
+def test_formats_that_are_read_from_a_file_that_is_named(tmp_path, name):
+    data, channels, expected = NETPBM[name]
+    (tmp_path / "a").write_bytes(data)
+    found = np.asarray(read_picture(tmp_path / "a", channels, None)).reshape(-1)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_floating_point_is_refused(tmp_path):
+    Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(Unreadable, match=r"a.tif cannot be read as an image: it has 32 bits"):
+        read_picture(tmp_path / "a.tif", 1, None)
+
+
+OF_FORMAT = {"png": ("L", "LA", "RGB", "RGBA"), "jpg": ("L", "RGB", "CMYK"), "webp": ("RGB", "RGBA")}
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [(mode, suffix) for suffix, modes in OF_FORMAT.items() for mode in modes])
+def test_modes_and_formats(tmp_path, mode, suffix):
+    path = tmp_path / f"a.{suffix}"
+    random_picture(0, (6, 4), mode).save(path)
+    height, width, channels = read_header(path)
+    assert (height, width, channels) == (6, 4, 1 if mode in ("L", "LA") else 3)
+    assert fit(read_picture(path, channels), (6, 4)).shape == (6, 4, channels)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_upright(tmp_path, orientation):
+    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    turned = {
+        **{1: pixels, 2: pixels[:, ::-1], 3: pixels[::-1, ::-1], 4: pixels[::-1]},
+        **{5: pixels.T, 6: np.rot90(pixels, -1), 7: pixels[::-1, ::-1].T, 8: np.rot90(pixels)},
+    }[orientation]
+    assert read_header(tmp_path / "a.png") == (*turned.shape, 1)
+    np.testing.assert_array_equal(read_picture(tmp_path / "a.png", 1), turned)
+
+
+def test_of_a_photograph_with_a_second_image_the_first_is_read(tmp_path):
+    first = random_picture(0, (8, 8))
+    first.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[random_picture(1, (4, 4))])
+    first.save(tmp_path / "b.jpg", format="JPEG")
+    assert read_header(tmp_path / "a.jpg") == (8, 8, 3)
+    np.testing.assert_array_equal(read_picture(tmp_path / "a.jpg", 3), read_picture(tmp_path / "b.jpg", 3))
+
+
+def test_a_photograph_beyond_the_limit_is_reduced_while_it_is_read_where_a_size_is_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    Image.new("L", (160, 120), 128).save(tmp_path / "a.jpg")
+    Image.new("L", (160, 120), 128).save(tmp_path / "a.png")
+    assert read_header(tmp_path / "a.jpg", (16, 16)) == (120, 160, 1)
+    assert read_picture(tmp_path / "a.jpg", 1, size=(16, 16)).size == (80, 60)
+    for path, size, advice in (("a.jpg", (0, 0), "set config.dataset.image_size"), ("a.png", (16, 16), "smaller")):
+        with pytest.raises(Unreadable, match=rf"19200 pixels, the most that are read are 10000: make.*{advice}"):
+            read_picture(tmp_path / path, 1, size=size)
+    assert Image.MAX_IMAGE_PIXELS == 10_000
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4_000)
+    with pytest.raises(Unreadable, match="19200 pixels"):  # a bomb even for a JPEG
+        read_picture(tmp_path / "a.jpg", 1, size=(16, 16))
+
+
+def test_the_middle_is_cropped_and_resized():
+    pixels = np.zeros((4, 12), np.uint8)
+    pixels[:, 4:8] = 200
+    assert fit(Image.fromarray(pixels), (4, 4)).tolist() == [[[200]] * 4] * 4
+    pixels[:] = 200
+    assert fit(Image.fromarray(pixels), (2, 2)).tolist() == [[[200], [200]], [[200], [200]]]
+
+
+def test_every_name_of_a_jpeg_is_one():
+    assert {".jfif", ".jpe", ".jif", ".pjpeg", ".mpo"} <= set(pictures.SUFFIXES)
+    assert all(map(pictures.is_left_behind, ("._a.png", ".DS_Store", "Thumbs.db", "__MACOSX", "@eaDir")))
+    assert not any(map(pictures.is_left_behind, (".NET", ".5mm.png", "train")))

@@ -1,0 +1,109 @@
+"""Splits, validation images, fingerprints: what a data set is, whichever way it came."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from attn_cnn_jax.data import sets, sources
+from attn_cnn_jax.data.sets import Split, differences, fingerprint
+from attn_cnn_jax.errors import UserError
+
+DIGITS_SHA256 = (
+    "0d9c5288f6e33780c379517635d2a09a9a36ba665165e1332d94557bc77dac86",
+    "3f53dde2e1e7e8a55378950dc46794171d8451ca9063e7992a75fb9672256dc1",
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return sources.load("digits")
+
+
+def test_every_fifth_digit_of_a_class_is_test_in_the_order_of_scikit_learn(data):
+    bundled = load_digits()
+    seen, fifth = [0] * 10, []
+    for index, label in enumerate(bundled.target):
+        seen[label] += 1
+        if seen[label] % 5 == 0:
+            fifth.append(index)
+    rest = np.setdiff1d(np.arange(1797), fifth)
+    for split, chosen in ((data.train, rest), (data.test, fifth)):
+        np.testing.assert_array_equal(split.labels, bundled.target[chosen])
+        # Sixteenths come back exactly: the scaling to bytes loses nothing.
+        np.testing.assert_array_equal(np.round(split.images[..., 0] * (16 / 255)), bundled.images[chosen])
+        assert split.images.max() == 255
+    sums = [hashlib.sha256(s.images.tobytes() + s.labels.tobytes()).hexdigest() for s in (data.train, data.test)]
+    assert tuple(sums) == DIGITS_SHA256
+
+
+def test_what_is_known_of_the_digits_without_them_is_true(data):
+    spec = sets.SPECS["digits"]
+    assert data.spec == spec
+    assert (len(data.train.labels), len(data.test.labels)) == (spec.train_examples, spec.test_examples)
+    np.testing.assert_allclose((data.train.images / 255).mean((0, 1, 2)), spec.mean, atol=5e-5)
+    np.testing.assert_allclose((data.train.images / 255).std((0, 1, 2)), spec.std, atol=5e-5)
+
+
+def test_every_change_of_the_data_changes_the_fingerprint_and_is_named(data):
+    train, test = data.train, data.test
+    moved = train.images.copy()
+    moved[7, 3, 3, 0] ^= 1
+    changed = {
+        "": data,
+        "train has other images here": data._replace(train=Split(moved, train.labels)),
+        "train has other labels here": data._replace(train=Split(train.images, np.roll(train.labels, 1))),
+        "train has 1,442 images of 8x8x1 there, 1,441 images of 8x8x1 here": data._replace(
+            train=train.select(np.arange(1442) < 1441)
+        ),
+        "test has other images and labels here": data._replace(test=Split(test.images[::-1], test.labels[::-1])),
+        "test has 355 images of 8x8x1 there, 355 images of 4x16x1 here": data._replace(
+            test=Split(test.images.reshape(-1, 4, 16, 1), test.labels)
+        ),
+    }
+    for words, other in changed.items():
+        assert differences(fingerprint(data), fingerprint(other)) == words
+    there, here = (fingerprint(data, sets.split_validation(train, 10, seed)[1]) for seed in (0, 1))
+    assert differences(there, here) == "validation has other images and labels here"
+
+
+def test_the_fingerprint_is_that_of_version_0_2(data):
+    assert fingerprint(data)["test"] == {
+        "shape": [355, 8, 8, 1],
+        "pictures": "659a726516ff1699f7170d05e99616d6",
+        "labels": "81dd9243dcd8b125f87eb3f14671b8a5",
+    }
+
+
+def split_of(count):
+    return Split(np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1), np.arange(count, dtype=np.int32))
+
+
+def test_validation_and_training_images_make_up_the_whole_and_nothing_is_copied():
+    whole = split_of(100)
+    train, validation = sets.split_validation(whole, 20, seed=3)
+    assert sorted([*train.labels, *validation.labels]) == list(range(100))
+    assert len(validation.labels) == 20
+    for part in (train, validation):
+        assert part.images.array is whole.images
+        assert (np.diff(part.labels) > 0).all()
+        np.testing.assert_array_equal(np.asarray(part.images)[:, 0, 0, 0], part.labels)
+        some = np.array([[3, 1], [0, 2]])
+        np.testing.assert_array_equal(part.at(some).images[..., 0, 0, 0], part.labels[some])
+    train, validation = sets.split_validation(split_of(10), 0, 0)
+    assert (len(train.labels), len(validation.labels)) == (10, 0)
+
+
+def test_the_validation_split_is_the_same_for_ever_and_more_images_only_add_some():
+    chosen = [sets.split_validation(split_of(30), 5, seed)[1].labels.tolist() for seed in (0, 0, 1)]
+    assert chosen[0] == chosen[1] == [2, 3, 11, 13, 20]
+    assert chosen[2] != chosen[0]
+    few, more = (set(sets.split_validation(split_of(50), count, 0)[1].labels) for count in (5, 10))
+    assert few < more
+
+
+@pytest.mark.parametrize("count", [-1, 10, 11])
+def test_an_impossible_validation_split(count):
+    with pytest.raises(UserError, match=f"{count} validation images .* 10 .*\nChoose 0 to 9"):
+        sets.split_validation(split_of(10), count, 0)
