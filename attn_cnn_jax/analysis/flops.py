@@ -71,7 +71,7 @@ def score_multiply_adds(layer: SelfAttention, shape: tuple[int, int, int, int]) 
       shape: `(1, H, W, d)` of its input.
     """
     x = jax.ShapeDtypeStruct(shape, layer.output.dtype)
-    maps = multiply_adds(layer, lambda layer, x: layer.project(x), x)
+    maps = multiply_adds(layer, lambda layer, x: [reader.project(x) for reader in layer.readers], x)
     scores = multiply_adds(layer, lambda layer, x: (layer.content_terms(x), layer.position_terms(*shape[1:3])), x)
     return maps, scores - maps
 
