@@ -99,7 +99,7 @@ class Encoding(nnx.Module):
     def accepts_content(cls) -> bool:
         """Whether `q . k / sqrt(D_h)` may be added: to encodings without content terms of their own."""
         # `nnx.tabulate` wraps the methods of classes that it looks at.
-        return inspect.unwrap(cls.content_terms) is Encoding.content_terms
+        return inspect.unwrap(cls.content_terms) is inspect.unwrap(Encoding.content_terms)
 
     @property
     def depends_on_content(self) -> bool:
