@@ -58,7 +58,9 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
     if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
         allowed = f"0 to {num_processes - 1}" if num_processes else "an integer from 0"
         raise UserError(f"--process-id={process_id}: allowed is {allowed}\n{REMEDY}")
-    bind = listening_address(address) if process_id == 0 and address is not None else None
+    bind = None
+    if process_id == 0 and address is not None and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
+        bind = listening_address(address)
     here, there = f" at {address}" if address else "", f" of {num_processes}" if num_processes else ""
     output.say(f"process {process_id}{there} joins the others{here}, within {JOIN_TIMEOUT} s", sys.stderr)
     try:

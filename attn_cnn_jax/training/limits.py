@@ -16,7 +16,7 @@ from attn_cnn_jax.training.reporter import clock
 
 DAY = 24 * 3600
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
-SLOWER = 2.0  # than that product a step is, per FLOP: the middle of what the configurations of the package took
+SLOWER = 2.0  # than that product a step is, per FLOP: 1.3 to 6.7 times for the networks of configs/ on two CPU cores
 
 
 def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
@@ -33,7 +33,7 @@ def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
     seconds = SLOWER * steps * flops * min(times) / (2 * size**3)
     if not seconds:
         return ""
-    return f"; about {clock(seconds)} by FLOPs and the speed of a matrix product{advice(seconds, mesh)}"
+    return f"; very roughly {clock(seconds)}, by FLOPs and the speed of a matrix product{advice(seconds, mesh)}"
 
 
 def advice(seconds: float, mesh: Mesh) -> str:

@@ -127,7 +127,7 @@ def test_the_expected_time_is_that_of_the_flops(monkeypatch):
     clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 3))  # each product takes one second
     monkeypatch.setattr(limits, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(limits, "SLOWER", 1.0)
-    assert limits.expected_time(program, mesh, 400) == "; about 1:40 by FLOPs and the speed of a matrix product"
+    assert limits.expected_time(program, mesh, 400) == "; very roughly 1:40, by FLOPs and the speed of a matrix product"
     assert limits.advice(86_399, mesh) == ""
     assert limits.advice(86_400, mesh) == ": use a GPU, or a smaller network such as --config=cifar10_cpu"
 
