@@ -143,9 +143,9 @@ def test_an_answer_that_failed_does_not_stop_the_network(quiet, probed):
     assert page.driver.execute_async_script(FAIL_ONCE) == 3
 
 
-def test_layers_rollout_and_contributions(quiet, quadratic, probed):
+def test_layers_and_contributions(quiet, quadratic, probed):
     path, pixels, _ = probed
-    page = Page(quiet, path).open("#picture=2&query=1,4")
+    page = Page(quiet, path).open("#picture=2")
     _, found = quadratic.model(quadratic.normalised(pixels[2:3]))
     activations = [found["embedding"], *(layer["output"] for layer in found["layers"])]
     for layer, x in enumerate(activations):
@@ -154,33 +154,6 @@ def test_layers_rollout_and_contributions(quiet, quadratic, probed):
     pixel_logits = np.asarray(found["pixel_logits"]).reshape(-1, 10)
     expected = (pixel_logits - pixel_logits.mean(axis=1, keepdims=True))[:, 3] / len(pixel_logits)
     np.testing.assert_allclose(page.run("viewer.contributions(3)"), expected, atol=1e-5)
-    size = GRID[0] * GRID[1]
-    rollout = np.eye(size)
-    for layer in found["layers"]:
-        mean = np.asarray(layer["attention"]).mean(axis=0).reshape(size, size)
-        rollout = (0.5 * mean + 0.5 * np.eye(size)) @ rollout
-    np.testing.assert_allclose(page.run("viewer.rollout()"), rollout[1 * GRID[1] + 4], atol=1e-6)
-
-
-def test_rollout_is_of_the_heads_that_are_on(quiet, quadratic, probed):
-    """A layer whose heads are all off passes on its input, as a layer that is off."""
-    path, pixels, _ = probed
-    _, found = quadratic.model(quadratic.normalised(pixels[:1]))
-    size = GRID[0] * GRID[1]
-    first, second = (np.asarray(layer["attention"]).reshape(3, size, size) for layer in found["layers"])
-    for off, layers in {
-        "1.2": [first[[0, 2]], second],
-        "1.1,1.2,1.3": [second],
-        "1.1,2.2,2.3": [first[1:], second[:1]],
-    }.items():
-        page = Page(quiet, path).open(f"#picture=0&query=1,4&off={off}")
-        rollout = np.eye(size)
-        for attention in layers:
-            rollout = (0.5 * attention.mean(axis=0) + 0.5 * np.eye(size)) @ rollout
-        np.testing.assert_allclose(page.run("viewer.rollout()"), rollout[1 * GRID[1] + 4], atol=1e-6, err_msg=off)
-    page = Page(quiet, path).open("#picture=0&query=1,4&skip=1&off=2.1,2.2,2.3")
-    assert page.run("viewer.rollout()") == [float(n == 1 * GRID[1] + 4) for n in range(size)]
-    assert page.run("rolloutOverlay([1, 4]).range") == [0, 1]
 
 
 def test_a_head_is_switched_off_and_dragged(quiet, probed):

@@ -8,9 +8,8 @@ let ask = null; // sends a message to the worker
 let asked = 0; // number of the newest question
 const answers = new Map(); // {resolve, first, message} of questions without an answer yet, by their number
 
-/** The worker's answer for an image; null until the first one. `picture` (its index), `skipped` (layers that were off),
-    `shifted` (what each layer's heads make of the image, as bytes), `attention` (of each layer, the mean over its heads that
-    are on; null without any), and where the page has the network `logits` after each layer, `pixelLogits`, `content` and
+/** The worker's answer for an image; null until the first one. `picture` (its index), `shifted` (what each layer's heads make
+    of the image, as bytes), and where the page has the network `logits` after each layer, `pixelLogits`, `content` and
     `milliseconds`. */
 let answered = null;
 
@@ -85,10 +84,9 @@ async function classifyOnce() {
   const picture = data.pictures[index];
   if (!picture || !canAsk) return;
   await picture.image.decode?.(); // a canvas has nothing to decode
-  const { skipped } = view;
   const answer = await question("classify", view, { bytes: bytesOf(picture.image) });
   if (index !== view.picture) return;
-  answered = { ...answer, picture: index, skipped };
+  answered = { ...answer, picture: index };
   classified = network && !isEmptyDrawing(index) ? answered : null;
   content = answer.content?.[0] ? answer.content : null;
   show();

@@ -1,6 +1,6 @@
 "use strict";
-// Maps of activations, pixels by channels in Float32Arrays, row by row: linear, convolutions, layer norm, activations.
-// A linear map is {kernel, bias}, inputs by outputs; the kernel of a convolution has (row, column, channel) for inputs.
+// Maps of activations, pixels by channels in Float32Arrays, row by row: linear, layer norm, activations.
+// A linear map is {kernel, bias}, inputs by outputs.
 
 /** x W + b for every row of `x`; four inputs at once, so that sums are loaded and stored less often. */
 function linear(x, { kernel, bias }, rows) {
@@ -58,29 +58,3 @@ function errorFunction(x) {
 }
 
 const add = (a, b) => a.map((value, n) => value + b[n]);
-
-/** A convolution with as many zeros around the picture as keep its size, [height, width]. */
-function convolution(x, { kernel, bias }, [height, width]) {
-  const channels = x.length / (height * width);
-  const side = Math.sqrt(kernel.length / (bias.length * channels));
-  const patches = new Float32Array(x.length * side * side);
-  const reach = side >> 1;
-  let to = 0;
-  for (let i = 0; i < height; i++) for (let j = 0; j < width; j++) {
-    for (let k = i - reach; k <= i + reach; k++) for (let l = j - reach; l <= j + reach; l++, to += channels) {
-      if (k < 0 || l < 0 || k >= height || l >= width) continue;
-      const from = (k * width + l) * channels;
-      for (let c = 0; c < channels; c++) patches[to + c] = x[from + c];
-    }
-  }
-  return linear(patches, { kernel, bias }, height * width);
-}
-
-/** A ResNet's first convolution and its first stage: relu(x + conv(relu(conv(x)))) for every block. */
-function convolutionalStem(x, { first, blocks }, size) {
-  x = convolution(x, first, size).map(ACTIVATIONS.relu);
-  for (const [one, two] of blocks) {
-    x = add(x, convolution(convolution(x, one, size).map(ACTIVATIONS.relu), two, size)).map(ACTIVATIONS.relu);
-  }
-  return x;
-}

@@ -38,10 +38,8 @@ function spaceToDepth(x, size, grid) {
 }
 
 /** Activations before the first layer. */
-function embed(bytes, { downsample, mean, std, stem, embedding }, grid) {
-  const input = normalised(bytes, { mean, std });
-  const size = grid.map((n) => n * downsample);
-  const x = stem ? convolutionalStem(input, stem, size) : input;
+function embed(bytes, { downsample, mean, std, embedding }, grid) {
+  const x = normalised(bytes, { mean, std });
   return linear(spaceToDepth(x, downsample, grid), embedding, grid[0] * grid[1]);
 }
 

@@ -1,16 +1,15 @@
 "use strict";
-// What lies over the picture: a head's attention, attention rollout, what each pixel adds to a logit, or centres.
+// What lies over the image: a head's attention, what each pixel adds to a logit, or centres.
 
 const OVERLAYS = {
   head: "the chosen head",
   centres: "centres of heads",
-  rollout: "attention rollout",
   contribution: "contribution to a class",
 };
 
 /** The overlays that this page can show. */
 function overlayNames() {
-  const possible = { head: true, centres: hasCentres(), rollout: network !== null, contribution: network !== null };
+  const possible = { head: true, centres: hasCentres(), contribution: network !== null };
   return Object.keys(OVERLAYS).filter((name) => possible[name]);
 }
 
@@ -22,19 +21,11 @@ const explainedClass = () => view.class ?? indexOfLargest(classified.logits.at(-
 /** What to draw over the picture: {map, range, signed, centre, handle}, {centres} or null. `head` is the chosen one. */
 function overlayOf(name, head, map, range, statistics) {
   if (name === "centres" && !view.head) return { centres: centresOf(head?.[0] ?? 0) };
-  if (name === "rollout" && isComputed()) return rolloutOverlay(currentQuery());
   if (name === "contribution" && isComputed()) return { ...mapOverlay(contributions(explainedClass())), signed: true };
   if (!["head", "centres"].includes(name) || !head) return null;
   const centre = view.softmax ? [statistics.row, statistics.column] : null;
   const handle = canMove(view.head) && isHead(view.head, ...head) ? moveOf(head).centre : null;
   return { map, range, centre, handle };
-}
-
-/** The colours end at the largest value beside the query, which a layer's own input makes far larger than the others. */
-function rolloutOverlay(query) {
-  const map = rolloutFrom(query);
-  const others = map.filter((_, n) => n !== query[0] * grid[1] + query[1]);
-  return { map, range: [0, Math.max(...others) || 1] }; // nothing is beside it where all layers are off
 }
 
 const mapOverlay = (map) => ({ map, range: [0, Math.max(...map.map(Math.abs))] });
@@ -52,24 +43,6 @@ function centresOf(layer) {
   });
 }
 
-/** Attention rollout: how much of each pixel of the picture reaches the query pixel of the last layer, if a layer passes
-    on half of its input and half of what its heads attend to on average; without heads that are on, its input. */
-function rolloutFrom(query) {
-  let share = new Float64Array(pixels);
-  share[query[0] * grid[1] + query[1]] = 1;
-  for (let l = data.layers.length - 1; l >= 0; l--) {
-    const attention = classified.attention[l];
-    if (classified.skipped.has(l) || attention === null) continue;
-    const before = share.map((value) => value / 2);
-    share.forEach((value, q) => {
-      if (value < NEGLIGIBLE) return;
-      for (let p = 0; p < pixels; p++) before[p] += (value / 2) * attention[q * pixels + p];
-    });
-    share = before;
-  }
-  return share;
-}
-
 /** What each pixel of the last layer adds to the logit of a class, less what it adds to all classes on average. The
     classifier is linear in the mean over pixels, so that the sum is the logit less the mean logit. */
 function contributions(chosen) {
@@ -83,9 +56,6 @@ function contributions(chosen) {
 
 /** One line below the picture that says what lies over it. */
 function overlayText(name, head) {
-  if (name === "rollout" && isComputed()) {
-    return "Attention rollout: which pixels of the picture reach this pixel of the last layer.";
-  }
   if (name === "contribution" && isComputed()) {
     return `What each pixel adds to ${network.classes[explainedClass()]}: orange for it, blue against it.`;
   }

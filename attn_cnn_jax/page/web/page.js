@@ -223,7 +223,6 @@ window.viewer = {
   statistics: queryStatistics,
   logits: (layer = -1) => Array.from(classified.logits.at(layer)),
   contributions: (chosen) => Array.from(contributions(chosen)),
-  rollout: () => Array.from(rolloutFrom(currentQuery())),
   accuracy: () => ({ ...accuracy }),
   figureSvg,
   figurePng: async () => (await figurePng()).size,

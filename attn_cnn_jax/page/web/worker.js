@@ -18,11 +18,10 @@ function answerer(reply) {
   function classify(question) {
     const started = performance.now();
     const found = run(question.bytes, question);
-    const { off } = question.changes;
-    const attention = found.attention.map((heads, l) => meanOverHeads(heads.filter((_, h) => !off.has(`${l},${h}`))));
     const milliseconds = performance.now() - started;
-    const shifted = found.attention.map((heads) => heads.map((head) => shiftedImage(question.bytes, head, size, grid)));
-    reply({ ...found, attention, shifted, milliseconds, id: question.id });
+    const { attention, ...rest } = found;
+    const shifted = attention.map((heads) => heads.map((head) => shiftedImage(question.bytes, head, size, grid)));
+    reply({ ...rest, shifted, milliseconds, id: question.id });
   }
 
   async function count(question) {
@@ -46,16 +45,6 @@ function answerer(reply) {
     } else if (message.classify) classify(message.classify);
     else count(message.count);
   };
-}
-
-/** Attention of a layer, queries by keys, averaged over heads; null of none. */
-function meanOverHeads(attention) {
-  if (attention.length === 0) return null;
-  const mean = new Float32Array(attention[0].length);
-  for (const head of attention) {
-    for (let n = 0; n < mean.length; n++) mean[n] += head[n] / attention.length;
-  }
-  return mean;
 }
 
 if (typeof document === "undefined") {
