@@ -263,6 +263,8 @@ class SelfAttention(nnx.Module):
         form = cpu if self.target == "cpu" else accelerator
         (_, height, width, _), size, attention = x.shape, (x.shape[1], x.shape[2]), None
         implementation = implementation_for(self, x.shape, training=key is not None)
+        if implementation == "dense" and self.depends_on_content:
+            return self._attend_by_content(x, key) + self.bias, None
         of_factors, key = (key, None) if self.dropout_on == "factors" else (None, key)
         if self.factorises:
             rows, columns = self.factors(size, of_factors)
@@ -287,8 +289,6 @@ class SelfAttention(nnx.Module):
                 return form.dense(dropped, x, self.maps())
 
             attended = in_parts(of_block, x, height=height, rows=rows_per_block(height, width))
-        elif self.depends_on_content:
-            attended = self._attend_by_content(x, key)
         else:
             flat = probabilities(jnp.arange(height))
             attention = flat.reshape(-1, *size, *size) if of_factors is None else None
