@@ -15,11 +15,12 @@ def command(tmp_path, monkeypatch):
 def test_an_archive_is_named_prepared_and_read_back(command, tmp_path, capsys):
     archive = cifar_archives.write(tmp_path / "a.tar.gz", kind="python")
     assert command("cifar10", "--archive", archive) == 0
-    reading, verdict, writing, done = capsys.readouterr().out.splitlines()
+    reading, verdict, records, arrays, done = capsys.readouterr().out.splitlines()
     assert reading == f"Reading {archive}"
     assert verdict.endswith("not the official archive (python layout)")
-    assert writing == f"Writing {tmp_path}/d/cifar10/3.0.2"
-    assert done == "Read back 25 training and 7 test pictures"
+    assert records == f"Writing {tmp_path}/d/cifar10/3.0.2"
+    assert arrays == f"Writing {tmp_path}/d/prepared/cifar10"
+    assert done == "Read back 25 training and 7 test images"
     assert command("cifar10", "--archive", archive) == 0
     assert f"cifar10 is already prepared in {tmp_path}/d" in capsys.readouterr().out
     other = cifar_archives.write(tmp_path / "b.tar.gz", seed=1)

@@ -27,7 +27,7 @@ def inverted(monkeypatch, data_dir):
         monkeypatch.setattr(sources, name, lambda *arguments, **keywords: data._replace(train=train, test=test))
 
 
-OTHER = "train has other pictures here, test has other pictures here"
+OTHER = "train has other images here, test has other images here"
 
 
 def test_a_run_does_not_go_on_with_other_data(copy, inverted, one_device):

@@ -73,7 +73,7 @@ def test_predictions_name_the_classes(tmp_path, capsys):
     shutil.rmtree(tmp_path / "data")
     random_picture(5, (30, 20)).save(tmp_path / "mine.png")
     said = capsys.readouterr().out
-    assert f"folder {own}: 144 train, 144 test pictures of 3 classes, 10x8x3, mean 0." in said
+    assert f"folder {own}: 144 train, 144 test images of 3 classes, 10x8x3, mean 0." in said
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "mine.png"), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert {each["name"] for each in found["classes"]} == {"cat", "dog", "emu"}
@@ -124,9 +124,9 @@ def test_prepare_says_what_it_found(tmp_path, capsys):
     line = ["prepare", "folder", f"--path={own}", "--image-size=4x8", f"--data-dir={tmp_path}"]
     assert main(line) == 0
     said = capsys.readouterr().out
-    assert f"folder {own}: 6 train, 2 test pictures of 2 classes, 4x8x3, mean 0." in said
-    assert "20% of each class are the test split, chosen by seed 0" in said
-    assert "Read back 6 training and 2 test pictures" in said
+    assert f"folder {own}: 6 train, 2 test images of 2 classes, 4x8x3, mean 0." in said
+    assert "20% of each class are the test split, chosen by the names" in said
+    assert "Read back 6 training and 2 test images" in said
     assert main(line) == 0
     assert "is already prepared" in capsys.readouterr().out
     keys = {"name": "folder", "path": own, "image_size": "(4,8)", "data_dir": tmp_path}

@@ -39,7 +39,6 @@ def config(tmp_path, digits):
     config.dataset.num_validation = NUM_VALIDATION
     config.augment.update({"crop_padding": 1, "flip": True})
     config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 2, "log_every_steps": 1, "eval_batch_size": 40})
-    config.train.tensorboard = False
     return config
 
 
