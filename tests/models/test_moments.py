@@ -51,15 +51,6 @@ def test_main_axes_of_a_rotated_ellipse():
     assert abs(axis @ direction) == pytest.approx(1)
 
 
-def test_uniform_attention():
-    attention = np.full((HEIGHT, WIDTH), 1 / (HEIGHT * WIDTH))
-    np.testing.assert_allclose(moments.centre_of_mass(attention), ((HEIGHT - 1) / 2, (WIDTH - 1) / 2))
-    expected = np.diag([(HEIGHT**2 - 1) / 12, (WIDTH**2 - 1) / 12])
-    np.testing.assert_allclose(moments.covariance(attention), expected, atol=1e-9)
-    assert moments.entropy(attention) == pytest.approx(math.log(HEIGHT * WIDTH))
-    assert moments.mass_at_centre(attention) == pytest.approx(1 / (HEIGHT * WIDTH))
-
-
 @pytest.mark.parametrize("pixel", [(0, 0), (3, 30), (HEIGHT - 1, WIDTH - 1)])
 def test_one_pixel_attention_has_no_spread_and_no_entropy(pixel):
     attention = one_pixel(*pixel)
@@ -68,12 +59,6 @@ def test_one_pixel_attention_has_no_spread_and_no_entropy(pixel):
     assert moments.entropy(attention) == 0
     assert moments.distance(attention, (7, 8)) == pytest.approx(math.dist(pixel, (7, 8)))
     assert moments.mass_at_centre(attention) == 1
-
-
-def test_the_pixel_nearest_to_the_centre_of_two_pixels_may_hold_nothing():
-    attention = (one_pixel(2, 4) + one_pixel(2, 8)) / 2
-    assert moments.mass_at_centre(attention) == 0
-    assert moments.mass_at_centre((2 * one_pixel(2, 4) + one_pixel(2, 5)) / 3) == pytest.approx(2 / 3)
 
 
 def test_every_quantity_against_naive_sums_over_pixels_and_kept_leading_axes():
