@@ -56,4 +56,7 @@ def test_what_is_harmless_is_allowed(source):
 def test_the_package_runs_nothing_from_files():
     sources = sorted(PACKAGE.rglob("*.py"))
     assert len(sources) > 40
-    assert {str(path): found for path in sources if (found := list(offences(path.read_text())))} == {}
+    found = {path.name: lines for path in sources if (lines := list(offences(path.read_text())))}
+    # CIFAR's python layout, through an Unpickler that knows the few names it needs (tests/data).
+    assert [line.partition(": ")[2] for line in found.pop("cifar.py")] == ["imports pickle", "Unpickler"]
+    assert found == {}
