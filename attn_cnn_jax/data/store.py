@@ -94,11 +94,7 @@ def locked(folder: Path, say: Say) -> Iterator[None]:
         say(f"Another process is preparing {folder.name}; waiting for it.")
         lock.acquire()
     try:
-        new, old = siblings(folder)
-        shutil.rmtree(new, ignore_errors=True)
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        put_right(folder)
         yield
     finally:
         lock.release()
@@ -107,6 +103,15 @@ def locked(folder: Path, say: Say) -> Iterator[None]:
 def siblings(folder: Path) -> tuple[Path, Path]:
     """Returns where a data set is made, and where one waits that is being replaced."""
     return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+
+
+def put_right(folder: Path) -> None:
+    """Removes what is half made, and brings back a data set that was about to be replaced; its lock must be held."""
+    new, old = siblings(folder)
+    shutil.rmtree(new, ignore_errors=True)
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -120,8 +125,7 @@ def replacing(folder: Path) -> Iterator[Path]:
             folder.rename(old)
         new.rename(folder)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        put_right(folder)
 
 
 def write(folder: Path, collection: Collection, source: Source, facts: dict[str, Any]) -> None:

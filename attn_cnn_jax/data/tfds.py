@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from filelock import FileLock
 from PIL import Image
 from tensorflow_datasets.image_classification import cifar as stock
 
@@ -100,23 +101,24 @@ def collect(
       UserError: there is no such set, it holds no classified images, or it cannot be prepared or read here.
     """
     name, fraction = source.name, source.test_fraction
-    builder = find(name, data_dir)
-    image, label = feature_names(name, builder)
-    place = Path(builder.data_path)
-    if place.exists() and name in CIFAR and (replace or (archive and read_origin(place) != archive.origin)):
-        if not replace:
+    if name in CIFAR and (place := data_dir / name / str(CIFAR[name].VERSION)).exists():
+        if not replace and archive and read_origin(place) != archive.origin:
             raise UserError(
                 f"{place} is already prepared, from another archive.\n"
                 "Add --replace to put this one in its place, or choose another --data-dir."
             )
-        if archive is None:
-            check_network(name, builder, data_dir, download)
-        shutil.rmtree(place)
+        if replace:
+            if archive is None:
+                check_network(name, CIFAR[name].url_infos, data_dir, download)
+            shutil.rmtree(place)
+    with FileLock(data_dir / "prepared" / f"{re.sub('[^a-z0-9]', '_', name)}.records.lock"):  # for any size of images
         builder = find(name, data_dir)
-    if not place.exists():
-        prepare(name, builder, image, data_dir, archive, download, say)
-    elif not (place / "dataset_info.json").is_file():
-        raise UserError(f"{place} is not complete: dataset_info.json is missing\nremove it, or copy it again")
+        image, label = feature_names(name, builder)
+        place = Path(builder.data_path)
+        if not place.exists():
+            prepare(name, builder, image, data_dir, archive, download, say)
+        elif not (place / "dataset_info.json").is_file():
+            raise UserError(f"{place} is not complete: dataset_info.json is missing\nremove it, or copy it again")
     label_feature = builder.info.features[label]
     names = checked_names(map(str.strip, label_feature.names), name)
     sources = {split: data_source(name, builder, split, image) for split in SPLITS if split in builder.info.splits}
@@ -219,12 +221,15 @@ def prepare(
     """Lets the set's builder download and write it as ArrayRecord; UserError where that fails."""
     from_network = archive is None and bool(builder.url_infos)
     if from_network:
-        check_network(name, builder, data_dir, download)
+        check_network(name, builder.url_infos, data_dir, download)
     if name in CIFAR:
         builder.archive = archive
     else:
         hand_to_pillow(builder.info.features[image])
-    for left in (*builder.data_path.parent.glob("incomplete.*"), *(data_dir / "downloads").glob("*.tmp.*")):
+    for left in (
+        *builder.data_path.parent.glob("incomplete.*"),
+        *(data_dir / "downloads" / builder.name).glob("*.tmp.*"),
+    ):
         shutil.rmtree(left)  # of processes that were killed
     say(f"Downloading {name}" if from_network else f"Writing {builder.data_path}")
     config = tfds.download.DownloadConfig(try_download_gcs=False, force_checksums_validation=name in CIFAR)
@@ -246,11 +251,11 @@ def prepare(
         raise OSError(0, full[1], str(builder.data_path)) if full else cannot(name, data_dir, error) from error
 
 
-def check_network(name: str, builder: Any, data_dir: Path, download: bool) -> None:
+def check_network(name: str, urls: Any, data_dir: Path, download: bool) -> None:
     """Raises UserError if the host of a set does not answer within seconds; tfds would try for minutes."""
     if not download:
         raise missing(name, data_dir, "downloading is switched off")
-    url, answers = next(iter(builder.url_infos)), []
+    url, answers = next(iter(urls)), []
 
     def ask() -> None:
         try:

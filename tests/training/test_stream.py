@@ -45,7 +45,7 @@ def config(tmp_path, digits):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Four batches in training, nine in evaluation: chunks that are not full at the end."""
-    monkeypatch.setattr(feed, "CHUNK_BYTES", 4 * BATCH_SIZE * 64)
+    monkeypatch.setattr(feed, "CHUNK_BYTES", 4 * 96 * 64)
 
 
 def run(config, workdir, monkeypatch, kind="stream"):
