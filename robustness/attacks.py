@@ -69,7 +69,7 @@ def damaged(change: Callable[[bytes, random.Random], bytes]) -> Attack:
         path.write_bytes(change(path.read_bytes(), generator))
         output = finish(trainer(workdir, EPOCHS))
         noticed = f"skipping: the checkpoint of step {newest}" in output
-        assert (f"after step {before} of" if noticed else "already trained to the end") in output, output
+        assert (f"after step {before} " if noticed else "already trained to the end") in output, output
         assert not noticed or len(list((workdir / "damaged").iterdir())) == 1, "the damaged checkpoint is gone"
         assert_same_run(workdir, trainer.reference(EPOCHS))
         return "1 noticed" if noticed else "1 made no difference"
