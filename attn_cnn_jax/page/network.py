@@ -50,10 +50,9 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     Returns:
       `test`: `pixels`, base64 of the pictures' bytes, and `labels`, numbers of their classes; None without any.
       `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data set's
-      normalisation), `activation` (its name), `epsilon` (of layer norm), `classes` (names),
+      normalisation), `epsilon` (of layer norm), `classes` (names),
       `embedding`, `layers`, `classifier`, in which every array is `{at, shape}`: where it begins in the weights, in
-      numbers, and its shape. Linear maps that follow one another are merged where that is cheaper, batch norm is part
-      of its convolution.
+      numbers, and its shape. Linear maps that follow one another are merged where that is cheaper.
     """
     config, pack = run.config, Packer()
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])
@@ -64,7 +63,6 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "mean": list(spec.mean),
         "std": list(spec.std),
         "classes": list(names),
-        "activation": "gelu",
         "epsilon": model.blocks[0].attention_norm.epsilon,
         "embedding": pack(linear(model.embedding)),
         "layers": [pack(layer_data(block, grid)) for block in model.blocks],

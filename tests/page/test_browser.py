@@ -209,7 +209,7 @@ def test_the_course_of_training_plays(page):
     # Seen in the page itself: a busy machine may not ask in time.
     opened.run("(window.seen = [], setInterval(() => seen.push([play.textContent, viewer.view().epoch].join()), 10))")
     opened.find("#play").click()
-    assert opened.view()["overlay"] == "centres"
+    assert "heads of layer 1 look from here" in opened.find("#overlay-text").text
     opened.wait(lambda: "Pause,1" in opened.run("seen"))
     opened.wait(lambda: opened.find("#play").text == "Play")
     assert opened.view()["epoch"] == 2  # the end
@@ -220,7 +220,7 @@ def test_the_course_of_training_plays(page):
 
 def test_centres_of_attention_at_the_last_epoch(page):
     """Where no parameter is a centre, those that were recorded are shown."""
-    opened = page("learned", "#overlay=centres")
+    opened = page("learned", "#picture=0")
     assert opened.run("centresOf(0).map((head) => head.centre.join())") == ["0,3", "0,3"]
     opened.find("#play").click()
     opened.wait(lambda: opened.view()["epoch"] < 2)

@@ -63,7 +63,7 @@ def test_five_steps(quiet, probed):  # noqa: F811
     steps = page.all("#steps button")
     assert len(steps) == 5
     assert page.view()["step"] == 0
-    assert page.view()["overlay"] == "centres"
+    assert "heads of layer 1 look from here" in page.find("#overlay-text").text
     steps[2].click()
     page.ready()
     assert page.view()["convolved"] == {"layers": 1, "size": 3}

@@ -32,8 +32,7 @@ const { weights, test, ...network } = page.network;
 const { grid, size: [height] } = page;
 const start = { network, weights: floatsOf(weights), grid, size: height / grid[0], test: null };
 answer({ start });
-for (const { terms, off = [], skipped = [], moved = {}, activation } of changes) {
-  if (activation) answer({ start: { ...start, network: { ...network, activation } } });
+for (const { terms, off = [], skipped = [], moved = {} } of changes) {
   const sets = { terms: new Set(terms ?? page.terms), off: new Set(off), skipped: new Set(skipped) };
   const state = { ...unchanged(), ...sets, moved };
   const layers = page.layers.map((layer, l) => withMoves(layer, l, state.moved));

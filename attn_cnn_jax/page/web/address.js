@@ -3,7 +3,7 @@
 
 /** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&scale=common&epoch=12", with changes of the network
     "&off=1.4&skip=2&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread), "&conv=2x3" (layers, kernel) and
-    "&overlay=contribution&class=3"; "drawing=" and bytes in base64 in place of the picture, "&step=3" of the five; defaults
+    "&layer=2" (whose centres are shown); "drawing=" and bytes in base64 in place of the picture, "&step=3" of the five; defaults
     are left out. */
 function viewToHash(view, data) {
   const drawn = view.picture === drawing.index && drawing.index !== null && textOfDrawing();
@@ -21,8 +21,7 @@ function viewToHash(view, data) {
   if (moved.length) parts.push(`move=${moved.join()}`);
   if (view.convolved.layers) parts.push(`conv=${view.convolved.layers}x${view.convolved.size}`);
   if (view.tiles !== "image") parts.push(`tiles=${view.tiles}`);
-  if (view.overlay !== "head") parts.push(`overlay=${view.overlay}`);
-  if (view.class !== null) parts.push(`class=${view.class}`);
+  if (view.layer) parts.push(`layer=${view.layer + 1}`);
   return "#" + parts.join("&");
 }
 
@@ -70,10 +69,9 @@ function viewFromHash(hash, initial, data) {
       if (!headOf(head) || ![row, column, factor].every(Number.isFinite) || factor <= 0) continue;
       result.moved[headOf(head)] = limited({ centre: [row, column], factor });
     }
-    const chosen = Number(given.get("class") ?? NaN);
-    if (within(chosen, data.network.classes.length)) result.class = chosen;
   }
-  if (overlayNames().includes(given.get("overlay"))) result.overlay = given.get("overlay");
+  const shown = Number(given.get("layer") ?? NaN) - 1;
+  if (within(shown, data.layers.length)) result.layer = shown;
 
   if (given.get("tiles") === "map") result.tiles = "map";
   const epoch = data.epochs.findIndex((entry) => String(entry.epoch) === given.get("epoch"));

@@ -9,7 +9,7 @@ let asked = 0; // number of the newest question
 const answers = new Map(); // {resolve, first, message} of questions without an answer yet, by their number
 
 /** The worker's answer for an image; null until the first one. `picture` (its index), `shifted` (what each layer's heads make
-    of the image, as bytes), and where the page has the network `logits` after each layer, `pixelLogits`, `content` and
+    of the image, as bytes), and where the page has the network `logits` after each layer, `content` and
     `milliseconds`. */
 let answered = null;
 

@@ -8,8 +8,6 @@ const RAMPS = {
   dark: [[27, 30, 38], [80, 36, 120], [190, 56, 108], [250, 148, 66], [255, 247, 196]],
 };
 
-const SIGNS = [[42, 122, 226], [226, 110, 30]]; // below zero, above zero
-
 /** 256 colours of a theme's ramp. */
 function colourTable(theme) {
   const stops = RAMPS[theme];
@@ -67,8 +65,7 @@ function drawStage(canvas, picture, grid, query, overlay, colours, theme) {
     context.fillRect(0, 0, width, height);
     for (let k = 0, n = 0; k < grid[0]; k++) {
       for (let l = 0; l < grid[1]; l++, n++) {
-        const at = level(overlay.signed ? Math.abs(overlay.map[n]) : overlay.map[n], overlay.range);
-        const [red, green, blue] = overlay.signed ? SIGNS[Number(overlay.map[n] > 0)] : colours[at];
+        const at = level(overlay.map[n], overlay.range), [red, green, blue] = colours[at];
         context.fillStyle = `rgb(${red} ${green} ${blue} / ${Math.min(1, (at / 255) ** 0.6)})`;
         const x = Math.round(l * cell[1]), y = Math.round(k * cell[0]);
         context.fillRect(x, y, Math.round((l + 1) * cell[1]) - x, Math.round((k + 1) * cell[0]) - y);

@@ -42,13 +42,7 @@ function layerNorm(x, { scale, bias }, epsilon) {
   return y;
 }
 
-/** By the names of config.model.activation. */
-const ACTIVATIONS = {
-  gelu: (x) => 0.5 * x * (1 + errorFunction(x * Math.SQRT1_2)),
-  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
-  relu: (x) => Math.max(0, x),
-  silu: (x) => x / (1 + Math.exp(-x)),
-};
+const gelu = (x) => 0.5 * x * (1 + errorFunction(x * Math.SQRT1_2));
 
 /** erf to 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
 function errorFunction(x) {

@@ -152,11 +152,11 @@ function headAverages(x, attention, value, pixels, isOff) {
 }
 
 /** One block: x = LN(x + attention(x)), x = LN(x + W2 activation(W1 x)). */
-function block(x, weights, attention, pixels, { activation, epsilon }, isOff) {
+function block(x, weights, attention, pixels, { epsilon }, isOff) {
   let attended = linear(headAverages(x, attention, weights.value, pixels, isOff), weights.output, pixels);
   if (weights.dense) attended = linear(attended, weights.dense, pixels);
   x = layerNorm(add(x, attended), weights.attentionNorm, epsilon);
-  const transformed = linear(linear(x, weights.intermediate, pixels).map(ACTIVATIONS[activation]), weights.transformed, pixels);
+  const transformed = linear(linear(x, weights.intermediate, pixels).map(gelu), weights.transformed, pixels);
   return layerNorm(add(x, transformed), weights.outputNorm, epsilon);
 }
 
@@ -175,8 +175,8 @@ function logitsOf(x, classifier, pixels) {
     "layer,head") and `skipped` (a Set of layers); kept: attention of layers that does not depend on the image, filled here
     and read again while nothing is changed.
 
-    Returns `logits` after each layer, the embedding first; `pixelLogits`, the classifier on every pixel of the last
-    one; `content`, factors of each layer's content scores; and `attention`, of each layer's heads. */
+    Returns `logits` after each layer, the embedding first; `content`, factors of each layer's content scores; and
+    `attention`, of each layer's heads. */
 function forward(network, layers, grid, bytes, changes, kept) {
   const pixels = grid[0] * grid[1];
   let x = embed(bytes, network, grid);
@@ -193,6 +193,5 @@ function forward(network, layers, grid, bytes, changes, kept) {
     found.content.push(factors);
     found.attention.push(attention);
   });
-  found.pixelLogits = linear(x, network.classifier, pixels);
   return found;
 }

@@ -78,7 +78,7 @@ function setDrawing(isOn) {
   $("draw").setAttribute("aria-pressed", isOn);
   $("clear").hidden = !isOn;
   if (isOn && drawing.ink === null) clearDrawing();
-  if (isOn) choose({ picture: drawing.index, overlay: "head", head: null });
+  if (isOn) choose({ picture: drawing.index, head: null });
   show();
 }
 

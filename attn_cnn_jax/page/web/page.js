@@ -62,7 +62,7 @@ function queryAt(event) {
 }
 
 /** Whether the picture shows a centre that can be dragged. */
-const hasHandle = () => ["head", "centres"].includes(view.overlay) && canMove(view.head);
+const hasHandle = () => canMove(view.head);
 
 /** Whether a pointer is on the handle of the chosen head's centre. */
 function isOnHandle(event) {
@@ -116,7 +116,7 @@ function listenToPointer() {
   }
   picture.addEventListener("pointerleave", () => pointAt({ query: null }));
   tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
-    button.addEventListener("click", () => choose({ head: isHead(view.head, l, h) ? null : [l, h] }));
+    button.addEventListener("click", () => choose({ head: isHead(view.head, l, h) ? null : [l, h], layer: l }));
     for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => pointAt({ head: [l, h] }));
     for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => pointAt({ head: null }));
   }));
@@ -174,7 +174,6 @@ function listenToSettings() {
     const chosen = [...$("terms").querySelectorAll("input:checked")].map((box) => box.value);
     choose({ terms: new Set(chosen) });
   });
-  $("overlay").addEventListener("change", () => choose({ overlay: $("overlay").value, class: null }));
   $("softmax").addEventListener("change", () => choose({ softmax: $("softmax").checked }));
   $("common").addEventListener("change", () => choose({ common: $("common").checked }));
   $("tile-choice").addEventListener("click", (event) => {
@@ -222,7 +221,6 @@ window.viewer = {
   scores: (layer, head) => Array.from(scoresOf(layer, head)),
   statistics: queryStatistics,
   logits: (layer = -1) => Array.from(classified.logits.at(layer)),
-  contributions: (chosen) => Array.from(contributions(chosen)),
   accuracy: () => ({ ...accuracy }),
   figureSvg,
   figurePng: async () => (await figurePng()).size,

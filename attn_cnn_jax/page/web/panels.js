@@ -30,14 +30,7 @@ function predictionText(picture) {
 function makePanels() {
   if (!network) return;
   for (let n = 0; n < numberShown(); n++) {
-    const button = make("button", { type: "button" },
-      make("span", { className: "name" }), make("span", { className: "bar" }), make("output"));
-    button.addEventListener("click", () => {
-      const chosen = Number(button.dataset.class);
-      const again = view.overlay === "contribution" && view.class === chosen;
-      choose(again ? { overlay: "head", class: null } : { overlay: "contribution", class: chosen });
-    });
-    $("bars").append(make("li", {}, button));
+    $("bars").append(make("li", {}, make("span", { className: "name" }), make("span", { className: "bar" }), make("output")));
   }
   const longest = Math.max(...network.classes.map((name) => name.length));
   $("bars").style.setProperty("--name", `${0.6 * (Math.min(longest, 10) + 1)}em`);
@@ -57,21 +50,18 @@ function showPanels() {
 /** Whether the network has said nothing that could be shown: of an earlier epoch, or of a canvas without strokes. */
 const saysNothing = () => classified === null || !atEnd();
 
-/** Bars of the class probabilities; the image's own class and the explained one are marked. */
+/** Bars of the class probabilities; the image's own class is marked. */
 function showBars(classes) {
   const probabilities = saysNothing() ? new Float64Array(network.classes.length) : classProbabilities(classified.logits.at(-1));
   const label = data.pictures[view.picture]?.label;
   const best = saysNothing() ? null : indexOfLargest(probabilities);
   [...$("bars").children].forEach((row, n) => {
-    const button = row.firstChild, chosen = classes[n];
-    button.dataset.class = chosen;
-    button.style.setProperty("--share", probabilities[chosen]);
-    button.classList.toggle("best", chosen === best);
-    button.classList.toggle("label", network.classes[chosen] === label);
-    button.setAttribute("aria-pressed", view.overlay === "contribution" && best !== null && explainedClass() === chosen);
-    button.querySelector(".name").textContent = network.classes[chosen];
-    button.querySelector("output").textContent = best === null ? "–" : percent(probabilities[chosen]);
-    button.title = `What each pixel adds to ${network.classes[chosen]}`;
+    const chosen = classes[n], [name, , output] = row.children;
+    row.style.setProperty("--share", probabilities[chosen]);
+    row.classList.toggle("best", chosen === best);
+    row.classList.toggle("label", network.classes[chosen] === label);
+    name.textContent = row.title = network.classes[chosen];
+    output.textContent = best === null ? "–" : percent(probabilities[chosen]);
   });
 }
 

@@ -13,8 +13,7 @@ function setPlaying(isOn) {
   $("play").textContent = isOn ? "Pause" : "Play";
   if (!isOn) return;
   const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const overlay = view.head === null && hasCentres() ? "centres" : view.overlay;
-  choose({ overlay, epoch: atEnd() ? 0 : view.epoch });
+  choose({ epoch: atEnd() ? 0 : view.epoch });
   playing = setInterval(nextEpoch, reduced ? MILLISECONDS_WITH_REDUCED_MOTION : MILLISECONDS_PER_EPOCH);
 }
 

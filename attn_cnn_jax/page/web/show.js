@@ -68,8 +68,6 @@ function makeSettings() {
   $("history").hidden = lastEpoch < 1;
   $("epoch").max = lastEpoch;
   makePanels();
-  for (const name of overlayNames()) $("overlay").append(make("option", { value: name, textContent: OVERLAYS[name] }));
-  $("overlay-choice").hidden = overlayNames().length < 2;
   $("draw").hidden = !canDraw();
   $("tile-choice").hidden = !canAsk;
   const larger = Math.max(...grid);
@@ -116,10 +114,10 @@ function showNow() {
   const head = currentHead();
   const statistics = head && queryStatistics(...head);
   const map = head && mapOf(...head);
-  const overlay = overlayOf(view.overlay, head, map, head && rangeOf(map), statistics);
+  const overlay = overlayOf(head, map, head && rangeOf(map), statistics);
   const image = drawing.isOn ? drawing.ink : data.pictures[view.picture]?.image;
   drawStage($("picture"), image, grid, currentQuery(), overlay, colours, theme());
-  $("overlay-text").textContent = overlayText(view.overlay, head);
+  $("overlay-text").textContent = overlayText(head);
   showReading(head, statistics, map);
   showTheorem();
 }
@@ -170,7 +168,6 @@ function showChoices() {
   for (const button of $("tile-choice").children) button.setAttribute("aria-pressed", button.dataset.tiles === view.tiles);
   $("softmax").checked = view.softmax;
   $("common").checked = view.common;
-  $("overlay").value = view.overlay;
   document.querySelectorAll(".layer-on").forEach((box, l) => { box.checked = !view.skipped.has(l); });
   if (view.epoch !== null) {
     $("epoch").value = view.epoch;

@@ -18,7 +18,7 @@ const STEPS = [
     title: "One pixel asks",
     text: (heads) => `The framed pixel is the query, and ${heads} of layer 1 answer: each with the mean around one place. `
       + (hasCentres() ? "A numbered ring is where a head looks, and how widely." : "Darker pixels count more."),
-    changes: () => (hasCentres() ? { overlay: "centres" } : { head: [0, extremeHead(-1)] }),
+    changes: () => (hasCentres() ? {} : { head: [0, extremeHead(-1)] }),
   },
   {
     title: "Move it: the answers move along",
@@ -53,7 +53,7 @@ const shownSteps = () => STEPS.filter(({ needs }) => needs?.() ?? true);
 /** The view of a step, as changes of the current one: the image stays. */
 function viewOfStep(number) {
   const { picture, query } = view;
-  return { ...initialView, query, picture, step: number, overlay: "head", ...shownSteps()[number].changes() };
+  return { ...initialView, query, picture, step: number, ...shownSteps()[number].changes() };
 }
 
 function makeSteps() {

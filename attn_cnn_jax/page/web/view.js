@@ -10,8 +10,8 @@ const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of sc
 /** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
     `epoch`: index into data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `skipped` (a Set of
     layers), `moved` ({"layer,head": {centre, factor}}) and `convolved` (the first `layers` are convolutions of `size` x
-    `size`): changes of the network; `overlay`: what lies over the image, a key of OVERLAYS; `class`: whose logit is
-    explained, null for the predicted one; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
+    `size`): changes of the network; `layer`: whose centres are shown where no head is
+    chosen; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
 const initialView = {
   picture: 0,
   query: [grid[0] >> 1, grid[1] >> 1],
@@ -24,8 +24,7 @@ const initialView = {
   skipped: new Set(),
   moved: {},
   convolved: { layers: 0, size: 3 },
-  overlay: "head",
-  class: null,
+  layer: 0,
   tiles: "image",
   step: null,
 };
