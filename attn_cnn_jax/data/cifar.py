@@ -239,7 +239,7 @@ def unpickled(path: str, data: bytes) -> dict[Any, Any]:
 def class_names(layout: Layout, files: list[tuple[str, bytes]]) -> tuple[tuple[str, ...], ...]:
     """Returns the class names per label; Fault where they do not fit."""
     if layout.kind == "binary":
-        found = [data.decode("ascii", errors="replace").split() for _, data in files]
+        found: list[Any] = [data.decode("ascii", errors="replace").split() for _, data in files]
     else:
         content = unpickled(*files[0])
         found = [content.get(key) for key in NAME_KEYS[len(layout.num_classes)]]

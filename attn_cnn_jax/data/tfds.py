@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -23,7 +23,8 @@ CHUNK_BYTES = 2**24  # of all devices together: read in a tenth of a second, cop
 MAX_STEPS_PER_DISPATCH = 256
 NONE = -1  # the label of what only fills up a batch in evaluation
 
-Item, Found = TypeVar("Item"), TypeVar("Found")
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 class Chunk(NamedTuple):
@@ -115,7 +116,7 @@ class EvaluationSet:
     def __iter__(self) -> Iterator[Chunk]:
         firsts = range(0, -(-len(self.split.labels) // self.batch_size), self.size)
         for first, found in zip(firsts, ahead(self._read, firsts), strict=True):
-            yield on_devices(*found, first, self.mesh)
+            yield on_devices(found[0], found[1], first, self.mesh)
 
     def _read(self, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns images and labels of a chunk; those past the end have the label NONE."""
@@ -191,4 +192,4 @@ def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
 def on_devices(images: np.ndarray, labels: np.ndarray, first: int, mesh: Mesh) -> Chunk:
     """Returns a chunk, given the rows of this process of each of its batches."""
     found = [jax.make_array_from_process_local_data(over_devices(mesh), each) for each in (images, labels)]
-    return Chunk(*found, place(np.int32(first), mesh))
+    return Chunk(found[0], found[1], place(np.int32(first), mesh))
