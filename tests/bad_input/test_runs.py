@@ -107,17 +107,16 @@ FLAGS = [
     ("page", "--images=-1 --out=TMP/o", "--images=-1: the test split of digits has"),
     ("page", "--images=99999 --out=TMP/o", "--images=99999: the test split of digits has"),
     ("page", "--image=TMP/nope.png --out=TMP/o", "there is no file"),
-    ("page", "--image=TMP/text --out=TMP/o", "cannot be read as a picture"),
-    ("page", "--image=TMP/half.png --out=TMP/o", "cannot be read as a picture"),
-    ("page", "--image=TMP/bomb.png --out=TMP/o", "decompression bomb"),
+    ("page", "--image=TMP/text --out=TMP/o", "cannot be read as an image"),
+    ("page", "--image=TMP/half.png --out=TMP/o", "cannot be read as an image"),
+    ("page", "--image=TMP/bomb.png --out=TMP/o", "make it smaller"),
     ("page", "--size=100000x100000 --out=TMP/o", "choose a smaller --size"),
-    ("page", "--megabytes=0.0001 --out=TMP/o", "choose --megabytes above"),
     ("convolution", "--test-images=99999 --out=TMP/o", "the test split of digits has"),
     ("summary", "", "cannot be loaded"),
     ("predict", "TMP/nope.png", "there is no file"),
-    ("predict", "TMP/text", "cannot be read as a picture"),
-    ("predict", "TMP/half.png", "cannot be read as a picture"),
-    ("predict", "TMP/empty", "holds no pictures"),
+    ("predict", "TMP/text", "cannot be read as an image"),
+    ("predict", "TMP/half.png", "cannot be read as an image"),
+    ("predict", "TMP/empty", "holds no images"),
     ("predict", "TMP/half.png --step=99", "step=99: "),
     ("compare", "TMP", "is not a run directory"),
     ("compare", "--out=TMP/text", "choose another --out=DIR"),
@@ -146,10 +145,8 @@ NO_FLAGS = [
     ("figures", "--figures=portrait", "portrait: choose some of"),
     ("figures", "--epochs=soon", "'soon': allowed are numbers"),
     ("figures", "--order=random", "invalid choice: 'random'"),
-    ("figures", "--pictures=a", "'a': allowed are different integers from 0"),
+    ("figures", "--pictures=a", "'a': allowed is different integers from 0"),
     ("page", "--size=0x3", "'0x3': allowed is"),
-    ("page", "--megabytes=nan", "'nan': allowed is a number above 0"),
-    ("page", "--megabytes=-1", "'-1': allowed is a number above 0"),
     ("predict", "--top=0", "'0': allowed is an integer from 1"),
     ("export", "--format=tensorflow", "invalid choice: 'tensorflow'"),
     ("convolution", "--kernel-sizes=0", "'0': allowed is an integer from 1"),
@@ -199,7 +196,7 @@ def test_pictures(position_only, by_content, refused, name):
 
 def test_more_about_pictures(position_only, by_content, make_run, refused):
     refused(lambda: by_content.attention(), "give images, uint8 (B, H, W, C)")
-    refused(lambda: by_content.predict(np.zeros((1, 9, 9, 1), np.uint8)), "a picture of 9x9 pixels")
+    refused(lambda: by_content.predict(np.zeros((1, 9, 9, 1), np.uint8)), "an image of 9x9 pixels")
     halved = load_run(make_run("halved", downsample=2))
     refused(lambda: halved.predict(np.zeros((1, 7, 8, 1), np.uint8)), "images of 7x8 pixels: allowed are")
     for size in (0, -1, 1.5, "all", None):
