@@ -103,7 +103,7 @@ def logits_with_changes(run, picture, changes):
             found = jnp.where(both[:, None, None, None], gated, found)
         on = [[(number, head) not in change.off for head in range(layer.num_heads)] for change in changes]
         found = found * np.array(on, np.float32)[:, :, None, None]
-        attended = dense(found, x.reshape(len(x), found.shape[-1], -1), layer.maps()).reshape(x.shape) + layer.bias
+        attended = dense(found, x, layer.maps()) + layer.bias
         y = block.attention_norm(x + block.dense(attended))
         y = block.output_norm(y + block.output(jax.nn.gelu(block.intermediate(y), approximate=False)))
         skipped = np.array([number in change.skipped for change in changes])
