@@ -59,10 +59,10 @@ quick: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(WHAT) $(ARGS)
 
-# Models, theorem, one training, reading it back; in environments of their own. uv resolves the lowest versions.
+# Models, theorem, golden numbers, a training, reading it back; in environments of their own, which uv resolves.
 LOWEST ?= python3.11
 HIGHEST ?= python3.13
-CORE := tests/models tests/theorem tests/runs tests/docs/test_extending.py
+CORE := tests/models tests/theorem tests/golden tests/runs tests/docs/test_extending.py
 
 versions: lowest-direct highest
 
