@@ -1,7 +1,5 @@
 """The network in the page: its logits are the model's, for every kind of network, and what it says can be seen."""
 
-from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 import jax
@@ -198,48 +196,6 @@ def test_saving_makes_a_figure(quiet, probed):
     assert "heads moved" in text
     assert "scores" in text
     assert page.driver.execute_async_script("viewer.figurePng().then(arguments[0])") > 1000
-
-
-class Kind(NamedTuple):
-    """A network: its name, the file of its page, its logits of picture 1, and what heads attend to per layer there."""
-
-    name: str
-    path: Path
-    logits: np.ndarray
-    attention: list[np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def kinds(pictures, tmp_path_factory):
-    """A network of every kind, once for all browsers."""
-    folder = tmp_path_factory.mktemp("kinds")
-    images = np.stack([picture.pixels for picture in pictures])
-    made = []
-    for number, (encoding, content, gate) in enumerate(KINDS):
-        # Every other network keeps its value maps: heads smaller than the hidden size.
-        size = {"head_size": 4} if number % 2 else {}
-        run = random_run(encoding=encoding, content=content, gate=gate, hidden_size=12, **size)
-        logits, found = run.model(run.normalised(images))  # op by op: most are compiled once for all networks
-        layers = [layer["attention"] for layer in found["layers"]]
-        attention = [np.asarray(layer[1] if run.model.depends_on_content else layer) for layer in layers]
-        name = f"{encoding}{' + content' * content}{', gated' * gate}"
-        made.append(Kind(name, written(run, pictures, folder / f"{number}.html"), np.asarray(logits[1]), attention))
-    return made
-
-
-@pytest.mark.timeout(300)
-def test_logits_and_attention_are_the_models(quiet, kinds):
-    assert len(kinds) >= 12
-    for name, path, logits, layers in kinds:
-        page = Page(quiet, path).open("#picture=1&query=3,5")
-        difference = np.abs(np.array(page.run("viewer.logits()")) - logits).max()
-        print(f"{name}: {difference:.1e}, logits up to {np.abs(logits).max():.1f}")
-        assert difference < 1e-4, name
-        for layer, heads in enumerate(layers):
-            for head, expected in enumerate(heads):
-                np.testing.assert_allclose(
-                    page.probabilities(layer, head), expected[3, 5], atol=1e-5, err_msg=f"{name}: {layer} {head}"
-                )
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(12, 12), (13, 10)])
