@@ -27,7 +27,7 @@ from attn_cnn_jax.analysis.convolution import accuracy, replace_first, substitut
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
-from attn_cnn_jax.analysis.pictures import first_pictures, grid, mean_attention
+from attn_cnn_jax.analysis.images import first_images, grid, mean_attention
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors
@@ -201,7 +201,7 @@ def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: s
         run = load_run(out / network / f"seed_{seed}")
         if run.config.model.name != "attention" or (place / "convolutions.json").exists():
             continue
-        images, labels = first_pictures(run, TEST_IMAGES, data_dir)
+        images, labels = first_images(run, TEST_IMAGES, data_dir)
         images = run.normalised(images)
         attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, IMAGES, data_dir)]
         replaced = {}

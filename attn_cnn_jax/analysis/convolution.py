@@ -6,23 +6,20 @@ pixels repeated there, and "truncated": no convolution, but every query's own at
 Where attention depends on content, its mean over test images takes its place.
 """
 
-import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.figure import Figure
 
-from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.images import first_images, mean_attention
 from attn_cnn_jax.arrays import Activations, Arrays, SharedAttention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
@@ -30,7 +27,6 @@ from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.theorem.to_convolution import (
     OutputError,
     convolved,
@@ -67,10 +63,8 @@ class GivenAttention(nnx.Module):
         self.attention = Given(attention)
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
-        """Applies the given attention to the values."""
-        _, height, width, _ = x.shape
-        attention = self.attention[...].reshape(-1, height * width, height * width)
-        return dense(attention, x, self.layer.maps()) + self.layer.bias
+        pixels = x.shape[1] * x.shape[2]
+        return dense(self.attention[...].reshape(-1, pixels, pixels), x, self.layer.maps()) + self.layer.bias
 
     def with_intermediates(
         self, x: Activations, key: PRNGKeyArray | None = None
@@ -116,13 +110,10 @@ def accuracy(
     model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
 ) -> float:
     """Returns the share of normalised images whose most probable class is right."""
-    skeleton, parameters, statistics = split(model)
-    right = [
-        np.asarray(_predictions(skeleton, parameters, statistics, images[start : start + batch_size]))
-        == labels[start : start + batch_size]
-        for start in range(0, len(labels), batch_size)
-    ]
-    return float(np.concatenate(right).mean())
+    skeleton, *arrays = split(model)
+    batches = (images[start : start + batch_size] for start in range(0, len(labels), batch_size))
+    found = np.concatenate([np.asarray(_predictions(skeleton, *arrays, batch)) for batch in batches])
+    return float((found == labels).mean())
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -151,9 +142,8 @@ def measure(
     accuracies = {}
     for kind in SUBSTITUTES:
         given = [substitute(layer, kernel_size, kind) for layer in attention]
-        accuracies[kind] = np.array(
-            [accuracy(replace_first(model, given[: n + 1]), images, labels) for n in range(len(given))]
-        )
+        first = (replace_first(model, given[: n + 1]) for n in range(len(given)))
+        accuracies[kind] = np.array([accuracy(replaced, images, labels) for replaced in first])
     errors = []
     skeleton, *arrays = split(model)
     inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
@@ -162,7 +152,7 @@ def measure(
         bias = block.attention.output.bias
         assert bias is not None
         errors.append(output_error(block.attention(x), convolution(x), bias[...], kernel_size))
-    inside = [1 - np.asarray(mass_outside(jnp.asarray(layer), kernel_size)) for layer in attention]
+    inside = [1 - np.asarray(mass_outside(layer, kernel_size)) for layer in attention]
     return Result(kernel_size, accuracies, errors, inside)
 
 
@@ -177,66 +167,47 @@ def measure_run(
     """Returns the test accuracy of a run's network, and what each kernel size makes of it.
 
     Args:
-      num_images: test images over which content-dependent attention is averaged; None for `pictures.AVERAGED`.
+      num_images: test images over which content-dependent attention is averaged; None for `images.AVERAGED`.
       test_images: test images on which accuracy is measured.
-      data_dir: where the data set lies, if not where the run had it.
+      data_dir: where the data set is, if not where the run had it.
 
     Raises:
       UserError: for a network without attention, or data that is not there.
     """
     if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
-    if test_images is None:
-        test_images = min(TEST_IMAGES, len(pictures.dataset_of(run.config, data_dir).test.labels))
-    images, labels = pictures.first_pictures(run, test_images, data_dir)
+    images, labels = first_images(run, test_images, data_dir, TEST_IMAGES)
     images = run.normalised(images)
-    attention = [jnp.asarray(layer, jnp.float32) for layer in pictures.mean_attention(run, num_images, data_dir)]
+    attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
     results = [measure(run.model, attention, kernel_size, images, labels) for kernel_size in kernel_sizes]
     return accuracy(run.model, images, labels), results
-
-
-def resnet_to_attention(run: Run, sharpness: float = math.inf) -> Run:
-    """Returns a trained ResNet with every convolution replaced by attention (Theorem 1); `predict` works as before.
-
-    Args:
-      run: of a ResNet.
-      sharpness: `alpha` of all heads; infinite copies pixels and changes nothing but the order of sums.
-    """
-    if run.config.model.name != "resnet":
-        raise UserError(f"a network of config.model.name={run.config.model.name!r} has no convolutions: give a resnet")
-    return dataclasses.replace(run, model=convolutions_to_attention(run.model, sharpness))
 
 
 def draw(original: float, results: list[Result]) -> Figure:
     """Returns four panels over K: accuracy with all and with the first n layers replaced, error, mass inside."""
     kernel_sizes = [r.kernel_size for r in results]
-    num_layers = len(results[0].error)
-    shades = matplotlib.colormaps["viridis"]
-    colours = [shades(0.9 * n / max(1, num_layers - 1)) for n in range(num_layers)]
+    line = {"marker": "o", "markersize": 2.5, "linewidth": 1}
     with style.styled():
         figure = style.create_figure(style.PAGE, 4.2)
-        (whole, first), (error, inside) = figure.subplots(2, 2)
-        for n, kind in enumerate(SUBSTITUTES):
-            look = style.look(n)
+        whole, first, error, inside = figure.subplots(2, 2).flat
+        for n, (kind, label) in enumerate(SUBSTITUTES.items()):
             values = [100 * r.accuracy[kind][-1] for r in results]
-            line = {"color": look.colour, "marker": "o", "markersize": 2.5, "linewidth": 1}
-            whole.plot(kernel_sizes, values, **line, label=SUBSTITUTES[kind], gid=kind)
+            whole.plot(kernel_sizes, values, **line, color=style.look(n).colour, label=label, gid=kind)
         for axes in (whole, first):
             axes.axhline(100 * original, color="0.4", linestyle="--", linewidth=0.8, label="the network itself")
-        for n, colour in enumerate(colours):
-            line = {"color": colour, "marker": "o", "markersize": 2.5, "linewidth": 1}
+        for n, colour in enumerate(style.layer_colours(len(results[0].error))):
+            look, label = line | {"color": colour}, f"layer {n + 1}"
             values = [100 * r.accuracy["zeros"][n] for r in results]
-            first.plot(kernel_sizes, values, **line, label="layer 1" if n == 0 else f"layers 1 to {n + 1}")
-            error.plot(kernel_sizes, [r.error[n].everywhere for r in results], **line, linestyle="--")
-            error.plot(kernel_sizes, [r.error[n].interior for r in results], **line, label=f"layer {n + 1}")
-            inside.plot(kernel_sizes, [100 * r.mass_inside[n].mean() for r in results], **line, label=f"layer {n + 1}")
+            first.plot(kernel_sizes, values, **look, label="layer 1" if n == 0 else f"layers 1 to {n + 1}")
+            error.plot(kernel_sizes, [r.error[n].everywhere for r in results], **look, linestyle="--")
+            error.plot(kernel_sizes, [r.error[n].interior for r in results], **look, label=label)
+            inside.plot(kernel_sizes, [100 * r.mass_inside[n].mean() for r in results], **look, label=label)
         whole.set(title="all layers replaced by KxK convolutions", ylabel="test accuracy (%)")
         first.set(title="first layers replaced, zeros beyond the border", ylabel="test accuracy (%)")
         error.set(title="output error: all pixels dashed, interior solid", ylabel="relative error")
         inside.set(title="attention inside the kernel, mean over heads", ylabel="attention (%)")
         for axes in (whole, first, error, inside):
-            axes.set_xlabel("kernel size K (pixels)")
-            axes.set_xticks(kernel_sizes)  # the sizes measured, odd by default
+            axes.set(xlabel="kernel size K (pixels)", xticks=kernel_sizes)
             axes.set_ylim(bottom=0)
             style.decorate(axes)
             axes.legend(frameon=False)

@@ -16,7 +16,6 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer, parameter_size, with_heads
-from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.variables import join, split
 
 UNITS = ("", "k", "M", "B", "T")
@@ -51,34 +50,26 @@ def attention_network_flops(model: ConfigDict) -> Flops:
     linear, more = pixels * kernel_size(network.embedding) + kernel_size(network.classifier), 0
     for heads, count in Counter(heads_by_layer(model)).items():
         block = abstract_model(with_heads(model, [heads])).blocks[0]
-        maps = (block.attention.value, block.attention.output, block.dense, block.intermediate, block.output)
-        projections, scores = score_multiply_adds(block.attention, (1, *grid(model), model.hidden_size))
-        linear += count * (pixels * sum(map(kernel_size, maps)) + projections)
-        more += count * (scores + pixels**2 * block.attention.output.in_features)
+        layer = block.attention
+        maps = pixels * sum(
+            map(kernel_size, (layer.value, layer.output, block.dense, block.intermediate, block.output))
+        )
+        x = jax.ShapeDtypeStruct((1, *grid(model), model.hidden_size), layer.output.dtype)
+        projections, scores = (
+            sum(product.multiply_adds for product in products(layer, function, x))
+            for function in (
+                lambda layer, x: [reader.project(x) for reader in layer.readers],  # to queries and keys
+                lambda layer, x: (layer.content_terms(x), layer.position_terms(*x.shape[1:3])),  # and all that follows
+            )
+        )
+        linear += count * (maps + projections)
+        more += count * (scores - projections + pixels**2 * layer.output.in_features)
     return Flops(2 * linear, 2 * (linear + more))
 
 
 def kernel_size(layer: nnx.Linear | None) -> int:
     """Returns the number of entries of a linear map's kernel; 0 where there is no map."""
     return 0 if layer is None else layer.in_features * layer.out_features
-
-
-def score_multiply_adds(layer: SelfAttention, shape: tuple[int, int, int, int]) -> tuple[int, int]:
-    """Returns the multiply-adds of the maps to queries and keys, and of the scores, of one image.
-
-    Args:
-      layer: with shapes in the place of arrays.
-      shape: `(1, H, W, d)` of its input.
-    """
-    x = jax.ShapeDtypeStruct(shape, layer.output.dtype)
-    maps = multiply_adds(layer, lambda layer, x: [reader.project(x) for reader in layer.readers], x)
-    scores = multiply_adds(layer, lambda layer, x: (layer.content_terms(x), layer.position_terms(*shape[1:3])), x)
-    return maps, scores - maps
-
-
-def multiply_adds(module: nnx.Module, function: Callable[[Any, jax.Array], Any], x: jax.ShapeDtypeStruct) -> int:
-    """Returns the multiply-adds of all matrix products of `function(module, x)`, which is traced and not computed."""
-    return sum(math.prod(each.result) * each.summed for each in products(module, function, x))
 
 
 def resnet_flops(model: ConfigDict) -> Flops:
@@ -88,17 +79,14 @@ def resnet_flops(model: ConfigDict) -> Flops:
     """
     network: Any = abstract_model(ConfigDict(model.to_dict() | {"layers": "convolution"}))
     x = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.dtype(model.dtype))
-    linear, attention = kernel_size(network.classifier), 0
-    for each in products(network, lambda model, x: model(x)[0], x):
-        if len(each.kernel) < 4:
-            continue  # the classifier
-        side, _, features, out = each.kernel
-        queries = math.prod(each.result) // out
-        linear += queries * math.prod(each.kernel)
-        if model.layers == "attention":
-            keys = math.prod(size + 2 * (side // 2) for size in each.input[1:3])
-            attention += side**2 * queries * keys * features
-    return Flops(2 * linear, 2 * (linear + attention))
+    linear, averages = 0, 0
+    for product in products(network, lambda model, x: model(x)[0], x):
+        linear += product.multiply_adds
+        if model.layers == "attention" and len(product.kernel) == 4:
+            side, _, features, out = product.kernel
+            keys = math.prod(size + 2 * (side // 2) for size in product.input[1:3])
+            averages += side**2 * math.prod(product.result) // out * keys * features
+    return Flops(2 * linear, 2 * (linear + averages))
 
 
 class Product(NamedTuple):
@@ -106,26 +94,26 @@ class Product(NamedTuple):
 
     Attributes:
       input, kernel, result: shapes; of a convolution `(b, H, W, d)`, `(K, K, d, o)` and `(b, H, W, o)`.
-      summed: over how many terms each entry of the result is a sum.
+      multiply_adds: entries of the result, times the number of terms that each is a sum of.
     """
 
     input: tuple[int, ...]
     kernel: tuple[int, ...]
     result: tuple[int, ...]
-    summed: int
+    multiply_adds: int
 
 
 def products(
     module: nnx.Module, function: Callable[[Any, jax.Array], Any], x: jax.ShapeDtypeStruct
 ) -> Iterator[Product]:
-    """Returns the products of `function(module, x)`, in their order; nothing is computed or allocated."""
+    """Returns the products of `function(module, x)`, those of the same arrays once; nothing is computed."""
     skeleton, *arrays = split(module)
     traced = jax.make_jaxpr(lambda arrays, x: function(join(skeleton, *arrays), x))(arrays, x)
-    yield from products_in(traced.jaxpr)
+    return products_in(traced.jaxpr)
 
 
 def products_in(jaxpr: Any) -> Iterator[Product]:
-    """Returns the products of a traced program and of the functions that it calls; those of the same arrays once."""
+    """Returns the products of a traced program and of the functions that it calls."""
     seen = set()
     for equation in jaxpr.eqns:
         same = equation.primitive, str(equation.params), *map(id, equation.invars)
@@ -133,10 +121,10 @@ def products_in(jaxpr: Any) -> Iterator[Product]:
             continue
         seen.add(same)
         if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            left, right = (variable.aval.shape for variable in equation.invars)
+            left, right, result = (variable.aval.shape for variable in (*equation.invars, *equation.outvars))
             numbers = equation.params["dimension_numbers"]
             summed = [left[n] for n in numbers[0][0]] if equation.primitive.name == "dot_general" else right[:-1]
-            yield Product(left, right, equation.outvars[0].aval.shape, math.prod(summed))
+            yield Product(left, right, result, math.prod(result) * math.prod(summed))
         for value in equation.params.values():
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):

@@ -1,16 +1,16 @@
 """Statistics of what every head attends to, and which shifts of a convolution's grid a layer covers.
 
-Computed from attention probabilities, by the same functions for every encoding, and averaged over query pixels and,
-where attention depends on content, over test pictures. Pixels are those that attention works on, after the
-down-sampling; entropy is in nats.
+From attention alone, whatever the encoding; means over query pixels and, where attention depends on content, over test
+images. Pixels are those that attention works on, after the down-sampling; entropy is in nats.
 
-The centre of a head has three readings, which differ because softmax cannot look outside the picture:
+The centre of a head has three readings, which differ because softmax cannot look outside the image:
 
 - parameter: the trained centre `Delta` of a quadratic encoding, without any border;
 - interior: the centre of mass of the attention, mean over interior queries, which `interior_queries` defines;
 - all: the same over all query pixels. Queries at the border pull it towards zero.
 """
 
+import functools
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from attn_cnn_jax.analysis import pictures
+from attn_cnn_jax.analysis import images
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import pruning
 from attn_cnn_jax.models.attention import moments
@@ -33,7 +33,7 @@ SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
 
 
 class Statistics(NamedTuple):
-    """Arrays over the heads of one layer, averaged over query pixels and pictures."""
+    """Arrays over the heads of one layer, averaged over query pixels and images."""
 
     centre: np.ndarray  # (h, 2) pixels, row first: centre of mass of the shift key - query
     interior_centre: np.ndarray  # (h, 2) the same, over interior queries
@@ -84,9 +84,9 @@ def layer_statistics(
 
 
 def interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
-    """Returns the query pixels at least a quarter of the picture's side away from its border.
+    """Returns the query pixels at least a quarter of the image's side away from its border.
 
-    They are the middle 4x4 of 8x8 pixels, and the middle 8x8 of 16x16; in small pictures at least the middle.
+    They are the middle 4x4 of 8x8 pixels, and the middle 8x8 of 16x16; in small images at least the middle.
     """
     margins = [min(-(-size // 4), (size - 1) // 2) for size in grid]
     rows, columns = (range(margin, size - margin) for margin, size in zip(margins, grid, strict=True))
@@ -110,33 +110,32 @@ def run_statistics(
     """Returns the statistics of every layer of a run.
 
     Args:
-      num_images: test pictures to average over where attention depends on content; None for `pictures.AVERAGED`.
+      num_images: test images to average over where attention depends on content; None for `images.AVERAGED`.
       query: one query pixel; None averages over all.
       grid_size: K of the K x K shifts for `shift_mass`; None for the largest square of heads.
-      data_dir: where the data set lies, if not where the run had it.
+      data_dir: where the data set is, if not where the run had it.
 
     Raises:
-      UserError: for a network without attention, a query or a grid outside the picture, or data that is not there.
+      UserError: for a network without attention, a query or a grid outside the image, or data that is not there.
     """
+    grid = images.grid(run)
     if query is not None:
-        check_query(query, pictures.grid(run))
-    if grid_size is not None and not 1 <= grid_size <= 2 * max(pictures.grid(run)) - 1:
-        largest = 2 * max(pictures.grid(run)) - 1
+        check_query(query, grid)
+    largest = 2 * max(grid) - 1
+    if grid_size is not None and not 1 <= grid_size <= largest:
         raise UserError(f"--grid={grid_size}: allowed is 1 to {largest}, all shifts between two pixels")
-    total, count = None, 0
-    for number, layers in pictures.attention_batches(run, num_images, data_dir):
-        found = [
-            layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), None if query is None else [query])
-            for layer in layers
-        ]
-        weighted = jax.tree.map(lambda value, number=number: number * value, found)
+    total, count, queries = None, 0, None if query is None else [query]
+    for layers in images.attention_batches(run, num_images, data_dir):
+        found = [layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), queries) for layer in layers]
+        number = len(layers[0])
+        weighted = jax.tree.map(functools.partial(np.multiply, number), found)
         total = weighted if total is None else jax.tree.map(np.add, total, weighted)
         count += number
     return jax.tree.map(lambda value: value / count, total)
 
 
 def check_query(query: tuple[int, int], grid: tuple[int, int]) -> None:
-    """Raises UserError unless a query pixel lies in the picture."""
+    """Raises UserError unless a query pixel is inside the image."""
     if not all(0 <= position < size for position, size in zip(query, grid, strict=True)):
         raise UserError(
             f"query {query[0]},{query[1]}: allowed is ROW,COLUMN from 0,0 to {grid[0] - 1},{grid[1] - 1}, "
@@ -170,11 +169,11 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
 
     By the criteria of its encoding; with content, by its attention itself: uniform attention is degenerate.
     """
-    attention = run.model.blocks[layer].attention
-    if not attention.depends_on_content:
-        found = pruning.reasons(attention.position, pictures.grid(run))
-        return [found.get(head, "") for head in range(attention.num_heads)]
-    return [pruning.uniform(value, pictures.grid(run)) for value in statistics.entropy]
+    attention, grid = run.model.blocks[layer].attention, images.grid(run)
+    if attention.depends_on_content:
+        return [pruning.uniform(value, grid) for value in statistics.entropy]
+    found = pruning.reasons(attention.position, grid)
+    return [found.get(head, "") for head in range(attention.num_heads)]
 
 
 def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None = None) -> list[dict]:
@@ -186,48 +185,30 @@ def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None =
       query: the one query pixel they are of; None where they are means over all. The columns say which.
     """
     table = []
-    for layer, of_layer in enumerate(statistics):
-        position = run.model.blocks[layer].attention.position
-        centres = np.asarray(position.centre[...], np.float64) if isinstance(position, CentredEncoding) else None
-        found = layer_rows(of_layer, centres, query)
-        why = reasons(run, layer, of_layer)
-        table += [{"layer": layer + 1} | row | {"degenerate": reason} for row, reason in zip(found, why, strict=True)]
-    return table
-
-
-def layer_rows(
-    statistics: Statistics, parameters: np.ndarray | None = None, query: tuple[int, int] | None = None
-) -> list[dict]:
-    """Returns one dictionary per head of a layer of any network; heads count from 1.
-
-    Args:
-      statistics: of the layer.
-      parameters: trained centres `(h, 2)`; None where the attention has none, which leaves these columns empty.
-      query: as for `rows`.
-    """
-    spreads, directions = moments.main_axes(statistics.covariance)
-    table = []
-    for head, (row, column) in enumerate(directions):
-        centres = {
-            "parameter": ("", "") if parameters is None else parameters[head],
-            "interior": statistics.interior_centre[head],
-            "all" if query is None else "query": statistics.centre[head],
-        }
-        table.append(
-            {"head": head + 1}
-            | {
-                f"centre_{kind}_{axis}": x
-                for kind, at in centres.items()
-                for axis, x in zip(("row", "column"), at, strict=True)
+    for layer, found in enumerate(statistics):
+        position, why = run.model.blocks[layer].attention.position, reasons(run, layer, found)
+        parameters = np.asarray(position.centre[...], np.float64) if isinstance(position, CentredEncoding) else None
+        spreads, directions = moments.main_axes(found.covariance)
+        for head, (row, column) in enumerate(directions):
+            centres = {
+                "parameter": ("", "") if parameters is None else parameters[head],
+                "interior": found.interior_centre[head],
+                "all" if query is None else "query": found.centre[head],
             }
-            | {
-                "spread_major": spreads[head, 0],
-                "spread_minor": spreads[head, 1],
-                # Of the major axis, from the row axis (down) towards the column axis (right).
-                "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
-                "entropy": statistics.entropy[head],
-                "distance": statistics.distance[head],
-                "mass_at_centre": statistics.mass_at_centre[head],
-            }
-        )
+            of_head = {"layer": layer + 1, "head": head + 1}
+            for kind, centre in centres.items():
+                of_head |= {f"centre_{kind}_row": centre[0], f"centre_{kind}_column": centre[1]}
+            table.append(
+                of_head
+                | {
+                    "spread_major": spreads[head, 0],
+                    "spread_minor": spreads[head, 1],
+                    # Of the major axis, from the row axis (down) towards the column axis (right).
+                    "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
+                    "entropy": found.entropy[head],
+                    "distance": found.distance[head],
+                    "mass_at_centre": found.mass_at_centre[head],
+                    "degenerate": why[head],
+                }
+            )
     return table

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.errors import UserError
@@ -38,12 +38,10 @@ class History(NamedTuple):
     """By epoch and layer, means over heads and interior query pixels.
 
     Attributes:
-      epochs: of the records.
       distance: mean `|key - query|`, in pixels that attention works on.
       within: share of the attention on the 3x3 pixels around the query.
       entropy: nats.
-      residual: of Lemma 3 for the shifts of a 3x3 kernel, see theorem/span.py; 0: a layer that can be any 3x3
-        convolution there.
+      residual: of Lemma 3 for a 3x3 kernel, see theorem/span.py; 0: the layer can be any such convolution there.
     """
 
     epochs: Float[np.ndarray, " e"]
@@ -78,38 +76,35 @@ def history(run: Run, records: Sequence[dict]) -> History:
         )
     if not records:
         raise UserError("this run has no recorded positions: it was trained without recording")
-    kept = sorted(set(np.linspace(0, len(records) - 1, min(len(records), MOST_EPOCHS)).round().astype(int)))
-    rows = [measured(layers) for layers in attention_of(run, [records[index]["layers"] for index in kept])]
-    return History(np.array([float(records[index]["epoch"]) for index in kept]), *np.moveaxis(np.array(rows), 2, 0))
+    kept, shifts, rows = choose(records, None, MOST_EPOCHS), kernel_shifts(KERNEL), []
+    for layers in attention_of(run, kept):
+        found = [layer_statistics(layer, shifts, some_interior_queries(layer.shape[1:3])) for layer in layers]
+        rows.append(
+            [
+                (of.distance.mean(), of.shift_mass.sum(axis=1).mean(), of.entropy.mean(), of.span_residual)
+                for of in found
+            ]
+        )
+    return History(np.array([float(record["epoch"]) for record in kept]), *np.moveaxis(np.array(rows), 2, 0))
 
 
-def attention_of(run: Run, records: Sequence[Sequence[dict]]) -> Iterator[list[np.ndarray]]:
-    """Yields the attention of every layer, `(h, i, j, k, l)`, for each record of their parameters."""
+def attention_of(run: Run, records: Sequence[dict]) -> Iterator[list[np.ndarray]]:
+    """Yields the attention of every layer, `(h, i, j, k, l)`, for each record."""
     skeleton, parameters, statistics = split(run.model)
-    prefix = "blocks.{}.attention.position.{}"
 
     @jax.jit
     def attention(position: Arrays) -> list[jax.Array]:
         model: Any = join(skeleton, parameters | position, statistics)
         return model.attention(run.config.model.image_shape)
 
-    for layers in records:
+    for record in records:
         position = {
-            prefix.format(n, name): jnp.asarray(np.array(value), parameters[prefix.format(n, name)].dtype)
-            for n, values in enumerate(layers)
+            f"blocks.{n}.attention.position.{name}": np.array(value)
+            for n, values in enumerate(record["layers"])
             for name, value in values.items()
         }
-        yield [np.asarray(layer) for layer in attention(position)]
-
-
-def measured(layers: Sequence[np.ndarray]) -> list[list[float]]:
-    """Returns distance, share within 3x3, entropy and residual of every layer, given its attention."""
-    shifts, result = kernel_shifts(KERNEL), []
-    for attention in layers:
-        found = layer_statistics(attention, shifts, some_interior_queries(attention.shape[1:3]))
-        within = found.shift_mass.sum(axis=1).mean()
-        result.append([found.distance.mean(), within, found.entropy.mean(), found.span_residual])
-    return result
+        typed = {name: jnp.asarray(value, parameters[name].dtype) for name, value in position.items()}
+        yield [np.asarray(layer) for layer in attention(typed)]
 
 
 def draw(history: History, title: str) -> Figure:
@@ -117,19 +112,17 @@ def draw(history: History, title: str) -> Figure:
     with style.styled():
         figure = style.create_figure(style.PAGE, 1.9)
         figure.suptitle(title, fontsize=7)
-        num_layers = history.distance.shape[1]
-        colours = matplotlib.colormaps["viridis"]([0.85 * n / max(1, num_layers - 1) for n in range(num_layers)])
-        lines = []
+        colours, lines = style.layer_colours(history.distance.shape[1]), []
         for axes, (name, label) in zip(figure.subplots(1, 4), PANELS.items(), strict=True):
-            values = getattr(history, name) * (100 if name == "within" else 1)
+            values = getattr(history, name).T * (100 if name == "within" else 1)
             lines = [
-                axes.plot(history.epochs, values[:, n], color=colours[n], linewidth=1, gid=f"{name} {n + 1}")[0]
-                for n in range(num_layers)
+                axes.plot(history.epochs, of_layer, color=colour, linewidth=1, gid=f"{name} {n}")[0]
+                for n, (of_layer, colour) in enumerate(zip(values, colours, strict=True), start=1)
             ]
             axes.set(title=label, xlabel="epoch")
             axes.set_ylim(bottom=0)
             style.decorate(axes)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        names = [f"layer {n + 1}" for n in range(num_layers)]
-        figure.legend(lines, names, loc="outside lower center", ncols=min(num_layers, 8), frameon=False)
+        names = [f"layer {n}" for n in range(1, len(lines) + 1)]
+        figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 8), frameon=False)
     return figure

@@ -3,9 +3,9 @@
 Prints tables and writes them as convolution.csv, and a figure as convolution.png and .svg: test accuracy with
 the first n layers replaced, the error of every layer's output, and the share of attention inside the kernel.
 A convolution's weights are a head's attention on each shift at interior queries, those whose KxK window lies
-inside the picture. Three substitutes are compared: "zeros" beyond the border, "edge" pixels repeated there, and
+inside the image. Three substitutes are compared: "zeros" beyond the border, "edge" pixels repeated there, and
 "truncated": no convolution, but every query's own attention inside its window. Where attention depends on
-content, its mean over test pictures takes its place.
+content, its mean over test images takes its place.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 from attn_cnn_jax.analysis.convolution import SUBSTITUTES, TEST_IMAGES, Result, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.pictures import AVERAGED, averaged_over
+from attn_cnn_jax.analysis.images import AVERAGED, averaged_over
 from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, beside
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import say
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--test-images",
         type=at_least_one,
-        help=f"test pictures to measure accuracy on ({TEST_IMAGES}, or all where there are fewer)",
+        help=f"test images to measure accuracy on ({TEST_IMAGES}, or all where there are fewer)",
     )
 
 
@@ -64,7 +64,7 @@ def to_text(run: Run, original: float, results: list[Result], num_images: int) -
     """Returns the tables for a terminal."""
     parts = [f"step {run.step}: test accuracy {original:.2%}"]
     if run.model.depends_on_content:
-        parts.append(f"Its attention depends on content: the mean over {num_images} test pictures takes its place.")
+        parts.append(f"Its attention depends on content: the mean over {num_images} test images takes its place.")
     first = {
         (SUBSTITUTES[kind], r.kernel_size): [f"{value:.2%}" for value in r.accuracy[kind]]
         for kind in SUBSTITUTES

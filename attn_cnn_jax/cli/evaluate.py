@@ -10,7 +10,7 @@ import json
 
 from tabulate import tabulate
 
-from attn_cnn_jax.analysis.pictures import load_dataset
+from attn_cnn_jax.analysis.images import load_dataset
 from attn_cnn_jax.cli.arguments import add_run
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run

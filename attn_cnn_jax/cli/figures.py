@@ -4,24 +4,23 @@
 - curves: accuracy and loss over epochs, of all runs given (Fig. 2)
 - training: centres of one layer's heads over training, panels and an animated GIF (Fig. 3)
 - centres: centres of all heads, contours that hold 50% and 90% of the attention (Fig. 4, 12 to 14)
-- maps: attention of one query pixel, layers by heads; the mean over test pictures for content models (Fig. 5 to 7)
-- pictures: single test pictures and the attention to them, of content models (Fig. 8 to 10)
+- maps: attention of one query pixel, layers by heads; the mean over test images for content models (Fig. 5 to 7)
+- pictures: single test images and the attention to them, of content models (Fig. 8 to 10)
 - span: Lemma 3 for one layer: how far a kernel's shifts are from the span of its heads' maps (Fig. 11)
 - course: layers over training: how far they look, and how near they are to a convolution, for quadratic encodings
 
-A content model is a network whose attention depends on the picture. All figures but curves show the first run. Without
+A content model is a network whose attention depends on the image. All figures but curves show the first run. Without
 --figures all that apply to it are drawn; for a learned_rel_content run they include figures 6 to 10. Layers and heads
 count from 1; pixels count from 0 and are those that attention works on, after the down-sampling.
 """
 
 import argparse
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from attn_cnn_jax.analysis import history, pictures
+from attn_cnn_jax.analysis import history, images
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
 from attn_cnn_jax.cli.arguments import (
@@ -44,10 +43,15 @@ from attn_cnn_jax.runs.run import Run
 
 NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures", "span")
 OF_ONE_LAYER = ("scheme", "training", "span")
-Save = Callable[[], list[Path]]  # writes a figure that is drawn; returns its files
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
 LAYER_HELP = f"layer that {', '.join(OF_ONE_LAYER)} show ({PAPERS_LAYER}, or the last where there are fewer)"
+QUERY_HELP = (
+    "query pixel of maps and pictures; may be given several times; by default the central pixel, for content models "
+    "also one a quarter of the way in"
+)
+
+Drawn = dict[str, Figure | list[np.ndarray]]  # by file name, of figures without suffix; frames are an animation's
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,20 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
     add_step(parser)
-    parser.add_argument(
-        "--query",
-        type=pixel,
-        metavar="ROW,COLUMN",
-        action="append",
-        help="query pixel of maps and pictures; may be given several times; by default the central pixel, for content "
-        "models also one a quarter of the way in",
-    )
+    parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", action="append", help=QUERY_HELP)
     parser.add_argument(
         "--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="order of the heads in maps and pictures"
     )
-    add_images(parser, pictures.AVERAGED)
+    add_images(parser, images.AVERAGED)
     parser.add_argument(
-        "--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help="test pictures to show, by index (0-2)"
+        "--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help="test images to show, by index (0-2)"
     )
     parser.add_argument("--layer", type=at_least_one, help=LAYER_HELP)
     parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
@@ -76,8 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for path in draw(args):
-        say(str(path))
+    out = args.out or beside(args.runs[0], "figures")
+    for name, drawn in draw(args).items():  # written only if all could be drawn
+        if isinstance(drawn, Figure):
+            paths = style.save(drawn, out, name)
+        else:
+            paths = style.save_animation(drawn, out / name, 100, 2000)
+        say("\n".join(map(str, paths)))
     return 0
 
 
@@ -97,62 +99,14 @@ def numbers(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(f"{text!r}: allowed are numbers, such as 0,10,35") from None
 
 
-def draw(args: argparse.Namespace) -> list[Path]:
-    """Draws what was asked for and then, if all of it can be drawn, writes it; returns the files."""
-    out = args.out or beside(args.runs[0], "figures")
+def draw(args: argparse.Namespace) -> Drawn:
+    """Draws what was asked for, or all that applies."""
     if args.figures == ("curves",):  # metrics are enough
-        return style.save(curves.draw(args.runs), out, "curves")
+        return {"curves": curves.draw(args.runs)}
     run = load_run(args.runs[0], args.step)
     wanted = args.figures or applicable(run, args.runs[0])
-    saves = []
-    if "curves" in wanted:
-        saves.append(partial(style.save, curves.draw(args.runs), out, "curves"))
-    if set(wanted) != {"curves"}:
-        saves += draw_attention(args, run, wanted, out)
-    return [path for save in saves for path in save()]
-
-
-def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...], out: Path) -> list[Save]:
-    """Draws the figures that show attention; returns what saves them."""
-    if run.config.model.name != "attention":
-        raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
-    queries = args.query or pictures.default_queries(run)
-    for query in queries:
-        check_query(query, pictures.grid(run))
-    layer = chosen_layer(args.layer, len(run.model.blocks)) if set(OF_ONE_LAYER) & set(wanted) else 0
-    saves: list[Save] = []
-    if "training" in wanted:
-        saves += draw_training(args, run, out, layer)
-    if "course" in wanted:
-        figure = history.draw(history.history(run, read_positions(args.runs[0])), "layers over training")
-        saves.append(partial(style.save, figure, out, "course"))
-    shown = set(wanted) - {"curves", "training", "course", "pictures"}
-    num_images = pictures.averaged_over(run, args.images, args.data_dir) if shown else 0
-    layers = pictures.mean_attention(run, num_images, args.data_dir) if shown else []
-    mean = f", mean over {num_images} test pictures" if run.model.depends_on_content else ""
-    if "scheme" in wanted:
-        values = np.asarray(run.model.blocks[layer].attention.merged_maps())
-        title = f"layer {layer + 1}: one pixel of its output, from {len(values)} heads{mean}"
-        figure = scheme.draw(layers[layer], values, queries[0], title)
-        saves.append(partial(style.save, figure, out, f"scheme_layer{layer + 1}"))
-    if "centres" in wanted:
-        saves.append(partial(style.save, centres.draw_run(run, layers), out, "centres"))
-    if "maps" in wanted:
-        for query in queries:
-            title = maps.title(query, num_images if run.model.depends_on_content else None, args.order)
-            figure = maps.draw(layers, query, args.order, title)
-            saves.append(partial(style.save, figure, out, f"maps_{query[0]}_{query[1]}"))
-    if "pictures" in wanted:
-        saves += draw_pictures(args, run, out, queries)
-    if "span" in wanted:
-        shifts = grid_shifts(len(layers[layer]))
-        size = round(len(shifts) ** 0.5)
-        title = (
-            f"layer {layer + 1}: shifts of a {size}x{size} convolution and {len(layers[layer])} heads (Lemma 3){mean}"
-        )
-        figure = span.draw(layers[layer], shifts, queries[0], title)
-        saves.append(partial(style.save, figure, out, f"span_layer{layer + 1}"))
-    return saves
+    drawn: Drawn = {"curves": curves.draw(args.runs)} if "curves" in wanted else {}
+    return drawn | (draw_attention(args, run, wanted) if set(wanted) != {"curves"} else {})
 
 
 def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
@@ -169,6 +123,47 @@ def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name not in missing)
 
 
+def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) -> Drawn:
+    """Draws the figures that show attention."""
+    if run.config.model.name != "attention":
+        raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
+    content, (height, width) = run.model.depends_on_content, images.grid(run)
+    # The middle as in Fig. 4 to 6; the paper does not say which pixel Fig. 7 shows.
+    queries = args.query or [images.centre(run)] + ([(height // 4, width // 4)] if content else [])
+    for query in queries:
+        check_query(query, (height, width))
+    layer = chosen_layer(args.layer, len(run.model.blocks)) if set(OF_ONE_LAYER) & set(wanted) else 0
+    drawn: Drawn = {}
+    if "training" in wanted:
+        drawn |= draw_training(args, layer)
+    if "course" in wanted:
+        drawn["course"] = history.draw(history.history(run, read_positions(args.runs[0])), "layers over training")
+    if "pictures" in wanted:
+        drawn |= draw_images(args, run, queries)
+    if not set(wanted) & {"scheme", "centres", "maps", "span"}:
+        return drawn
+    num_images = images.averaged_over(run, args.images, args.data_dir)
+    layers = images.mean_attention(run, num_images, args.data_dir)
+    mean = f", mean over {num_images} test images" if content else ""
+    num_heads, of_layer = len(layers[layer]), f"layer {layer + 1}"
+    if "scheme" in wanted:
+        values = np.asarray(run.model.blocks[layer].attention.merged_maps())
+        title = f"{of_layer}: one pixel of its output, from {num_heads} heads{mean}"
+        drawn[f"scheme_layer{layer + 1}"] = scheme.draw(layers[layer], values, queries[0], title)
+    if "centres" in wanted:
+        drawn["centres"] = centres.draw_run(run, layers)
+    if "maps" in wanted:
+        for query in queries:
+            title = maps.title(query, num_images if content else None, args.order)
+            drawn[f"maps_{query[0]}_{query[1]}"] = maps.draw(layers, query, args.order, title)
+    if "span" in wanted:
+        shifts = grid_shifts(num_heads)
+        size = round(len(shifts) ** 0.5)
+        title = f"{of_layer}: shifts of a {size}x{size} convolution and {num_heads} heads (Lemma 3){mean}"
+        drawn[f"span_layer{layer + 1}"] = span.draw(layers[layer], shifts, queries[0], title)
+    return drawn
+
+
 def chosen_layer(number: int | None, num_layers: int) -> int:
     """Returns the layer, from 0, that `--layer` names; the paper's by default."""
     number = number or min(PAPERS_LAYER, num_layers)
@@ -177,31 +172,30 @@ def chosen_layer(number: int | None, num_layers: int) -> int:
     return number - 1
 
 
-def draw_training(args: argparse.Namespace, run: Run, out: Path, layer: int) -> list[Save]:
+def draw_training(args: argparse.Namespace, layer: int) -> Drawn:
     records = read_positions(args.runs[0])
     if not records:
         raise UserError(
             f"{args.runs[0]} has no recorded positions: its attention knows none, or it was trained without recording"
         )
     name = f"training_layer{layer + 1}"
-    frames = training.animate(records, layer)
-    return [
-        partial(style.save, training.draw(records, layer, args.epochs), out, name),
-        partial(style.save_animation, frames, out / f"{name}.gif", 100, 2000),
-    ]
+    return {
+        name: training.draw(records, layer, args.epochs),
+        f"{name}.gif": training.animate(records, layer),
+    }
 
 
-def draw_pictures(args: argparse.Namespace, run: Run, out: Path, queries: list[tuple[int, int]]) -> list[Save]:
+def draw_images(args: argparse.Namespace, run: Run, queries: list[tuple[int, int]]) -> Drawn:
     if not run.model.depends_on_content:
-        raise UserError("this network's attention is the same for all pictures: allowed is --figures=maps")
-    images, labels, class_names = pictures.pictures_at(run, args.pictures, args.data_dir)
-    saves = []
-    for n, image, label in zip(args.pictures, images, labels, strict=True):
+        raise UserError("this network's attention is the same for all images: allowed is --figures=maps")
+    chosen, labels, class_names = images.images_at(run, args.pictures, args.data_dir)
+    drawn: Drawn = {}
+    for n, image, label in zip(args.pictures, chosen, labels, strict=True):
         layers = [layer[0] for layer in run.attention(image[None])]
         (probabilities,) = run.predict(image[None])
         best = probabilities.argmax()
-        name = f"test picture {n}: {class_names[label]}\npredicted {class_names[best]} ({probabilities[best]:.0%})"
+        name = f"test image {n}: {class_names[label]}\npredicted {class_names[best]} ({probabilities[best]:.0%})"
         for query in queries:
-            figure = maps.draw_picture(image, name, layers, query, args.order, run.config.model.downsample)
-            saves.append(partial(style.save, figure, out, f"picture_{n}_{query[0]}_{query[1]}"))
-    return saves
+            figure = maps.draw_image(image, name, layers, query, args.order, run.config.model.downsample)
+            drawn[f"picture_{n}_{query[0]}_{query[1]}"] = figure
+    return drawn

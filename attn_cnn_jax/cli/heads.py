@@ -1,9 +1,9 @@
 """Print a table of what every head attends to, and which shifts of a convolution's grid each layer covers.
 
-Values are means over query pixels and, where attention depends on content, over test pictures; --query=ROW,COLUMN
+Values are means over query pixels and, where attention depends on content, over test images; --query=ROW,COLUMN
 looks at one query pixel alone. Near the border attention has to turn inwards, so the table has three centres per
 head: "parameter" is the trained centre (quadratic encodings), "interior" the mean over queries at least a quarter of
-the picture's side away from the border, "all" the mean over all queries. The residual of Lemma 3 says how far the
+the image's side away from the border, "all" the mean over all queries. The residual of Lemma 3 says how far the
 shifts of the grid are from the span of a layer's attention maps at interior queries: at 0 the layer can be any
 convolution with these shifts, at 1 none. Pixels are those that attention works on, after the down-sampling; entropy is
 in nats; layers and heads count from 1, as in the paper.
@@ -17,7 +17,7 @@ import math
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
-from attn_cnn_jax.analysis.pictures import AVERAGED
+from attn_cnn_jax.analysis.images import AVERAGED
 from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically

@@ -8,7 +8,7 @@ convolutions. Networks of more than 3 million parameters do not, and are shown b
 import argparse
 import sys
 
-from attn_cnn_jax.analysis.pictures import dataset_of
+from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, image_size, run_directory
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError

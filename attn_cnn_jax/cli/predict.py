@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import predictions, style
-from attn_cnn_jax.analysis.pictures import dataset_of
+from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import add_run, as_path, at_least_one
 from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, is_left_behind
 from attn_cnn_jax.errors import UserError, listed
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def draw(run: Run, pixels: list[np.ndarray], paths: list[Path], found: list[list[dict]]) -> Figure:
     """Returns the figure of the first pictures."""
-    shown = pixels[: predictions.MOST_PICTURES]
+    shown = pixels[: predictions.MOST_IMAGES]
     attention: list[list[np.ndarray]] = [[] for _ in shown]
     if run.config.model.name == "attention":
         layers = run.attention(np.stack(shown))  # with an axis of pictures where it depends on them

@@ -3,7 +3,7 @@
 import html
 from typing import NamedTuple
 
-from attn_cnn_jax.analysis.pictures import dataset_of
+from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page.build import build
 from attn_cnn_jax.page.images import drawings, from_dataset

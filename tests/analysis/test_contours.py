@@ -1,13 +1,11 @@
 """Where contours of attention run in the figure of centres, and where the numbers of heads stand."""
 
-import math
-
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.path import Path as Polygon
 
-from attn_cnn_jax.analysis.figures import centres, contours, style
+from attn_cnn_jax.analysis.figures import centres, style
 from tests.support.figures import found
 
 
@@ -20,7 +18,7 @@ def gaussian(centre, covariance, height=16, width=16):
 
 def mass_inside(lines, probabilities, query):
     """Mass of the density inside contour lines in shifts from the query, by asking every point."""
-    rows, columns, density = contours.density(probabilities)
+    rows, columns, density = centres.density(probabilities)
     points = np.stack(np.meshgrid(columns - query[1], rows - query[0]), axis=-1).reshape(-1, 2)
     inside = np.zeros(len(points), bool)
     for line in lines.get_paths():
@@ -80,17 +78,6 @@ def test_numbers_of_heads_cover_neither_each_other_nor_a_mark(spread):
     for n, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[n + 1 :])
         assert not any(box.contains(*mark) for mark in marks)
-
-
-def test_contours_of_a_gaussian_are_its_ellipses():
-    """Inside `x^T Sigma^-1 x = -2 log(1 - share)` lies that share of a Gaussian."""
-    probabilities = gaussian((8.3, 6.9), TILTED)
-    figure = centres.draw_layers([np.broadcast_to(probabilities, (1, 16, 16, 16, 16))], [np.zeros((1, 2))], (8, 7))
-    for share in (0.5, 0.9):
-        (lines,) = found(figure, f"head 0 {share:.0%}")
-        vertices = lines.get_paths()[0].vertices[:, ::-1] + (8, 7) - (8.3, 6.9)  # row first, from the centre
-        squared = np.einsum("na,ab,nb->n", vertices, np.linalg.inv(TILTED), vertices)
-        np.testing.assert_allclose(squared, -2 * math.log(1 - share), rtol=0.03)
 
 
 def test_uniform_attention_has_no_contours_and_one_pixel_stays_in_its_pixel():

@@ -1,4 +1,4 @@
-"""What each figure shows: centres, maps, pictures, curves."""
+"""What each figure shows: centres, maps, images, curves."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import pictures
+from attn_cnn_jax.analysis import images
 from attn_cnn_jax.analysis.figures import centres, curves, maps, predictions, scheme, span, style, training
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_centres_are_drawn_where_the_parameters_say(quadratic_run):
     run = load_run(quadratic_run)
-    figure = centres.draw_run(run, pictures.mean_attention(run, 1))
+    figure = centres.draw_run(run, images.mean_attention(run, 1))
     for layer, block in enumerate(run.model.blocks):
         for head, (row, column) in enumerate(np.asarray(block.attention.position.centre[...])):
             (mark,) = [mark for mark in found(figure, f"centre {head}") if mark.axes is figure.axes[layer]]
@@ -31,19 +31,14 @@ def test_centres_are_drawn_where_the_parameters_say(quadratic_run):
             assert mark.get_color() == style.look(head).colour
 
 
-def test_attention_of_positions_is_not_copied_to_float64(quadratic_run):
-    run = load_run(quadratic_run)
-    for layer, expected in zip(pictures.mean_attention(run, 3), run.attention(), strict=True):
-        assert layer.dtype == np.float32
-        np.testing.assert_array_equal(layer, expected)
-
-
-def test_attention_by_content_is_the_mean_over_pictures(content_run, monkeypatch):
+def test_attention_by_content_is_the_mean_over_images_and_other_is_not_copied(quadratic_run, content_run, monkeypatch):
     run = load_run(content_run)
-    monkeypatch.setattr(pictures, "BYTES_PER_BATCH", 2 * pictures.attention_bytes(run))  # two batches and one picture
-    expected = run.attention(pictures.first_pictures(run, 5).images)
-    for layer, of_pictures in zip(pictures.mean_attention(run, 5), expected, strict=True):
-        np.testing.assert_allclose(layer, of_pictures.mean(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-9)
+    monkeypatch.setattr(images, "BYTES_PER_BATCH", 2 * 4 * 8 * 64**2)  # of 2 images, 2 layers of 4 heads
+    assert [len(layers[0]) for layers in images.attention_batches(run, 5)] == [2, 2, 1]
+    expected = run.attention(images.first_images(run, 5).images)
+    for layer, of_images in zip(images.mean_attention(run, 5), expected, strict=True):
+        np.testing.assert_allclose(layer, of_images.mean(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-9)
+    assert {layer.dtype for layer in images.mean_attention(load_run(quadratic_run), 3)} == {np.dtype(np.float32)}
 
 
 def test_training_panels_show_the_recorded_centres_and_deviations(quadratic_run):
@@ -122,7 +117,7 @@ def test_figure_11_shows_the_residual_of_every_query(quadratic_run):
     np.testing.assert_array_equal(panels[0].images[0].get_array()[:, 0], np.eye(64)[4 * 8 + 4])
 
 
-@pytest.mark.parametrize("name", ["\x1b[31mred", "<script>&", "$x^2$", "a\x00b", "|", "\u202eevil", "caf\u00e9 \u732b"])
+@pytest.mark.parametrize("name", ["\x1b[31mred\x00", "<script>&|", "$x^2$", "\u202eevil", "caf\u00e9 \u732b"])
 @pytest.mark.filterwarnings("ignore:Glyph")  # of a font without these letters
 def test_names_in_figures_are_text_and_nothing_else(name, tmp_path):
     """As titles and as names of classes: the SVG is well-formed, and shows what is printable."""
@@ -145,17 +140,15 @@ def test_heads_in_order_of_position():
     assert maps.ordered(attention, (1, 1), "index") == [0, 1, 2, 3]
 
 
-def test_a_picture_stands_beside_its_own_attention(content_run):
+def test_an_image_is_beside_its_own_attention(content_run):
     run = load_run(content_run)
-    image = pictures.first_pictures(run, 2).images[1]
+    image = images.first_images(run, 2).images[1]
     layers = [layer[0] for layer in run.attention(image[None])]
-    figure = maps.draw_picture(image, "test picture 1", layers, (2, 5), "index", downsample=1)
-    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
-    np.testing.assert_array_equal(images[0], image[..., 0])
-    np.testing.assert_array_equal(images[1], layers[0][0, 2, 5])
-    figure = maps.draw_picture(
-        np.zeros((8, 8, 3), np.uint8), "coarse", [np.full((1, 4, 4, 4, 4), 1 / 16)], (1, 3), "index", 2
-    )
+    shown = [axes.images[0].get_array() for axes in maps.draw_image(image, "1", layers, (2, 5), "index", 1).axes[:2]]
+    np.testing.assert_array_equal(shown[0], image[..., 0])
+    np.testing.assert_array_equal(shown[1], layers[0][0, 2, 5])
+    coarse = np.zeros((8, 8, 3), np.uint8)
+    figure = maps.draw_image(coarse, "coarse", [np.full((1, 4, 4, 4, 4), 1 / 16)], (1, 3), "index", 2)
     (mark, _) = found(figure, "query")
     assert (mark.get_xy(), mark.get_width()) == ((5.5, 1.5), 2)  # rows 2 and 3, columns 6 and 7
 
@@ -172,7 +165,7 @@ def test_curves_of_several_runs(quadratic_run, content_run):
     assert labels == [quadratic_run.name, content_run.name, "test", "train"]
 
 
-@pytest.mark.parametrize("length", [5, 30, 60])
+@pytest.mark.parametrize("length", [5, 60])
 def test_the_legend_of_long_names_stays_inside(quadratic_run, length):
     names = [f"{n}" * length for n in range(4)]
     figure = curves.draw([quadratic_run] * 4, names)

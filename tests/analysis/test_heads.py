@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import heads, pictures
+from attn_cnn_jax.analysis import heads, images
 from attn_cnn_jax.cli.heads import to_text
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -25,7 +25,7 @@ def shifting(shift, height=6, width=5):
     return attention
 
 
-def test_statistics_are_means_over_queries_and_pictures():
+def test_statistics_are_means_over_queries_and_images():
     random = np.random.default_rng(0).random((2, 3, 3, 4, 3, 4))
     random /= random.sum(axis=(-2, -1), keepdims=True)
     found = heads.layer_statistics(random, kernel_shifts((3, 3)))
@@ -60,6 +60,8 @@ def test_three_readings_of_a_centre(quadratic_run):
     layer = run.attention()[0][0]
     middle = [(i, j) for i in (2, 3, 4, 5) for j in (2, 3, 4, 5)]
     assert heads.interior_queries((8, 8)) == middle
+    for size, interior in {1: [0], 2: [0, 1], 3: [1], 5: [2], 16: list(range(4, 12))}.items():
+        assert heads.interior_queries((size, 1)) == [(i, 0) for i in interior]
     for reading, queries in (("interior", middle), ("all", list(np.ndindex(8, 8)))):
         mean = np.mean([sum(layer[q][k] * (k[1] - q[1]) for k in np.ndindex(8, 8)) for q in queries])
         assert row[f"centre_{reading}_column"] == pytest.approx(mean, abs=1e-5)
@@ -67,11 +69,6 @@ def test_three_readings_of_a_centre(quadratic_run):
     one = heads.rows(run, heads.run_statistics(run, query=(4, 4)), (4, 4))[0]
     assert one["centre_query_column"] == pytest.approx(sum(layer[4, 4][k] * (k[1] - 4) for k in np.ndindex(8, 8)))
     assert "centre_all_column" not in one
-
-
-@pytest.mark.parametrize(("size", "interior"), [(1, [0]), (2, [0, 1]), (3, [1]), (5, [2]), (16, list(range(4, 12)))])
-def test_interior_queries_of_any_size(size, interior):
-    assert heads.interior_queries((size, 1)) == [(i, 0) for i in interior]
 
 
 def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
@@ -94,14 +91,14 @@ def test_the_assignment_is_the_best_of_all():
     assert best < greedy  # heads had to give way: the test says something
 
 
-def test_content_statistics_are_means_over_the_first_test_pictures(content_run, monkeypatch):
+def test_content_statistics_are_means_over_the_first_test_images(content_run, monkeypatch):
     run = load_run(content_run)
-    monkeypatch.setattr(pictures, "BYTES_PER_BATCH", 2 * pictures.attention_bytes(run))  # batches of 2, 2 and 1
+    monkeypatch.setattr(images, "BYTES_PER_BATCH", 2 * 4 * 8 * 64**2)  # batches of 2, 2 and 1
     found = heads.run_statistics(run, num_images=5)
-    images = pictures.first_pictures(run, 5).images
-    single = [heads.layer_statistics(run.attention(image[None])[1], heads.grid_shifts(4)).centre for image in images]
+    first = images.first_images(run, 5).images
+    single = [heads.layer_statistics(run.attention(image[None])[1], heads.grid_shifts(4)).centre for image in first]
     np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
-    assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # pictures do differ
+    assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # images do differ
 
 
 def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, tmp_path, capsys):
@@ -135,38 +132,28 @@ def test_uniform_attention_is_degenerate_without_a_spread(content_run):
     assert to_text(table).splitlines()[1].split()[2] == "-"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--step=7"], "step=7"),
-        (["--query=8,0"], "query 8,0: allowed is ROW,COLUMN from 0,0 to 7,7"),
-        (["--csv=/nowhere/at/all.csv"], "cannot write /nowhere/at/all.csv"),
-    ],
-)
-def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, message, capsys):
-    assert main(["heads", str(quadratic_run), *arguments]) == 1
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") <= 2
-    assert captured.out == ""
+def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, resnet_run, capsys):
+    for run, argument, message in (
+        (quadratic_run, "--step=7", "step=7"),
+        (quadratic_run, "--query=8,0", "query 8,0: allowed is ROW,COLUMN from 0,0 to 7,7"),
+        (quadratic_run, "--csv=/nowhere/at/all.csv", "cannot write /nowhere/at/all.csv"),
+        (resnet_run, "--grid=3", "a resnet has no attention to show"),
+    ):
+        assert main(["heads", str(run), argument]) == 1
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert (captured.err.count("\n") <= 2, captured.out) == (True, "")
 
 
-def test_a_resnet_has_no_heads(resnet_run, capsys):
-    assert main(["heads", str(resnet_run), "--query=0,0"]) == 1
-    assert capsys.readouterr().err == "a resnet has no attention to show\n"
-
-
-def test_fewer_test_pictures_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch, tmp_path, capsys):
-    """As of 30 pictures of one's own; figures say how many they are a mean over."""
+def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch, tmp_path, capsys):
+    """As of 30 images of one's own; figures say how many they are a mean over."""
     run = load_run(content_run)
     expected = heads.run_statistics(run, num_images=6)
-    dataset = pictures.load_dataset(run)
+    dataset = images.load_dataset(run)
     small = dataset._replace(test=dataset.test.at(np.arange(6)))
-    monkeypatch.setattr(pictures, "dataset_of", lambda config, data_dir=None: small)
+    monkeypatch.setattr(images, "dataset_of", lambda config, data_dir=None: small)
     chex.assert_trees_all_equal(heads.run_statistics(run), expected)
-    for command in ("heads", "convolution", "figures"):
-        more = ["--kernel-sizes=3"] if command == "convolution" else []
-        more = ["--figures=maps"] if command == "figures" else more
-        assert main([command, str(content_run), *more, *([f"--out={tmp_path}"] if more else [])]) == 0
-    assert "the mean over 6 test pictures" in capsys.readouterr().out
-    assert "mean over 6 test pictures" in next(tmp_path.glob("maps*.svg")).read_text()
+    for command, more in (("convolution", "--kernel-sizes=3"), ("figures", "--figures=maps")):
+        assert main([command, str(content_run), more, f"--out={tmp_path}"]) == 0
+    assert "the mean over 6 test images" in capsys.readouterr().out
+    assert "mean over 6 test images" in next(tmp_path.glob("maps*.svg")).read_text()

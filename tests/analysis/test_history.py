@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.heads import SPAN_QUERIES, interior_queries, layer_statistics
 from attn_cnn_jax.analysis.history import history
 from attn_cnn_jax.cli.main import main
@@ -26,6 +27,7 @@ def test_the_last_record_gives_what_the_network_gives(quadratic_run):
         assert found.entropy[0, n] == pytest.approx(expected.entropy.mean(), rel=1e-4)
         assert found.residual[0, n] == pytest.approx(expected.span_residual, abs=1e-4)
     assert np.abs(np.diff(found.distance, axis=0)).min() > 1e-3
+    assert [record["epoch"] for record in choose([{"epoch": n} for n in range(300)], None, 40)][::39] == [0, 299]
 
 
 def test_heads_on_the_grid_are_a_convolution(make_run):
@@ -43,13 +45,6 @@ def test_heads_on_the_grid_are_a_convolution(make_run):
     found = history(run, [far])
     assert found.within[0, 0] < 0.1  # the border may stop a head that looks 4 pixels away
     assert found.residual[0, 0] > 0.5
-
-
-def test_many_epochs_are_thinned_between_the_first_and_the_last(quadratic_run):
-    records = [dict(read_positions(quadratic_run)[0], epoch=float(n)) for n in range(300)]
-    found = history(load_run(quadratic_run), records)
-    assert len(found.epochs) == 40
-    assert (found.epochs[0], found.epochs[-1]) == (0, 299)
 
 
 def test_the_command_draws_a_line_per_layer(quadratic_run, content_run, tmp_path, capsys):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.pictures import dataset_of
+from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.loop import run

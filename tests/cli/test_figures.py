@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import pictures
 from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.images import images_at
 from attn_cnn_jax.cli.main import main
 
 
@@ -37,10 +37,10 @@ def test_one_command_draws_figures_6_to_10(content_run, tmp_path):
     expected = {f"picture_{n}_{q}.png" for n in (7, 354) for q in ("0_7", "3_3")}
     assert {path.name for path in (tmp_path / "b").glob("*.png")} == expected
     run = load_run(content_run)
-    images, labels, names = pictures.pictures_at(run, [7])
+    images, labels, names = images_at(run, [7])
     (probabilities,) = run.predict(images)
     best = probabilities.argmax()
-    title = f"test picture 7: {names[labels[0]]}\npredicted {names[best]} ({probabilities[best]:.0%})"
+    title = f"test image 7: {names[labels[0]]}\npredicted {names[best]} ({probabilities[best]:.0%})"
     svg = (tmp_path / "b/picture_7_0_7.svg").read_text()
     assert all(line in svg for line in title.splitlines())
 
@@ -77,7 +77,7 @@ def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, mess
 
 def test_a_picture_that_is_not_there(content_run, capsys):
     assert main(["figures", str(content_run), "--figures=pictures", "--pictures=355"]) == 1
-    assert capsys.readouterr().err == "picture 355: the test split of digits has 0 to 354\n"
+    assert capsys.readouterr().err == "image 355: the test split of digits has 0 to 354\n"
 
 
 def test_bad_flags_exit_2():

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.pictures import first_pictures
+from attn_cnn_jax.analysis.images import first_images
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
@@ -40,14 +40,14 @@ def test_a_run_does_not_go_on_with_other_data(copy, inverted, one_device):
 
 
 def test_who_evaluates_a_run_on_other_data_is_told(copy, inverted, caplog):
-    first_pictures(load_run(copy), 3)
+    first_images(load_run(copy), 3)
     assert f"digits is not the data that the run was trained on: {OTHER}" in caplog.text
 
 
 def test_on_its_own_data_nothing_is_said(copy, data_dir, caplog):
     restored = load_run(copy)
     assert restored.data == fingerprint(sources.load("digits", data_dir))
-    first_pictures(restored, 3)
+    first_images(restored, 3)
     assert not caplog.records
 
 

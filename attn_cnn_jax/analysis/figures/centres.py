@@ -4,17 +4,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from scipy import interpolate, ndimage
 
-from attn_cnn_jax.analysis import pictures
-from attn_cnn_jax.analysis.figures import contours, style
+from attn_cnn_jax.analysis import images
+from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.runs.run import Run
 
-SHARES = {0.9: 0.5, 0.5: 1.0}  # of the attention inside a contour: width of its line, in points
+SHARES = {0.5: 1.0, 0.9: 0.5}  # of the attention inside a contour: width of its line, in points
 MOST_PIECES = 2  # a contour of more closed lines than this cannot be read; content scatters attention so
+FINENESS = 32  # points of a density along a pixel's side
+RISE = 1.0  # nats at most above a pixel and its neighbours, where rough attention is carried to the border
+FLOOR = -16.0  # nats below the largest probability: what is less likely does not show
 
 
 def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
@@ -22,10 +26,9 @@ def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
 
     Args:
       run: the run.
-      layers: one `(h, i, j, k, l)` per layer, as `pictures.mean_attention` gives them.
+      layers: one `(h, i, j, k, l)` per layer, as `images.mean_attention` gives them.
     """
-    query = pictures.centre(run)
-    blocks = run.model.blocks
+    query, blocks = images.centre(run), run.model.blocks
     found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
     return draw_layers(layers, found, query)
 
@@ -43,44 +46,37 @@ def draw_layers(layers: list[np.ndarray], centres: list[np.ndarray], query: tupl
         columns = min(3, len(layers))
         rows = -(-len(layers) // columns)
         panel = (style.PAGE - 0.5) / 3
-        figure = style.create_figure(
-            max(style.COLUMN, 0.5 + panel * columns), rows * (panel * height / width + 0.17) + 0.5
-        )
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        scattered = []
-        for n, axes in enumerate(panels.flat):
-            if n >= len(layers):
-                axes.set_axis_off()
-                continue
+        size = max(style.COLUMN, 0.5 + panel * columns), rows * (panel * height / width + 0.17) + 0.5
+        figure = style.create_figure(*size)
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        any_scattered = False
+        for n, (axes, layer, marks) in enumerate(zip(panels, layers, centres, strict=False)):
             axes.set(
                 xlim=(-0.5 - query[1], width - 0.5 - query[1]),
                 ylim=(height - 0.5 - query[0], -0.5 - query[0]),
                 aspect="equal",
                 title=f"layer {n + 1}",
             )
-            maps = layers[n][:, query[0], query[1]]
-            drawn = [draw_contours(axes, probabilities, query, head) for head, probabilities in enumerate(maps)]
-            mark_centres(axes, centres[n])
-            scattered.append([head for head, there in enumerate(drawn) if not there])
-            if scattered[-1]:
-                axes.set_title(f"{axes.get_title()}, scattered: {style.numbers(scattered[-1], len(maps))}")
+            maps = layer[:, query[0], query[1]]
+            scattered = [head for head, attention in enumerate(maps) if not draw_contours(axes, attention, query, head)]
+            mark_centres(axes, marks)
+            if scattered:
+                any_scattered = True
+                axes.set_title(f"{axes.get_title()}, scattered: {style.numbers(scattered, len(maps))}")
             style.mark_query(axes)
+        for axes in panels[len(layers) :]:
+            axes.set_axis_off()
         figure.supxlabel("columns from the query pixel", fontsize=7)
         figure.supylabel("rows from the query pixel", fontsize=7)
-        add_legend(figure, any(scattered))
-        number_heads(figure, dict(zip(panels.flat, centres, strict=False)))
+        handles = [Line2D([], [], color="0.2", linewidth=width) for width in SHARES.values()]
+        texts = [f"holds {share:.0%} of a head's attention" for share in SHARES]
+        if any_scattered:
+            handles.append(Line2D([], [], linestyle=""))
+            texts.append(f"scattered: no contours, they would fall into more than {MOST_PIECES} pieces")
+        ncols = 2 if size[0] >= style.PAGE else 1
+        figure.legend(handles, texts, loc="outside upper center", ncols=ncols, frameon=False)
+        number_heads(figure, dict(zip(panels, centres, strict=False)))
     return figure
-
-
-def add_legend(figure: Figure, scattered: bool) -> None:
-    """Adds what the two contours hold, and why some heads have none."""
-    handles = [Line2D([], [], color="0.2", linewidth=SHARES[share]) for share in sorted(SHARES)]
-    texts = [f"holds {share:.0%} of a head's attention" for share in sorted(SHARES)]
-    if scattered:
-        handles.append(Line2D([], [], linestyle=""))
-        texts.append(f"scattered: no contours, they would fall into more than {MOST_PIECES} pieces")
-    columns = 2 if figure.get_figwidth() >= style.PAGE else 1
-    figure.legend(handles, texts, loc="outside upper center", ncols=columns, frameon=False)
 
 
 def draw_contours(axes: Axes, probabilities: np.ndarray, query: tuple[int, int], head: int) -> bool:
@@ -89,23 +85,16 @@ def draw_contours(axes: Axes, probabilities: np.ndarray, query: tuple[int, int],
     Returns:
       Whether they can be read; where they cannot, nothing is drawn.
     """
-    rows, columns, density = contours.density(probabilities)
-    levels = {share: contours.level(density, share) for share in SHARES}
-    if any(level is not None and contours.pieces(density, level) > MOST_PIECES for level in levels.values()):
+    rows, columns, of_pixel = density(probabilities)
+    levels = {share: found for share in SHARES if (found := level(of_pixel, share)) is not None}
+    if any(pieces(of_pixel, value) > MOST_PIECES for value in levels.values()):
         return False
     look = style.look(head)
-    for share, level in levels.items():
-        if level is not None:
-            lines = axes.contour(
-                columns - query[1],
-                rows - query[0],
-                density,
-                [level],
-                colors=look.colour,
-                linewidths=SHARES[share],
-                linestyles=look.line,
-            )
-            lines.set_gid(f"head {head} {share:.0%}")
+    line = {"colors": look.colour, "linestyles": look.line}
+    for share, value in levels.items():
+        at = columns - query[1], rows - query[0]
+        lines = axes.contour(*at, of_pixel, [value], linewidths=SHARES[share], **line)
+        lines.set_gid(f"head {head} {share:.0%}")
     return True
 
 
@@ -126,9 +115,61 @@ def mark_centres(axes: Axes, centres: np.ndarray) -> None:
 def layer_centres(attention: SelfAttention, probabilities: np.ndarray, query: tuple[int, int]) -> np.ndarray:
     """Returns the centres of a layer's heads relative to the query pixel, `(h, 2)` pixels.
 
-    The parameters where these are the attention (quadratic without content), which need not lie in the
-    picture; else the centre of mass of the query pixel's attention.
+    The parameters where these are the attention (quadratic without content), which may be outside the image; else the
+    centre of mass of the query pixel's attention.
     """
     if isinstance(attention.position, CentredEncoding) and not attention.depends_on_content:
         return np.asarray(attention.position.centre[...], np.float64)
     return moments.centre_of_mass(probabilities[:, query[0], query[1]]) - query
+
+
+def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns attention as a smooth density on the image.
+
+    Akima's cubics through the logarithms at the pixels' centres: exact for a Gaussian, also in the half pixel towards
+    the border, and local, so that rough attention elsewhere does not ring. Zero outside the image, so that contours
+    close along its border.
+
+    Args:
+      probabilities: `(k, l)` of one query pixel.
+
+    Returns:
+      Rows `(m,)` and columns `(n,)` in pixels (a pixel's centre at its index), and the density `(m, n)`,
+      per square pixel, with a border of zeros.
+    """
+    probabilities = moments.normalised(probabilities)
+    logs = np.log(np.maximum(probabilities / probabilities.max(), np.exp(FLOOR)))
+    highest = ndimage.maximum_filter(logs, 3) + RISE
+    edges = []
+    for axis, size in enumerate(probabilities.shape):
+        points = (np.arange(size * FINENESS) + 0.5) / FINENESS - 0.5
+        if size > 1:
+            logs = interpolate.Akima1DInterpolator(np.arange(size), logs, axis=axis, extrapolate=True)(points)
+        else:
+            logs = np.repeat(logs, FINENESS, axis=axis)
+        edges.append(np.concatenate([[-0.5], points, [size - 0.5]]))
+    logs = np.minimum(logs, np.kron(highest, np.ones((FINENESS, FINENESS))))
+    values = np.exp(logs - logs.max())
+    values *= FINENESS**2 / values.sum()
+    return *edges, np.pad(values, 1)
+
+
+def level(density: np.ndarray, share: float) -> float | None:
+    """Returns the density above which is this share of the mass; None where attention is uniform."""
+    values = np.sort(density[1:-1, 1:-1], axis=None)[::-1]
+    if values[0] - values[-1] <= style.FLAT * values[0]:
+        return None
+    mass = np.cumsum(values)
+    return float(np.interp(share, mass / mass[-1], values))
+
+
+def pieces(density: np.ndarray, level: float) -> int:
+    """Returns how many closed lines separate what is above a density from the rest: its regions and their holes.
+
+    What is smaller than a quarter of a pixel does not count.
+    """
+    count = -1  # around the image all is below
+    for inside in (density > level, density <= level):
+        labels, _ = ndimage.label(inside)  # pyright: ignore[reportGeneralTypeIssues]
+        count += int(np.sum(np.bincount(labels.ravel())[1:] >= FINENESS**2 / 4))
+    return count

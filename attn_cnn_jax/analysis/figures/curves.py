@@ -1,6 +1,5 @@
 """Accuracy and loss over epochs, several runs in one plot (Fig. 2)."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -30,88 +29,60 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
     Raises:
       UserError: if a run has no metrics yet.
     """
+    groups = [[entry] if isinstance(entry, Path) else list(entry) for entry in workdirs]
+    labels = labels or names([group[0] for group in groups])
+    texts = [f"{label} ({len(of)} seeds)" if of[1:] else label for label, of in zip(labels, groups, strict=True)]
+    handles = [Line2D([], [], color=style.look(n).colour) for n in range(len(groups))]
     with style.styled():
         figure = style.create_figure(style.PAGE, 2.3)
         accuracy, loss = figure.subplots(1, 2)
-        splits, markers = set(), []
-        groups = [[entry] if isinstance(entry, Path) else list(entry) for entry in workdirs]
-        for n, group in enumerate(groups):
-            records = read_group(group)
-            for split in LINES:
-                of_split = [record for record in records if record["split"] == split]
-                if not of_split:
-                    continue
-                splits.add(split)
-                means = mean_records(of_split)
-                draw_mean(accuracy, means, "accuracy", split, n, scale=100)
-                draw_mean(loss, means, "loss", split, n)
-            markers.append(Line2D([], [], color=style.look(n).colour))
+        records = [read_group(group) for group in groups]
+        for split, line in LINES.items():
+            chosen = [[record for record in of_run if record["split"] == split] for of_run in records]
+            if any(chosen):
+                texts.append(split)
+                handles.append(Line2D([], [], color="0.3", linestyle=line))
+            for n, of_run in enumerate(chosen):
+                draw_mean(accuracy, of_run, "accuracy", split, n, scale=100)
+                draw_mean(loss, of_run, "loss", split, n)
         accuracy.set(xlabel="epoch", ylabel="accuracy (%)", title="accuracy")
         loss.set(xlabel="epoch", ylabel="cross-entropy (nats)", title="loss")
         for axes in (accuracy, loss):
             style.decorate(axes)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        kinds = [split for split in LINES if split in splits]
-        handles = markers + [Line2D([], [], color="0.3", linestyle=LINES[split]) for split in kinds]
-        called = [
-            f"{label} ({len(group)} seeds)" if group[1:] else label
-            for label, group in zip(labels or names([group[0] for group in groups]), groups, strict=True)
-        ]
-        add_legend(figure, handles, called + kinds)
+        for columns in (4, 3, 2, 1):  # as many as fit beside each other
+            legend = figure.legend(handles, texts, loc="outside lower center", ncols=columns, frameon=False)
+            if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                break
+            legend.remove()
     return figure
 
 
-def mean_records(records: list[dict]) -> list[dict]:
-    """Returns one record per split and step: as it is, or the mean over seeds (`mean_record`)."""
-    by_moment = itertools.groupby(records, lambda record: (record["split"], record["step"]))
-    return [mean_record(list(group)) for _, group in by_moment]
+def draw_mean(axes: Axes, records: list[dict], name: str, split: str, n: int, scale: float = 1.0) -> None:
+    """Draws one number of the records of a split over epochs, in the colour of run `n`.
 
-
-def mean_record(records: Sequence[dict]) -> dict:
-    """Returns the records of one moment as one: the record itself, or the mean of what all runs have measured.
-
-    A mean has in addition the number of `seeds`, and `loss_std` and `accuracy_std`, the standard deviation of a
-    sample (over n - 1).
+    Of several seeds the mean, with a band of one standard deviation of a sample (over n - 1) to either side.
     """
-    first, *others = records
-    if not others:
-        return first
-    shared = [name for name in first if all(name in record for record in others)]
-    numbers = [name for name in shared if name not in ("step", "epoch", "split")]
-    mean = {name: float(np.mean([record[name] for record in records])) for name in numbers}
-    measured = [name for name in ("loss", "accuracy") if name in numbers]  # imported weights come without a loss
-    std = {f"{name}_std": float(np.std([record[name] for record in records], ddof=1)) for name in measured}
-    where = {name: first[name] for name in ("step", "epoch", "split")}
-    return where | {"seeds": len(records)} | mean | std
-
-
-def draw_mean(axes: Axes, means: list[dict], name: str, split: str, n: int, scale: float = 1.0) -> None:
-    """Draws one number of the records of a split over epochs, with its deviation, in the colour of run `n`."""
-    known = [record for record in means if name in record]  # imported weights come without a loss
-    epochs = np.array([record["epoch"] for record in known])
-    values = scale * np.array([record[name] for record in known])
-    colour = style.look(n).colour
-    width, marker = 0.7 if split == "train" else 1.1, "." if len(known) == 1 else ""
-    axes.plot(epochs, values, LINES[split], color=colour, linewidth=width, marker=marker, gid=f"{n} {split}")
-    if any("seeds" in record for record in known):
-        std = scale * np.array([record.get(f"{name}_std", 0.0) for record in known])
-        axes.fill_between(
-            epochs, values - std, values + std, color=colour, alpha=0.2, linewidth=0, gid=f"{n} {split} band"
-        )
-
-
-def add_legend(figure: Figure, handles: list[Line2D], called: list[str]) -> None:
-    """Adds a legend below the plots, with as many columns as fit beside each other, up to four."""
-    for columns in (4, 3, 2, 1):
-        legend = figure.legend(handles, called, loc="outside lower center", ncols=columns, frameon=False)
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
-        legend.remove()
+    moments: dict[int, list[dict]] = {}
+    for record in records:
+        if name in record:  # imported weights come without a loss
+            moments.setdefault(record["step"], []).append(record)
+    if not moments:
+        return
+    epochs = [seeds[0]["epoch"] for seeds in moments.values()]
+    values = [[scale * record[name] for record in seeds] for seeds in moments.values()]
+    mean = np.array([np.mean(seeds) for seeds in values])
+    look = {"color": style.look(n).colour, "linewidth": 0.7 if split == "train" else 1.1}
+    axes.plot(epochs, mean, LINES[split], marker="." if len(epochs) == 1 else "", gid=f"{n} {split}", **look)
+    if any(len(seeds) > 1 for seeds in values):
+        std = np.array([np.std(seeds, ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
+        band = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(epochs, mean - std, mean + std, gid=f"{n} {split} band", **band)
 
 
 def read_group(workdirs: list[Path]) -> list[dict]:
-    """Returns the records of runs that differ in their seed alone, those of one moment side by side.
+    """Returns the records of runs that differ in their seed alone, in the order of their steps.
 
     Raises:
       UserError: if a run has no metrics yet.
@@ -122,7 +93,7 @@ def read_group(workdirs: list[Path]) -> list[dict]:
         if not found:
             raise UserError(f"{workdir} has no metrics yet: train it with train.py --workdir={workdir}")
         records += found
-    return sorted(records, key=lambda record: (record["split"], record["step"])) if workdirs[1:] else records
+    return sorted(records, key=lambda record: record["step"])
 
 
 def names(workdirs: list[Path]) -> list[str]:

@@ -1,11 +1,13 @@
-"""Attention learning a convolution: the course of the error, and where the heads end."""
+"""Attention learning a convolution: the error over training, and where the heads end."""
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.figures.centres import mark_centres
 from attn_cnn_jax.analysis.figures.labels import number_heads
+from attn_cnn_jax.analysis.figures.training import draw_paths
 
 REACH = 3.5  # pixels from the query that are shown
 
@@ -14,8 +16,8 @@ def draw(trainings: list[dict]) -> Figure:
     """Returns the errors of all trainings over their steps, and one panel of centres per number of heads.
 
     Args:
-      trainings: with `heads`, `seed`, `final_error`, and a course: `step` and `error`, `(n,)`, `centre`, `(n, h, 2)`.
-        Centres are those of the first seed of each number of heads.
+      trainings: with `heads`, `seed`, `final_error`, and over training `step` and `error`, `(n,)`, `centre`,
+        `(n, h, 2)`. Centres are those of the first seed of each number of heads.
     """
     counts = sorted({training["heads"] for training in trainings})
     with style.styled():
@@ -27,24 +29,20 @@ def draw(trainings: list[dict]) -> Figure:
             errors.semilogy(training["step"], training["error"], color=style.look(n).colour, linewidth=0.8, label=label)
         errors.set(xlabel="step", ylabel="relative error", title="error, every seed")
         errors.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
-        errors.grid(color="0.9", linewidth=0.4)
-        errors.spines[["top", "right"]].set_visible(False)
+        style.decorate(errors)
         errors.legend(frameon=False)
         last = {}
         for axes, count in zip(panels, counts, strict=True):
             training = next(training for training in trainings if training["heads"] == count)
             centres = np.asarray(training["centre"])
             axes.set(xlim=(-REACH, REACH), ylim=(REACH, -REACH), aspect="equal")
-            axes.set_title(f"{count} heads: {100 * training['final_error']:.2g}%")
-            axes.set_xlabel("columns from the query")
+            axes.set(title=f"{count} heads: {100 * training['final_error']:.2g}%", xlabel="columns from the query")
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_locator(MultipleLocator(1))
             axes.grid(color="0.9", linewidth=0.4)
             axes.set_axisbelow(True)
-            for head, path in enumerate(centres.swapaxes(0, 1)):
-                look = style.look(head)
-                axes.plot(path[:, 1], path[:, 0], "-", color=look.colour, linewidth=0.5, alpha=0.7)
-                axes.plot(*path[-1, ::-1], look.marker, color=look.colour, markersize=3, markeredgewidth=0)
+            draw_paths(axes, centres)
+            mark_centres(axes, centres[-1])
             style.mark_query(axes)
             last[axes] = centres[-1]
         panels[0].set_ylabel("rows from the query")

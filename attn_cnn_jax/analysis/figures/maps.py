@@ -1,12 +1,11 @@
-"""Attention maps of one query pixel: layers by heads (Fig. 5 to 7), also beside the picture (Fig. 8 to 10)."""
+"""Attention maps of one query pixel: layers by heads (Fig. 5 to 7), also beside the image (Fig. 8 to 10)."""
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from attn_cnn_jax.analysis.figures import contours, style
+from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.models.attention import moments
 
 QUERY = "#0080FF"  # seen on light and on dark pixels of the maps
@@ -15,8 +14,8 @@ ORDER = "distance"  # by default
 
 
 def title(query: tuple[int, int], num_images: int | None, order: str) -> str:
-    """Returns what a figure of maps shows; `num_images` where they are a mean over pictures."""
-    mean = f", mean over {num_images} test pictures" if num_images else ""
+    """Returns what a figure of maps shows; `num_images` where they are a mean over images."""
+    mean = f", mean over {num_images} test images" if num_images else ""
     return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}; {ORDERS[order]}"
 
 
@@ -38,27 +37,26 @@ def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: st
     return figure
 
 
-def draw_picture(
+def draw_image(
     image: np.ndarray, name: str, layers: list[np.ndarray], query: tuple[int, int], order: str, downsample: int
 ) -> Figure:
-    """Returns one picture, its query pixel marked, and beside it the maps for this picture alone.
+    """Returns one image, its query pixel marked, and beside it the maps for this image alone.
 
     Args:
       image: `(H, W, C)` uint8, C of 1 or 3.
-      name: what the picture shows, in one or more lines.
+      name: what the image shows, in one or more lines.
       layers: one `(h, i, j, k, l)` array per layer.
-      downsample: side of the square of the picture's pixels that is one pixel of attention.
+      downsample: side of the square of the image's pixels that is one pixel of attention.
     """
     with style.styled():
         width = 7.0
-        height = max(1.8, size(layers, width * 0.78) + 0.25)
-        figure = style.create_figure(width, height)
+        figure = style.create_figure(width, max(1.8, size(layers, width * 0.78) + 0.25))
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(0.22, 0.78))[0]
         axes = left.subplots()
-        axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+        style.show_image(axes, image)
+        axes.set_title(name)
         centre = [downsample * position + (downsample - 1) / 2 for position in query]
         style.mark_query(axes, *centre, size=downsample, colour="#FF00CC")
-        axes.set(xticks=[], yticks=[], title=name)
         right.suptitle(title(query, None, order), fontsize=7)
         draw_maps(right, layers, query, order)
     return figure
@@ -70,36 +68,24 @@ def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple
     panels = figure.subplots(len(layers), most, squeeze=False, gridspec_kw={"wspace": 0.02, "hspace": 0.02})
     for n, layer in enumerate(layers):
         maps = layer[:, query[0], query[1]]
-        heads = ordered(maps, query, order)
+        # In small pixels a thick outline would hide what the query attends to in itself.
+        line = 0.9 if max(maps.shape[1:]) <= 10 else 0.5
         for axes in panels[n]:
             axes.set(xticks=[], yticks=[])
-        for axes in panels[n, len(heads) :]:
+        for axes in panels[n, len(maps) :]:
             axes.set_axis_off()
-        for axes, head in zip(panels[n], heads, strict=False):
-            draw_map(axes, maps[head], query, head)
+        for axes, head in zip(panels[n], ordered(maps, query, order), strict=False):
+            colour = style.look(head).colour
+            style.show_attention(axes, maps[head], f"map {head}")
+            style.mark_query(axes, *query, colour=QUERY, line=line)
+            axes.set_title(f"{head + 1}", color=colour, fontsize=6, fontweight="bold", pad=1.5)
+            axes.spines[:].set_edgecolor(colour)
         panels[n, 0].set_ylabel(f"layer {n + 1}")
     bar = figure.colorbar(
         ScalarMappable(Normalize(0, 1), style.ATTENTION), ax=list(panels.flat), location="bottom",
         shrink=0.4, aspect=30, pad=0.02, ticks=[0, 1],
     )  # fmt: skip
     bar.ax.set_xticklabels(["0", "largest probability of the map"])
-
-
-def draw_map(axes: Axes, probabilities: np.ndarray, query: tuple[int, int], head: int) -> None:
-    """Draws one head's attention `(k, l)`; of uniform attention an even field of the middle colour."""
-    scale = {"cmap": style.ATTENTION, "vmin": 0, "vmax": top_of_scale(probabilities)}
-    axes.imshow(probabilities, **scale, gid=f"map {head}", interpolation="nearest")
-    # In small pixels a thick outline would hide what the query attends to in itself.
-    style.mark_query(axes, *query, colour=QUERY, line=0.9 if max(probabilities.shape) <= 10 else 0.5)
-    axes.set_title(f"{head + 1}", color=style.look(head).colour, fontsize=6, fontweight="bold", pad=1.5)
-    for spine in axes.spines.values():
-        spine.set_edgecolor(style.look(head).colour)
-
-
-def top_of_scale(probabilities: np.ndarray) -> float:
-    """Returns the probability that gets the darkest colour: the largest; of uniform attention twice that."""
-    largest = float(probabilities.max())
-    return 2 * largest if largest - probabilities.min() <= contours.FLAT * largest else largest
 
 
 def ordered(maps: np.ndarray, query: tuple[int, int], order: str) -> list[int]:

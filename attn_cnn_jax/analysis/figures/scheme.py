@@ -1,12 +1,11 @@
 """How a layer of attention computes one pixel, drawn from a real layer (the scheme of Fig. 1)."""
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, Rectangle
 
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.figures.maps import QUERY, top_of_scale
+from attn_cnn_jax.analysis.figures.maps import QUERY
 from attn_cnn_jax.models.attention import moments
 
 ROW = 0.36  # inches per head
@@ -31,57 +30,41 @@ def draw(attention: np.ndarray, value_maps: np.ndarray, query: tuple[int, int], 
         figure.set_layout_engine("none")
         figure.suptitle(title, fontsize=7, y=1 - 0.08 / total)
         bottom, top = 0.14 / total, 1 - 0.42 / total
-        side = 1.45 / style.PAGE
-        tall = 1.45 / total * height / width
-        middle = (bottom + top) / 2
-        source = figure.add_axes((0.02, middle - tall / 2, side, tall))
-        target = figure.add_axes((0.98 - side, middle - tall / 2, side, tall))
+        side, tall = 1.45 / style.PAGE, 1.45 / total * height / width
+        low = (bottom + top - tall) / 2
+        source, target = (figure.add_axes((left, low, side, tall)) for left in (0.02, 0.98 - side))
         for axes, name in ((source, f"input X, {height}x{width} pixels"), (target, "output: sum over heads")):
-            draw_grid(axes, height, width, name)
+            axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[], aspect="equal")
+            axes.set_title(name, fontsize=6)
+            axes.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, color="0.88", linewidth=0.3)
+            axes.hlines(np.arange(height + 1) - 0.5, -0.5, width - 0.5, color="0.88", linewidth=0.3)
         target.add_patch(Rectangle((query[1] - 0.5, query[0] - 0.5), 1, 1, facecolor="0.25", gid="output"))
         style.mark_query(source, *query)
-        centres = moments.centre_of_mass(maps)
         step = (top - bottom) / num_heads
-        for head in range(num_heads):
+        box = step * 0.84
+        wide = box * total / style.PAGE
+        for head, (row, column) in enumerate(moments.centre_of_mass(maps)):
             colour = style.look(head).colour
-            box = step * 0.84
             low = top - (head + 1) * step + (step - box) / 2
-            wide = box * total / style.PAGE
             seen = figure.add_axes((0.445 - wide / 2, low, wide * width / height, box))
             map_ = figure.add_axes((0.555 - wide / 2, low, wide, box))
-            seen.imshow(maps[head], cmap=style.ATTENTION, vmin=0, vmax=top_of_scale(maps[head]), gid=f"map {head}")
+            style.show_attention(seen, maps[head], f"map {head}")
             style.mark_query(seen, *query, colour=QUERY, line=0.4)
             map_.imshow(value_maps[head], cmap="RdBu_r", vmin=-size, vmax=size, aspect="auto", gid=f"values {head}")
+            map_.set(xticks=[], yticks=[])
             for axes in (seen, map_):
-                axes.set(xticks=[], yticks=[])
-                for spine in axes.spines.values():
-                    spine.set_edgecolor(colour)
+                axes.spines[:].set_edgecolor(colour)
             name = {"color": colour, "fontsize": 6, "fontweight": "bold", "ha": "center", "va": "center"}
             figure.text(0.5, low + box / 2, str(head + 1), **name)
-            row, column = centres[head]
             source.plot(column, row, style.look(head).marker, color=colour, markersize=3, gid=f"centre {head}")
-            connect(figure, source, (column, row), seen, (-0.5, height / 2 - 0.5), colour)
             last = value_maps.shape[2] - 0.5, (value_maps.shape[1] - 1) / 2
-            connect(figure, map_, last, target, (query[1], query[0]), colour)
+            for start, from_, end, to in (
+                ((column, row), source, (-0.5, height / 2 - 0.5), seen),
+                (last, map_, (query[1], query[0]), target),
+            ):
+                line = {"color": colour, "linewidth": 0.5, "alpha": 0.8, "zorder": 4}
+                figure.add_artist(ConnectionPatch(start, end, "data", "data", axesA=from_, axesB=to, **line))
             if head == 0:
                 seen.set_title("attention of q", fontsize=6)
                 map_.set_title("W$^{(h)}$", fontsize=6, parse_math=True)
     return figure
-
-
-def draw_grid(axes: Axes, height: int, width: int, name: str) -> None:
-    """Draws the pixels of a layer's input or output."""
-    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[], aspect="equal")
-    axes.set_title(name, fontsize=6)
-    axes.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, color="0.88", linewidth=0.3)
-    axes.hlines(np.arange(height + 1) - 0.5, -0.5, width - 0.5, color="0.88", linewidth=0.3)
-
-
-def connect(
-    figure: Figure, source: Axes, start: tuple[float, float], target: Axes, end: tuple[float, float], colour: str
-) -> None:
-    """Draws a line from a point of one panel to a point of another."""
-    line = ConnectionPatch(
-        start, end, "data", "data", axesA=source, axesB=target, color=colour, linewidth=0.5, alpha=0.8, zorder=4
-    )
-    figure.add_artist(line)

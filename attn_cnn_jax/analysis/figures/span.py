@@ -1,10 +1,13 @@
 """Lemma 3 drawn from a real layer (Fig. 11): a kernel's shifts, the heads' maps, and how far one spans the other."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.maps import QUERY
@@ -16,7 +19,7 @@ def draw(attention: np.ndarray, shifts: np.ndarray, query: tuple[int, int], titl
     """Returns `E_q`, `A_q`, the weights `X` with `A_q X = E_q` as nearly as can be, and the residual of every query.
 
     Args:
-      attention: of one layer, `(h, i, j, k, l)`; to one picture or its mean where it depends on content.
+      attention: of one layer, `(h, i, j, k, l)`; to one image or its mean where it depends on content.
       shifts: of the kernel, `(n, 2)`.
       query: the query pixel of the first two panels.
       title: of the figure.
@@ -24,37 +27,34 @@ def draw(attention: np.ndarray, shifts: np.ndarray, query: tuple[int, int], titl
     num_heads, height, width = attention.shape[:3]
     residuals = span.residuals(attention, shifts).reshape(height, width)
     inner = interior_queries((height, width))
-    solved = span.mixing(attention, shifts, inner)
-    expected, maps = span.indicators(shifts, (height, width), query), span.maps_of(attention, query)
+    weights, residual = span.mixing(attention, shifts, inner)
+    maps, size = span.maps_of(attention, query), np.abs(weights).max()
+    heads, names = [str(head + 1) for head in range(num_heads)], [f"{row:+d},{column:+d}" for row, column in shifts]
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.4)
         figure.suptitle(title, fontsize=7)
-        grid = {"width_ratios": (1, 1, 1.1, 1.3)}
-        shift_axes, head_axes, weight_axes, residual_axes = figure.subplots(1, 4, gridspec_kw=grid)
-        names = [f"{row:+d},{column:+d}" for row, column in shifts]
-        draw_columns(shift_axes, expected, names)
+        panels = figure.subplots(1, 4, gridspec_kw={"width_ratios": (1, 1, 1.1, 1.3)})
+        shift_axes, head_axes, weight_axes, residual_axes = panels
+        draw_columns(shift_axes, span.indicators(shifts, (height, width), query), names)
         shift_axes.set(title="$E_q$: shifts", ylabel="pixels, row by row")
-        draw_columns(head_axes, maps / maps.max(axis=0), [str(head + 1) for head in range(num_heads)])
+        draw_columns(head_axes, maps / maps.max(axis=0), heads)
         head_axes.set(title="$A_q$: heads' attention")
+        shown = weight_axes.imshow(weights, cmap="RdBu_r", vmin=-size, vmax=size, aspect="auto")
+        weight_axes.set_title(f"X, residual {residual:.2g}")
+        weight_axes.set_xticks(range(len(shifts)), names, rotation=90, fontsize=4.5)
+        weight_axes.set_yticks(range(num_heads), heads, fontsize=5)
         color_heads(head_axes.get_xticklabels())
-        size = np.abs(solved.weights).max()
-        shown = weight_axes.imshow(solved.weights, cmap="RdBu_r", vmin=-size, vmax=size, aspect="auto")
-        weight_axes.set(title=f"X, residual {solved.residual:.2g}", xticks=range(len(shifts)), yticks=range(num_heads))
-        weight_axes.set_xticklabels(names, rotation=90, fontsize=4.5)
-        weight_axes.set_yticklabels([str(head + 1) for head in range(num_heads)], fontsize=5)
         color_heads(weight_axes.get_yticklabels())
         figure.colorbar(shown, ax=weight_axes, location="bottom", pad=0.02, aspect=12).ax.tick_params(labelsize=5)
         residual_axes.imshow(residuals, cmap=style.ATTENTION, vmin=0, vmax=1, gid="residuals")
         style.mark_query(residual_axes, *query, colour=QUERY)
         inside = np.mean([residuals[q] for q in inner])
-        residual_axes.set(
-            title=f"residual by query\n(0: Lemma 3 holds)\nmean inside {inside:.2g}", xticks=[], yticks=[]
-        )
+        text = f"residual by query\n(0: Lemma 3 holds)\nmean inside {inside:.2g}"
+        residual_axes.set(title=text, xticks=[], yticks=[])
         scale = ScalarMappable(Normalize(0, 1), style.ATTENTION)
-        figure.colorbar(scale, ax=residual_axes, location="bottom", pad=0.02, ticks=[0, 1]).ax.set_xticklabels(
-            ["0", "1"], fontsize=5
-        )
-        for axes in (shift_axes, head_axes, weight_axes):
+        bar = figure.colorbar(scale, ax=residual_axes, location="bottom", pad=0.02, ticks=[0, 1])
+        bar.ax.set_xticklabels(["0", "1"], fontsize=5)
+        for axes in panels[:3]:
             axes.title.set_parse_math(True)
     return figure
 
@@ -62,11 +62,11 @@ def draw(attention: np.ndarray, shifts: np.ndarray, query: tuple[int, int], titl
 def draw_columns(axes: Axes, columns: np.ndarray, names: list[str]) -> None:
     """Draws vectors over the pixels side by side, light for 0 and dark for 1."""
     axes.imshow(columns, cmap=style.ATTENTION, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    axes.set(xticks=range(len(names)), yticks=[])
-    axes.set_xticklabels(names, rotation=90, fontsize=4.5)
+    axes.set_yticks([])
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=4.5)
 
 
-def color_heads(labels) -> None:
+def color_heads(labels: Sequence[Text]) -> None:
     """Gives the number of each head its colour."""
     for head, label in enumerate(labels):
         label.set_color(style.look(head).colour)

@@ -27,17 +27,8 @@ PAGE = 5.5  # inches: its whole width
 DPI = 200
 
 # Paul Tol's "muted" scheme: nine colours that readers with any colour vision tell apart.
-COLOURS = (
-    "#332288",
-    "#CC6677",
-    "#117733",
-    "#DDAA33",
-    "#88CCEE",
-    "#882255",
-    "#44AA99",
-    "#999933",
-    "#AA4499",
-)
+COLOURS = ("#332288", "#CC6677", "#117733", "#DDAA33", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499")
+FLAT = 1e-6  # relative differences of attention below this are rounding
 QUERY = "#000000"
 # Attention from none to most, in figures, notebooks and the page (`RAMPS.light` in page/web/drawing.js): light to dark,
 # so that brightness alone tells the order.
@@ -45,17 +36,10 @@ RAMP = ((240, 242, 246), (251, 208, 140), (236, 118, 88), (150, 40, 110), (38, 1
 ATTENTION = LinearSegmentedColormap.from_list("attention", np.array(RAMP) / 255)
 
 RC = {
-    "font.size": 7,
-    "axes.titlesize": 7,
-    "axes.labelsize": 7,
-    "xtick.labelsize": 6,
-    "ytick.labelsize": 6,
-    "legend.fontsize": 6,
-    "axes.linewidth": 0.5,
-    "xtick.major.width": 0.5,
-    "ytick.major.width": 0.5,
-    "xtick.major.size": 2,
-    "ytick.major.size": 2,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 7),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 6),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.5),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2),
     "axes.titlepad": 3,
     "text.parse_math": False,  # a run's name may hold any character
     "svg.hashsalt": "attn_cnn_jax",  # the same run, the same file
@@ -75,6 +59,11 @@ def look(head: int) -> Look:
     """Returns how head `head` (from 0) is drawn."""
     turn = head // len(COLOURS)
     return Look(COLOURS[head % len(COLOURS)], ("-", "--", ":", "-.")[turn % 4], ("o", "s", "D", "^")[turn % 4])
+
+
+def layer_colours(num_layers: int) -> np.ndarray:
+    """Returns a colour per layer, the first dark, the last light."""
+    return matplotlib.colormaps["viridis"](np.linspace(0, 0.9, num_layers))
 
 
 def numbers(heads: list[int], of: int) -> str:
@@ -99,6 +88,20 @@ def decorate(axes: Axes) -> None:
     axes.grid(color="0.9", linewidth=0.4)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def show_image(axes: Axes, image: np.ndarray, alpha: float = 1.0) -> None:
+    """Draws an image, `(H, W, C)` uint8, C of 1 or 3."""
+    axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255, alpha=alpha)
+    axes.set(xticks=[], yticks=[])
+
+
+def show_attention(axes: Axes, probabilities: np.ndarray, gid: str) -> None:
+    """Draws attention `(k, l)`, its largest value darkest; uniform attention as an even field of the middle colour."""
+    largest = float(probabilities.max())
+    top = 2 * largest if largest - probabilities.min() <= FLAT * largest else largest
+    axes.imshow(probabilities, cmap=ATTENTION, vmin=0, vmax=top, gid=gid, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
 
 
 def mark_query(

@@ -1,4 +1,4 @@
-"""Where heads look over the course of training: centres of one layer at several epochs (Fig. 3), and an animation."""
+"""Where heads look over training: centres of one layer at several epochs (Fig. 3), and an animation."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,31 +25,26 @@ def draw(records: list[dict], layer: int, epochs: list[float] | None = None) -> 
       epochs: which to show; None chooses up to eight, from the first to the last.
     """
     chosen = choose(records, epochs, 8)
+    last = records[-1]["layers"][layer]
+    circles = "ellipses" if "covariance" in last or np.ndim(last["spread"]) == 3 else "circles"
+    title = f"layer {layer + 1}: where its heads look; {circles}: one standard deviation of their attention"
     with style.styled():
         columns = min(4, len(chosen))
         rows = -(-len(chosen) // columns)
         panel = (style.PAGE - 0.5) / 4
         figure = style.create_figure(max(0.5 + panel * columns, 3.2), rows * (panel + 0.17) + 0.45)
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        reach = extent(records, layer)
-        for n, axes in enumerate(panels.flat):
-            if n >= len(chosen):
-                axes.set_axis_off()
-                continue
-            draw_epoch(axes, chosen[n], layer, reach)
-        figure.suptitle(title(records, layer), fontsize=7, wrap=True)
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        reach, centres = extent(records, layer), {}
+        for axes, record in zip(panels, chosen, strict=False):
+            draw_epoch(axes, record, layer, reach)
+            centres[axes] = np.array(record["layers"][layer]["centre"])
+        for axes in panels[len(chosen) :]:
+            axes.set_axis_off()
+        figure.suptitle(title, fontsize=7, wrap=True)
         figure.supxlabel("columns from the query pixel", fontsize=7)
         figure.supylabel("rows from the query pixel", fontsize=7)
-        shown = zip(panels.flat, chosen, strict=False)
-        number_heads(figure, {axes: np.array(record["layers"][layer]["centre"]) for axes, record in shown})
+        number_heads(figure, centres)
     return figure
-
-
-def title(records: list[dict], layer: int) -> str:
-    """Returns what a figure of a layer in training shows, with the meaning of its circles."""
-    positions = records[-1]["layers"][layer]
-    circles = "ellipses" if "covariance" in positions or np.ndim(positions["spread"]) == 3 else "circles"
-    return f"layer {layer + 1}: where its heads look; {circles}: one standard deviation of their attention"
 
 
 def draw_epoch(axes: Axes, record: dict, layer: int, reach: float) -> None:
@@ -59,45 +54,36 @@ def draw_epoch(axes: Axes, record: dict, layer: int, reach: float) -> None:
         axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10), integer=True))
     positions = record["layers"][layer]
     for head, covariance in enumerate(covariances(positions)):
-        if np.all(np.isfinite(covariance)):
-            deviations, (row, column) = moments.main_axes(covariance)
-            angle = np.degrees(np.arctan2(row, column))
-            look = style.look(head)
-            axes.add_patch(
-                Ellipse(
-                    positions["centre"][head][::-1],
-                    *(2 * deviations),
-                    angle=angle,
-                    fill=False,
-                    edgecolor=look.colour,
-                    linestyle=look.line,
-                    linewidth=0.5,
-                    gid=f"deviation {head}",
-                )
-            )
+        if not np.all(np.isfinite(covariance)):
+            continue
+        deviations, (row, column) = moments.main_axes(covariance)
+        look = style.look(head)
+        line = {"edgecolor": look.colour, "linestyle": look.line, "linewidth": 0.5, "gid": f"deviation {head}"}
+        angle, at = np.degrees(np.arctan2(row, column)), positions["centre"][head][::-1]
+        axes.add_patch(Ellipse(at, *(2 * deviations), angle=angle, fill=False, **line))
     mark_centres(axes, np.array(positions["centre"]))
     style.mark_query(axes)
 
 
+def draw_paths(axes: Axes, centres: np.ndarray) -> None:
+    """Draws the way of each head's centre, `(n, h, 2)`."""
+    for head, path in enumerate(centres.swapaxes(0, 1)):
+        axes.plot(path[:, 1], path[:, 0], "-", color=style.look(head).colour, linewidth=0.5, alpha=0.6)
+
+
 def animate(records: list[dict], layer: int) -> list[np.ndarray]:
     """Returns frames `(height, width, 3)` of one layer's centres over training, with the way they came."""
-    frames = []
-    chosen = choose(records, None, FRAMES)
-    reach = extent(records, layer)
+    frames, chosen, reach = [], choose(records, None, FRAMES), extent(records, layer)
+    paths = np.array([record["layers"][layer]["centre"] for record in chosen])
     for n, record in enumerate(chosen):
         with style.styled():
             figure = style.create_figure(style.COLUMN, style.COLUMN)
             axes = figure.subplots()
             draw_epoch(axes, record, layer, reach)
-            paths = np.array([earlier["layers"][layer]["centre"] for earlier in chosen[: n + 1]])
-            for head, path in enumerate(paths.swapaxes(0, 1)):
-                axes.plot(path[:, 1], path[:, 0], "-", color=style.look(head).colour, linewidth=0.4, alpha=0.6)
-            axes.set(
-                xlabel="columns from the query pixel",
-                ylabel="rows from the query pixel",
-                title=f"layer {layer + 1}, {axes.get_title()}",
-            )
-            number_heads(figure, {axes: paths[-1]})
+            draw_paths(axes, paths[: n + 1])
+            axes.set(xlabel="columns from the query pixel", ylabel="rows from the query pixel")
+            axes.set_title(f"layer {layer + 1}, {axes.get_title()}")
+            number_heads(figure, {axes: paths[n]})
             frames.append(style.pixels(figure))
     return frames
 
