@@ -163,6 +163,7 @@ def measure_run(
     num_images: int | None = None,
     test_images: int | None = None,
     data_dir: str | Path | None = None,
+    labelled: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[float, list[Result]]:
     """Returns the test accuracy of a run's network, and what each kernel size makes of it.
 
@@ -170,13 +171,14 @@ def measure_run(
       num_images: test images over which content-dependent attention is averaged; None for `images.AVERAGED`.
       test_images: test images on which accuracy is measured.
       data_dir: where the data set is, if not where the run had it.
+      labelled: images and labels in place of test images.
 
     Raises:
       UserError: for a network without attention, or data that is not there.
     """
     if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
-    images, labels = first_images(run, test_images, data_dir, TEST_IMAGES)
+    images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)
     images = run.normalised(images)
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
     results = [measure(run.model, attention, kernel_size, images, labels) for kernel_size in kernel_sizes]

@@ -11,16 +11,20 @@ content, its mean over test images takes its place.
 import argparse
 import csv
 import io
+import sys
 from collections.abc import Sequence
 
+import numpy as np
 from tabulate import tabulate
 
 from attn_cnn_jax.analysis.convolution import SUBSTITUTES, TEST_IMAGES, Result, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.images import AVERAGED, averaged_over
+from attn_cnn_jax.analysis.images import AVERAGED, averaged_over, dataset_of, reads_images
 from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, beside
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import say
+from attn_cnn_jax.page.images import drawings
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 
@@ -48,11 +52,20 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     run = load_run(args.run, args.step)
+    labelled = without_data(run, args)
     num_images = averaged_over(run, args.images, args.data_dir)
     original, results = measure_run(
-        run, args.kernel_sizes, num_images=num_images, test_images=args.test_images, data_dir=args.data_dir
+        run,
+        args.kernel_sizes,
+        num_images=num_images,
+        test_images=args.test_images,
+        data_dir=args.data_dir,
+        labelled=labelled,
     )
-    say(to_text(run, original, results, num_images))
+    of = f"accuracy on {len(labelled[1])} drawings" if labelled else "test accuracy"
+    say(to_text(run, original, results, num_images, of))
+    if labelled:
+        return 0
     out = args.out or beside(args.run, "convolution")
     paths = style.save(draw(original, results), out, "convolution")
     write_atomically(out / "convolution.csv", to_csv(original, results))
@@ -60,9 +73,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def to_text(run: Run, original: float, results: list[Result], num_images: int) -> str:
-    """Returns the tables for a terminal."""
-    parts = [f"step {run.step}: test accuracy {original:.2%}"]
+def without_data(run: Run, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where the data set is not there, the drawings of this package and their classes, which prints why; else None.
+
+    Raises:
+      UserError: if there are no drawings for the network, or its attention has to be averaged over test images.
+    """
+    try:
+        dataset_of(run.config, args.data_dir)
+        return None
+    except UserError as error:
+        images = drawings(run.class_names, tuple(run.config.model.image_shape))
+        if reads_images(run) or not images:
+            raise
+        say(f"{error}\nMeasured on {len(images)} drawings, not on test images; no file is written.", sys.stderr)
+    return np.stack([image.pixels for image in images]), np.array([run.class_names.index(i.label) for i in images])
+
+
+def to_text(run: Run, original: float, results: list[Result], num_images: int, of: str = "test accuracy") -> str:
+    """Returns the tables for a terminal; `of` says what the accuracy is measured on."""
+    parts = [f"step {run.step}: {of} {original:.2%}"]
     if run.model.depends_on_content:
         parts.append(f"Its attention depends on content: the mean over {num_images} test images takes its place.")
     first = {
@@ -77,7 +107,7 @@ def to_text(run: Run, original: float, results: list[Result], num_images: int) -
     return "\n".join(
         [
             *parts,
-            "\nTest accuracy with the first n layers replaced",
+            f"\n{of[0].upper()}{of[1:]} with the first n layers replaced",
             to_table(["substitute", "K", *(f"n={n}" for n in numbers)], first),
             "\nOutput error of a layer's convolution, zeros beyond the border: all pixels / interior pixels",
             to_table(["K", *layers], error),

@@ -80,10 +80,6 @@ def choose_images(
         dataset = dataset_of(run.config, arguments.data_dir)
     except UserError as error:
         images = own or (drawings(run.class_names, shape) if arguments.images else [])
-        say(
-            f"Without test images and accuracy ({len(images)} other images): {error}\n"
-            "If the data is in another folder: --data-dir=DIR, or TFDS_DATA_DIR as in training.",
-            sys.stderr,
-        )
+        say(f"Without test images and accuracy ({len(images)} other images): {error}", sys.stderr)
         return images, None
     return own or from_dataset(dataset, arguments.images, shape[:2]), dataset

@@ -87,6 +87,16 @@ def test_content_models_say_that_their_attention_is_a_mean(content_run, tmp_path
     assert float(rows[-1]["accuracy_truncated"]) == pytest.approx(expected, abs=1e-6)
 
 
+def test_an_included_network_is_measured_on_drawings_where_its_data_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert main(["convolution", "pretrained:cifar10_maps16", "--kernel-sizes=1,9", f"--out={tmp_path / 'out'}"]) == 0
+    printed = capsys.readouterr()
+    assert "--data-dir" in printed.err
+    assert "accuracy on 4 drawings 100.00%" in printed.out
+    assert "est accuracy" not in printed.out
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_cannot_be_measured(quadratic_run, tmp_path, capsys):
     with pytest.raises(UserError, match="a resnet has no attention"):
         convolution.measure_run(Run(resnet_config(), 0, None), (3,))
