@@ -88,8 +88,8 @@ def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, caps
     shutil.copytree(quadratic_run, tmp_path / "runs/digits")
     Image.fromarray(np.full((20, 30), 128, np.uint8)).save(tmp_path / "picture.png")
     for name, n in itertools.product(("cat", "dog"), range(5)):
-        (tmp_path / "pictures/train" / name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(tmp_path / "picture.png", tmp_path / f"pictures/train/{name}/{n}.png")
+        (tmp_path / "images/train" / name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "picture.png", tmp_path / f"images/train/{name}/{n}.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
     for name in (
