@@ -3,8 +3,8 @@
     python -m benchmarks.breakdown [--config cifar10_cpu] [--steps 40] [--largest 8] [--json FILE]
 
 Trains on random images. A first table sums operations by kind, with the network's FLOPs over the time of matrix
-products, beside the rate of large square ones; a second has the operations that take longest. Operations may run at the
-same time as others, so their sum may exceed the time of the step.
+products; a second has the operations that take longest. Operations may run side by side, so that their sum exceeds the
+time of the step.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.step import most_steps
-from benchmarks.measure import matrix_product_rate, seconds, table, write_json
+from benchmarks.measure import seconds, table, write_json
 from benchmarks.networks import random_images, repeated, steps_and_state
 
 PRODUCTS, MOVES, ELEMENTWISE = KINDS = ("matrix products", "copies and transposes", "other elementwise")
@@ -51,13 +51,11 @@ def main(argv: list[str] | None = None) -> int:
     config = complete(load_config(options.config))
     text, times, wall = measure(config, options.steps)
     kinds = by_kind(text, times, flops_per_step(config))
-    rate = matrix_product_rate(config.model.dtype)
     print(table(kinds, ("kind", "ms per step", "share (%)", "operations", "GFLOP/s")))
-    print(f"a step takes {1000 * wall:.1f} ms, its operations {1000 * times.total():.1f} ms")
-    print(f"large square matrix products: {rate / 1e9:.0f} GFLOP/s\n")
+    print(f"a step takes {1000 * wall:.1f} ms, its operations {1000 * times.total():.1f} ms\n")
     largest = [{"operation": name, "ms per step": 1000 * taken} for name, taken in times.most_common(options.largest)]
     print(table(largest, ("operation", "ms per step")))
-    write_json(options.json, {"benchmark": "breakdown", "by_kind": kinds, "seconds_per_step": wall, "products": rate})
+    write_json(options.json, {"benchmark": "breakdown", "by_kind": kinds, "seconds_per_step": wall})
     return 0
 
 
@@ -79,20 +77,13 @@ def measure(config: ConfigDict, steps: int) -> tuple[str, Counter[str], float]:
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=profiler):
             wall = seconds(lambda: train(steps))
-        found = seconds_by_operation(folder)
-    return compiled.as_text(), Counter({name: taken / steps for name, taken in found.items()}), wall / steps
-
-
-def seconds_by_operation(folder: str) -> Counter[str]:
-    """Seconds by the name of an operation, from what the profiler wrote to a folder."""
-    total: Counter[str] = Counter()
-    for path in Path(folder).rglob("*.xplane.pb"):
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-            for line in plane.lines:
-                for event in line.events:
-                    if "hlo_op" in dict(event.stats):
-                        total[event.name] += event.duration_ns / 1e9
-    return total
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
+    times: Counter[str] = Counter()
+    for event in (event for plane in planes for line in plane.lines for event in line.events):
+        if "hlo_op" in dict(event.stats):
+            times[event.name] += event.duration_ns / 1e9 / steps
+    return compiled.as_text(), times, wall / steps
 
 
 def flops_per_step(config: ConfigDict) -> int:

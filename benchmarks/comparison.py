@@ -2,9 +2,9 @@
 
 import argparse
 import importlib.util
+import itertools
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -44,12 +44,12 @@ def run(
       task: "training" or "inference".
       variants: of each network, columns that name it and values of `config.model` that differ.
     """
-    settings = [
-        ({"encoding": encoding} | name, configured(options, encoding, side, **model))
-        for encoding in options.encodings
-        for side in options.image_sizes
-        for name, model in variants
-    ]
+    settings = []
+    for encoding, side, (name, model) in itertools.product(options.encodings, options.image_sizes, variants):
+        common = {"dtype": options.dtype, "image_shape": (side, side, 3)}
+        settings.append(
+            ({"encoding": encoding} | name, configuration(options, **common, **ENCODINGS[encoding], **model))
+        )
     names = ["ours", "eager", "compiled"][: (3 if options.compile else 2) if torch_computes() else 1]
     rows = []
     for name, config in settings:
@@ -62,12 +62,6 @@ def run(
     print(COLUMNS)
     if names == ["ours"]:
         print("PyTorch is not installed, or has no GPU where JAX has one: ours alone")
-
-
-def configured(options: argparse.Namespace, encoding: str, side: int, **model: Any) -> ConfigDict:
-    """The network of one row."""
-    common = {"dtype": options.dtype, "image_shape": (side, side, 3)}
-    return configuration(options, **common | ENCODINGS[encoding] | model)
 
 
 def torch_computes() -> bool:

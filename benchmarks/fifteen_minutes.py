@@ -27,11 +27,11 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
-from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.mesh import data_mesh
+from benchmarks import records
 from benchmarks.measure import turns, write_json
 from benchmarks.networks import SPEC, random_images, training
-from benchmarks.records import keep, kept_runs, markdown, parse, parser, put, with_deviation, write
+from benchmarks.records import kept_runs, markdown, parse, parser, put, with_deviation, write
 from benchmarks.tricks import PAGE, RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
@@ -76,22 +76,21 @@ def configured(name: str, seed: int) -> ConfigDict:
 
 def train(name: str, seed: int, data_dir: str, out: Path) -> None:
     """Trains a contender and keeps its records, unless that was done."""
-    run, place = (folder / name / f"seed_{seed}" for folder in (out, out / "kept"))
-    if place.exists():
+    place = Path(name, f"seed_{seed}")
+    if (out / "kept" / place).exists():
         return
     config = configured(name, seed)
     if name == "pytorch":
         from benchmarks import train_pytorch
 
-        records = []
+        found = []
         for record in train_pytorch.train(complete(config), sources.load("cifar10", data_dir or None)):
             print(json.dumps(record), flush=True)
-            records.append(record)
-        write(place, config.to_dict(), records)
+            found.append(record)
+        write(out / "kept" / place, config.to_dict(), found)
     else:
         config.dataset.data_dir = data_dir
-        loop.run(config, run)
-        keep(run, place)
+        records.train(out, place, config)
 
 
 def measured(repeats: int) -> dict[str, float]:
@@ -113,8 +112,8 @@ def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:
     config.train.num_epochs = 1_000_000  # as many as are asked for
     noise = Split(*jax.device_get(images))
     one = noise.at([0])  # evaluated after each epoch
-    records = train_pytorch.train(config, Dataset(noise, one, SPEC))
-    return lambda: (next(records), next(records))
+    epochs = train_pytorch.train(config, Dataset(noise, one, SPEC))
+    return lambda: (next(epochs), next(epochs))
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:
@@ -122,14 +121,14 @@ def rows(kept: Path) -> list[dict[str, Any]]:
     path, rows = kept / RATES, []
     rates = json.loads(path.read_text())["pictures_per_second"] if path.exists() else {}
     for name, (_, _, title) in CONTENDERS.items():
-        records = [read_metrics(run / "metrics.jsonl") for run in kept_runs(kept / name)]
-        if not records:
+        found = [read_metrics(run / "metrics.jsonl") for run in kept_runs(kept / name)]
+        if not found:
             continue
-        model, epochs = complete(configured(name, 0)).model, records[0][-1]["epoch"]
+        model, epochs = complete(configured(name, 0)).model, found[0][-1]["epoch"]
         minutes = f"{50_000 * epochs / rates[name] / 60:.1f}" if name in rates else ""
-        reached = with_deviation([100 * of_run[-1]["accuracy"] for of_run in records])
+        reached = with_deviation([100 * of_run[-1]["accuracy"] for of_run in found])
         cells = [title, f"{count_parameters(model):,}", short(count_flops(model).full), f"{epochs:g}", minutes, reached]
-        rows.append(dict(zip(COLUMNS, [*cells, len(records)], strict=True)))
+        rows.append(dict(zip(COLUMNS, [*cells, len(found)], strict=True)))
     return rows
 
 

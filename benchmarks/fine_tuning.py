@@ -78,21 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.out:
         make_sets(options.out, options.data_dir or None)
         for name, training in RUNS.items():
-            train(options.out, training, options.out / name)
-            keep(options.out / name, options.out / "kept" / name)
+            train(options.out, name, training)
     print(table(rows(options.show or options.out / "kept"), COLUMNS))
     return 0
 
 
 def make_sets(out: Path, data_dir: str | None) -> None:
     """Writes OUT/SET.npz for those that are not there."""
-    missing = [name for name in SETS if not (out / f"{name}.npz").exists()]
-    if not missing:
-        return
     dataset = sources.load("cifar10", data_dir)
     out.mkdir(parents=True, exist_ok=True)
-    for name in missing:
-        made = SETS[name]
+    for name, made in SETS.items():
+        if (out / f"{name}.npz").exists():
+            continue
         train = chosen(dataset.train, made, made.num_train)
         test = chosen(dataset.test, made, made.num_test)
         names = [dataset.class_names[label] for label in made.classes]
@@ -104,12 +101,8 @@ def make_sets(out: Path, data_dir: str | None) -> None:
 def chosen(split: Split, made: Set, count: int) -> Split:
     """The first `count` images of the classes of a set, with labels from 0."""
     split = split.at(np.flatnonzero(np.isin(split.labels, made.classes))[:count])
-    if made.size == 32:
-        images = split.images
-    else:
-        resized = [Image.fromarray(image).resize((made.size,) * 2, Image.Resampling.BICUBIC) for image in split.images]
-        images = np.stack([np.asarray(image) for image in resized])
-    return Split(images, np.searchsorted(made.classes, split.labels))
+    resized = [Image.fromarray(image).resize((made.size,) * 2, Image.Resampling.BICUBIC) for image in split.images]
+    return Split(np.stack([np.asarray(image) for image in resized]), np.searchsorted(made.classes, split.labels))
 
 
 def configured(training: Training) -> ConfigDict:
@@ -119,22 +112,17 @@ def configured(training: Training) -> ConfigDict:
     return config
 
 
-def train(out: Path, training: Training, workdir: Path) -> None:
-    """Trains or resumes a run; a finished one is left as it is."""
+def train(out: Path, name: str, training: Training) -> None:
+    """Trains or resumes a run; keeps its configuration, without paths of this machine, and its evaluations."""
     config = configured(training)
     config.dataset.update({"path": str(out / f"{training.on}.npz"), "data_dir": str(out / "data")})
     if training.start in RUNS:
         config.start.run = str(out / training.start)
-    loop.run(config, workdir)
-
-
-def keep(run: Path, place: Path) -> None:
-    """Copies configuration, without paths of this machine, and evaluations of a run."""
-    config = read_config(run)
-    config["dataset"]["path"] = ""
-    if not config["start"]["run"].startswith("pretrained:"):
-        config["start"]["run"] = Path(config["start"]["run"]).name
-    write(place, config, [record for record in read_metrics(run / "metrics.jsonl") if record["split"] == "test"])
+    loop.run(config, out / name)
+    done = read_config(out / name)
+    done["dataset"]["path"], done["start"]["run"] = "", training.start
+    tests = [record for record in read_metrics(out / name / "metrics.jsonl") if record["split"] == "test"]
+    write(out / "kept" / name, done, tests)
 
 
 def rows(kept: Path) -> list[dict]:

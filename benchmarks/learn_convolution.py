@@ -1,21 +1,20 @@
 """Attention learns a convolution: error and centres of a quadratic layer trained to be a random 3x3 convolution.
 
     python -m benchmarks.learn_convolution --out=results/learn_convolution
-    python -m benchmarks.learn_convolution --draw=results/learn_convolution --figure=DIR
+    python -m benchmarks.learn_convolution --show=results/learn_convolution [--write]
 
-The first trains students of 4, 9 and 16 heads, three seeds each, and writes `results.json` and a table; students that
-the file has are not trained again. The second draws the figure of the documentation from it. Of every student: its
-error on images it has not seen, the residual of Lemma 3 at the end (the least error that one set of value maps could
-reach with these centres), and the history of errors and centres. See attn_cnn_jax/theorem/learning.py.
+The first trains students of 4, 9 and 16 heads, three seeds each, and writes `results.json`; students that the file has
+are not trained again. Both print a table; --write draws the figure of the documentation. Of every student: its error
+on images it has not seen, the residual of Lemma 3 at the end (the least error that one set of value maps could reach
+with these centres), and the history of errors and centres. See attn_cnn_jax/theorem/learning.py.
 """
 
-import argparse
+import itertools
 import json
 import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -28,51 +27,41 @@ from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.theorem import learning, span
 from attn_cnn_jax.theorem.to_convolution import position_attention
 from benchmarks.measure import table
-from benchmarks.records import put_figure
+from benchmarks.records import DOCS, parse, parser, put_figure
 
 FILE = "results.json"
 # What the numbers depend on beside the seed.
 MACHINE = {"jax": jax.__version__, "python": platform.python_version()}
-SHOWN = 21  # records of a course that are kept
+SHOWN = 21  # records of a history that are kept
 COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| along an axis", "steps", "seconds")
 
 
 @says_errors
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where results.json is written or continued")
-    parser.add_argument("--heads", type=integers, default=[4, 9, 16], metavar="N,...", help="4,9,16")
-    parser.add_argument("--seeds", type=integers, default=[0, 1, 2], metavar="N-N", help="of teacher and student: 0-2")
-    parser.add_argument("--steps", type=at_least_one, default=3000)
-    parser.add_argument("--draw", type=Path, metavar="DIR", help="draw the figure of the results there instead")
-    parser.add_argument("--figure", type=Path, metavar="DIR", help="where to draw it")
-    options = parser.parse_args(argv)
-    if options.draw:
-        trainings = json.loads((options.draw / FILE).read_text())["trainings"]
-        print(table(rows(trainings), COLUMNS))
-        if options.figure:
-            put_figure(figure.draw(trainings), options.figure / "learn_convolution.png")
-        return 0
-    file = options.out / FILE if options.out else None
-    done = json.loads(file.read_text())["trainings"] if file and file.exists() else []
-    for heads in options.heads:
-        for seed in options.seeds:
-            if any((each["heads"], each["seed"], each["steps"]) == (heads, seed, options.steps) for each in done):
-                continue
-            trained = train(heads, seed, options.steps)
-            done.append(trained)
-            done.sort(key=lambda each: (each["heads"], each["steps"], each["seed"]))
-            if file:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                lines = ",\n".join(json.dumps(training) for training in done)
-                write_atomically(file, f'{{"machine": {json.dumps(MACHINE)}, "trainings": [\n{lines}\n]}}\n')
-            print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
+    described = parser(__doc__)
+    described.add_argument("--heads", type=integers, default=[4, 9, 16], metavar="N,...", help="4,9,16")
+    described.add_argument("--steps", type=at_least_one, default=3000)
+    options = parse(described, argv)
+    file = (options.show or options.out) / FILE
+    done = json.loads(file.read_text())["trainings"] if options.show or file.exists() else []
+    had = [(each["heads"], each["seed"], each["steps"]) for each in done]
+    for heads, seed in itertools.product(options.heads, options.seeds) if options.out else ():
+        if (heads, seed, options.steps) in had:
+            continue
+        done.append(trained := train(heads, seed, options.steps))
+        done.sort(key=lambda each: (each["heads"], each["steps"], each["seed"]))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = ",\n".join(json.dumps(training) for training in done)
+        write_atomically(file, f'{{"machine": {json.dumps(MACHINE)}, "trainings": [\n{lines}\n]}}\n')
+        print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
     print(table(rows(done), COLUMNS))
+    if options.write:
+        put_figure(figure.draw(done), DOCS / "learn_convolution.png")
     return 0
 
 
 def train(heads: int, seed: int, steps: int) -> dict:
-    """Returns the course of one training, ready for JSON; the seed is that of teacher and student."""
+    """The history of one training, ready for JSON; the seed is that of teacher and student."""
     started = time.monotonic()
     course = learning.learn_convolution(learning.random_kernel(seed), heads, seed=seed, num_steps=steps)
     attention = np.asarray(position_attention(course.layer, (learning.SIZE, learning.SIZE)))
@@ -93,32 +82,20 @@ def train(heads: int, seed: int, steps: int) -> dict:
 
 
 def rows(trainings: list[dict]) -> list[dict]:
-    """Returns a line of the table per number of heads and of steps: lowest to highest value of its seeds."""
-    lines = []
+    """A row per number of heads and of steps: lowest to highest value of its seeds."""
+    found = []
     for heads, steps in sorted({(each["heads"], each["steps"]) for each in trainings}):
         of_count = [each for each in trainings if (each["heads"], each["steps"]) == (heads, steps)]
-        far = np.abs([each["centre"][-1] for each in of_count]).ravel()
-        lines.append(
-            {
-                "heads": heads,
-                "seeds": len(of_count),
-                "relative error": between([each["final_error"] for each in of_count]),
-                "residual of Lemma 3": between([each["residual"] for each in of_count]),
-                "|centre| along an axis": f"median {np.median(far):.2f}",
-                "steps": steps,
-                "seconds": statistics.median(each["seconds"] for each in of_count),
-            }
-        )
-    return lines
-
-
-def between(values: list[float]) -> str:
-    """Returns the lowest and the highest value as percentages."""
-    return f"{100 * min(values):.3g} to {100 * max(values):.3g}%"
+        errors, residuals = ([100 * each[key] for each in of_count] for key in ("final_error", "residual"))
+        between = [f"{min(values):.3g} to {max(values):.3g}%" for values in (errors, residuals)]
+        far = f"median {np.median(np.abs([each['centre'][-1] for each in of_count])):.2f}"
+        seconds = statistics.median(each["seconds"] for each in of_count)
+        found.append(dict(zip(COLUMNS, [heads, len(of_count), *between, far, steps, seconds], strict=True)))
+    return found
 
 
 def rounded(value: float) -> float:
-    """Returns a number with four significant digits."""
+    """To four significant digits."""
     return float(f"{value:.4g}")
 
 

@@ -18,7 +18,7 @@ LOCAL = 0.5  # a head is within 3x3 if more than this share of its attention is
 
 
 def measures(kept: Path, network: str) -> dict[str, np.ndarray] | None:
-    """Returns, by measure, an array `(seed, epoch, layer, head)`; None where no run is kept."""
+    """By measure, an array `(seed, epoch, layer, head)`; None where no run is kept."""
     files = sorted((kept / network).glob("seed_*/heads.jsonl"))
     by_run = [[json.loads(line)["layers"] for line in path.read_text(encoding="utf-8").splitlines()] for path in files]
     if not by_run:
@@ -27,26 +27,21 @@ def measures(kept: Path, network: str) -> dict[str, np.ndarray] | None:
 
 
 def rows(kept: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns a row per network and layer: means over heads and seeds after the last epoch."""
+    """A row per network and layer: means over heads and seeds after the last epoch."""
     found = []
     for network in networks:
         if (of := measures(kept, network)) is None:
             continue
         distance, within, entropy = (of[name][:, -1] for name in PANELS)
         for layer in range(distance.shape[1]):
-            cells = [
-                distance[:, layer].mean(),
-                100 * within[:, layer].mean(),
-                100 * (within[:, layer] > LOCAL).mean(),
-                entropy[:, layer].mean(),
-            ]
-            numbers = [f"{cell:.2f}" if n in (0, 3) else f"{cell:.0f}" for n, cell in enumerate(cells)]
-            found.append(dict(zip(COLUMNS, [f"`{network}`", layer + 1, *numbers], strict=True)))
+            far, chaos = (f"{values[:, layer].mean():.2f}" for values in (distance, entropy))
+            near = (f"{100 * values[:, layer].mean():.0f}" for values in (within, within > LOCAL))
+            found.append(dict(zip(COLUMNS, [f"`{network}`", layer + 1, far, *near, chaos], strict=True)))
     return found
 
 
 def draw(kept: Path, networks: Sequence[str]) -> Figure:
-    """Returns a column per network and a row per measure, over epochs; a line per layer, from dark to light."""
+    """A column per network and a row per measure, over epochs; a line per layer, from dark to light."""
     shown = [(network, of) for network in networks if (of := measures(kept, network)) is not None]
     with style.styled():
         figure = style.create_figure(1.25 * style.PAGE, 3.4)

@@ -41,7 +41,6 @@ from benchmarks import locality
 from benchmarks.records import (
     DOCS,
     accuracies,
-    keep,
     kept_runs,
     markdown,
     minutes,
@@ -50,19 +49,13 @@ from benchmarks.records import (
     put,
     put_figure,
     read_config,
+    train,
     with_deviation,
     write,
 )
 
-NETWORKS = (
-    "quadratic",
-    "resnet",
-    "learned_rel",
-    "quadratic_generalized",
-    "many_heads",
-    "learned_rel_content",
-    "absolute",
-)
+NETWORKS = ("quadratic", "resnet", "learned_rel", "quadratic_generalized", "many_heads", "learned_rel_content")
+NETWORKS += ("absolute",)
 LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 ALL = NETWORKS + LARGER
 KERNEL_SIZES = (1, 3, 5, 7)
@@ -72,23 +65,10 @@ IMAGES = 20  # over which attention that depends on content is averaged
 # The paper's figure 13: generalised networks without degenerate heads, trained on, and a control that has them.
 FIRST, PRUNED, CONTROL = "quadratic_generalized", "pruned", "trained_on"
 EPOCHS = 2
-ACCURACY = (
-    "network",
-    "parameters",
-    "FLOPs per image, full count",
-    "seeds",
-    "test accuracy (%)",
-    "after an epoch (%)",
-    "minutes",
-)
-PRUNING = (
-    "seed",
-    "degenerate heads",
-    "with them (%)",
-    "right after (%)",
-    f"{EPOCHS} epochs later (%)",
-    f"with them, {EPOCHS} epochs later (%)",
-)
+ACCURACY = ("network", "parameters", "FLOPs per image, full count", "seeds", "test accuracy (%)")
+ACCURACY += ("after an epoch (%)", "minutes")
+PRUNING = ("seed", "degenerate heads", "with them (%)", "right after (%)", f"{EPOCHS} epochs later (%)")
+PRUNING += (f"with them, {EPOCHS} epochs later (%)",)
 CONVOLUTIONS = ("network", "seed", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 
 
@@ -108,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for seed in options.seeds:
             for network in options.only:
                 place = Path(network, f"seed_{seed}")
-                loop.run(configured(network, seed, options.data_dir), options.out / place)
+                train(options.out, place, configured(network, seed, options.data_dir))
                 keep_heads(options.out / place, options.out / "kept" / place)
     kept = options.show or options.out / "kept"
     text = tables(kept)
@@ -143,8 +123,7 @@ def configured(network: str, seed: int, data_dir: str = "") -> ConfigDict:
 
 
 def keep_heads(run: Path, place: Path) -> None:
-    """Copies configuration and metrics of a run, and adds its head statistics after every epoch."""
-    keep(run, place)
+    """Keeps head statistics of a run after every epoch."""
     if read_config(run)["model"]["name"] == "attention":
         records = []
         for step in reversed(steps_in(run)):
@@ -160,12 +139,7 @@ def head_measures(layer: Statistics) -> dict[str, list[float]]:
 
 
 def train_on(out: Path, config: ConfigDict) -> None:
-    """Trains the network of a seed on without its degenerate heads, and with them; nothing where it has none.
-
-    Args:
-      out: has the trained network, and gets the runs.
-      config: of the network, with its seed.
-    """
+    """Trains a network of `out` on without its degenerate heads, and with them; nothing where it has none."""
     first = f"{FIRST}/seed_{config.seed}"
     trained = load_run(out / first)
     if not degenerate_heads(trained.model, grid(trained)):
@@ -206,11 +180,8 @@ def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: s
         attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, IMAGES, data_dir)]
         replaced = {}
         for size in KERNEL_SIZES:
-            networks_of = {
-                kind: replace_first(run.model, [substitute(layer, size, kind) for layer in attention])
-                for kind in ("zeros", "truncated")
-            }
-            replaced[size] = {kind: [accuracy(model, images, labels)] for kind, model in networks_of.items()}
+            model = replace_first(run.model, [substitute(layer, size, "zeros") for layer in attention])
+            replaced[size] = {"zeros": [accuracy(model, images, labels)]}
         found = {"itself": accuracy(run.model, images, labels), "replaced": replaced}
         write_atomically(place / "convolutions.json", json.dumps(found) + "\n")
 

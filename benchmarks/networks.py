@@ -38,9 +38,8 @@ def add_common(parser: argparse.ArgumentParser, batch_size: int, repeats: int) -
     parser.add_argument("--num_layers", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=repeats, help="turns")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
-    parser.add_argument(
-        "--set", type=setting, nargs="*", default=[], metavar="KEY=VALUE", help="such as model.num_heads=4"
-    )
+    of_set = {"type": setting, "nargs": "*", "default": [], "metavar": "KEY=VALUE"}
+    parser.add_argument("--set", help="such as model.num_heads=4", **of_set)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -80,8 +79,7 @@ def random_images(config: ConfigDict, count: int, mesh: Mesh) -> Pictures:
 def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainState]:
     """The jitted `train_steps(state, images, count)` of a run, and a state that it may begin with."""
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
-    epochs, steps_per_epoch = 300, 500
-    schedule = learning_rate(config.optimizer, epochs, steps_per_epoch)
+    schedule = learning_rate(config.optimizer, 300, 500)  # epochs, steps per epoch
     optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
     skeleton, state = initial_state(network, optimizer)
     return create_train_steps(config, mesh, skeleton, optimizer, SPEC), place(state, mesh)
@@ -130,12 +128,7 @@ TASKS = {"training": training, "inference": inference}
 
 
 def contender(task: str, name: str, config: ConfigDict) -> Callable[[int], Any]:
-    """A function that does a task so many times and waits.
-
-    Args:
-      task: "training" or "inference".
-      name: "ours", or PyTorch's "eager" or "compiled".
-    """
+    """A function that trains or answers so many times and waits: "ours", or PyTorch's, "eager" or "compiled"."""
     if name != "ours":
         from benchmarks import pytorch
 

@@ -19,6 +19,7 @@ from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.training import loop
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOCS = ROOT / "results", ROOT / "docs"
@@ -64,6 +65,12 @@ def keep(run: Path, place: Path) -> None:
     write(place, read_config(run), read_metrics(run / "metrics.jsonl"))
 
 
+def train(out: Path, place: Path, config: ConfigDict) -> None:
+    """Trains or resumes a run on CIFAR-10 in `out / place`, and keeps it in `out / "kept" / place`."""
+    loop.run(config, out / place)
+    keep(out / place, out / "kept" / place)
+
+
 def kept_runs(folder: Path) -> list[Path]:
     """The runs of all seeds that a folder keeps."""
     return sorted(folder.glob("seed_*"))
@@ -72,25 +79,6 @@ def kept_runs(folder: Path) -> list[Path]:
 def accuracies(run: Path, split: str = "test") -> list[float]:
     """The accuracies (%) of a run in the order in which they were recorded."""
     return [100 * each["accuracy"] for each in read_metrics(run / "metrics.jsonl") if each["split"] == split]
-
-
-def differences(run: Path, config: ConfigDict) -> list[str]:
-    """Keys in which a kept run differs from today's configuration: a recipe that changes needs another run.
-
-    Compared is what decides what a run computes. A record may have keys that no longer exist, and lack new ones.
-    """
-    parts = ("model", "optimizer", "train", "augment", "start", "seed")
-    found, today = (dict(flat({part: each[part] for part in parts})) for each in (read_config(run), config.to_dict()))
-    return [key for key in found.keys() & today if found[key] != json.loads(json.dumps(today[key]))]
-
-
-def flat(values: Mapping[str, Any], prefix: str = ""):
-    """Yields pairs of a dotted key and its value."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def minutes(records: Sequence[dict]) -> float:

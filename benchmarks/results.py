@@ -14,8 +14,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.summary import TABLE_1
@@ -77,13 +75,13 @@ def table() -> str:
 def line(name: str, what: str) -> tuple[str, ...]:
     """The cells of a configuration."""
     config = complete(load_config(name))
-    model = config.model
-    size = (f"{count_parameters(model):,}", short(count_flops(model).linear))
+    size = (f"{count_parameters(config.model):,}", short(count_flops(config.model).linear))
+    here = f"not run here; at least {bound(config, 'h100').run / 60:.0f} minutes of an H100"
     if name.endswith("_pruned"):  # its network depends on the run that it continues
-        size = ("fewer", "fewer")
+        size, here = ("fewer", "fewer"), "not run here"
     paper = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT
     runs = kept_runs(folder(name))
-    return f"`{name}`", what, *size, paper, reached(runs) if runs else f"not run here{lower_bound(name, config)}"
+    return f"`{name}`", what, *size, paper, reached(runs) if runs else here
 
 
 def reached(runs: Sequence[Path]) -> str:
@@ -98,13 +96,6 @@ def reached(runs: Sequence[Path]) -> str:
     else:
         text += f", median of seeds {seeds[0]} to {seeds[-1]} ({min(accuracies):.1%} to {max(accuracies):.1%})"
     return f"{text}, {tests[0]['epoch']:g} epochs"
-
-
-def lower_bound(name: str, config: ConfigDict) -> str:
-    """The lower bound of the time of a run on an H100, in words; "" where the network depends on another run."""
-    if name.endswith("_pruned"):
-        return ""
-    return f"; at least {bound(config, 'h100').run / 60:.0f} minutes of an H100"
 
 
 def keep(run: Path, name: str, data: str) -> Path:

@@ -3,11 +3,10 @@
     python -m benchmarks.scaling [--sides 16 32 64 128] [--forward 224] [--implementations factorised dense]
                                  [--dense_up_to 32] [--num_layers 6] [--batch_size 1] [--repeats 3] [--json FILE]
 
-The network is `quadratic` without dropout of single probabilities, so that all implementations compute the same. Each
-size is a process of its own; times are medians. Memory is the peak of the process without what its imports take.
-Exponents, of time and memory as powers of the number of pixels,
-are fitted by least squares to the logarithms, of all sizes and, where constant parts count less, of the two largest.
-Where memory does not suffice the row says so. --forward: sides at which one layer's forward pass alone is measured.
+The network is `quadratic` without dropout of attention, so that all implementations compute the same. Each size is a
+process of its own; times are medians, memory is the peak of the process without what its imports take. Exponents, time
+and memory as powers of the number of pixels, are least squares in logarithms. Sizes that do not fit into memory say so.
+--forward: sides at which one layer's forward pass alone is measured.
 """
 
 import argparse
@@ -28,7 +27,14 @@ COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "Mi
 
 @says_errors
 def main(argv: list[str] | None = None) -> int:
-    options = parse(argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_common(parser, batch_size=1, repeats=3)
+    names = ("factorised", "dense")
+    parser.add_argument("--sides", type=int, nargs="+", default=[16, 32, 64, 128], help="in pixels that attention sees")
+    parser.add_argument("--forward", type=int, nargs="+", default=[224], help="sides of one layer's forward pass")
+    parser.add_argument("--implementations", nargs="+", choices=names, default=list(names))
+    parser.add_argument("--dense_up_to", type=int, default=32, metavar="SIDE")
+    options = parser.parse_args(argv)
     rows = []
     for task, config in settings(options):
         rows.append(row(task, config, options.repeats))
@@ -38,17 +44,6 @@ def main(argv: list[str] | None = None) -> int:
     print(table(fits, list(fits[0])) if fits else "too few sizes for exponents")
     write_json(options.json, {"benchmark": "scaling", "rows": rows, "exponents": fits})
     return 0
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common(parser, batch_size=1, repeats=3)
-    names = ("factorised", "dense")
-    parser.add_argument("--sides", type=int, nargs="+", default=[16, 32, 64, 128], help="in pixels that attention sees")
-    parser.add_argument("--forward", type=int, nargs="+", default=[224], help="sides of one layer's forward pass")
-    parser.add_argument("--implementations", nargs="+", choices=names, default=list(names))
-    parser.add_argument("--dense_up_to", type=int, default=32, metavar="SIDE")
-    return parser.parse_args(argv)
 
 
 def settings(options: argparse.Namespace) -> list[tuple[str, ConfigDict]]:
@@ -61,19 +56,12 @@ def settings(options: argparse.Namespace) -> list[tuple[str, ConfigDict]]:
     ]
     chosen += [("inference", options.implementations[0], side, {"num_layers": 1}) for side in options.forward if side]
     downsample = configuration(options).model.downsample
-    return [
-        (
-            task,
-            configuration(
-                options,
-                image_shape=(side * downsample, side * downsample, 3),
-                implementation=implementation,
-                attention_dropout=0.0,
-                **model,
-            ),
-        )
-        for task, implementation, side, model in chosen
-    ]
+
+    def configured(implementation, side, model):
+        common = {"attention_dropout": 0.0, "image_shape": (side * downsample, side * downsample, 3)}
+        return configuration(options, implementation=implementation, **common, **model)
+
+    return [(task, configured(*of_network)) for task, *of_network in chosen]
 
 
 def row(task: str, config: ConfigDict, repeats: int) -> dict:
@@ -91,10 +79,7 @@ def row(task: str, config: ConfigDict, repeats: int) -> dict:
 
 
 def exponents(rows: Sequence[dict]) -> list[dict]:
-    """By implementation and quantity, the power of the number of pixels, of all sizes and of the two largest.
-
-    A size that needs no memory beyond that which the process has at hand is left out.
-    """
+    """By implementation and quantity, the power of the number of pixels, of all sizes and of the two largest."""
     fits = []
     for implementation in dict.fromkeys(row["implementation"] for row in rows):
         for name, column in QUANTITIES.items():
@@ -107,15 +92,14 @@ def exponents(rows: Sequence[dict]) -> list[dict]:
             ]
             if len(points) > 1:
                 fit = {"implementation": implementation, "quantity": name}
-                fit |= {"sizes": f"{points[0][0]} to {points[-1][0]} pixels"}
-                fit |= {"exponent": exponent(*zip(*points, strict=True))}
-                fits.append(fit | {"of the two largest": exponent(*zip(*points[-2:], strict=True))})
+                fit |= {"sizes": f"{points[0][0]} to {points[-1][0]} pixels", "exponent": exponent(points)}
+                fits.append(fit | {"of the two largest": exponent(points[-2:])})
     return fits
 
 
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The `p` of `values = c sizes^p`: least squares in logarithms."""
-    return float(np.polynomial.Polynomial.fit(np.log(sizes), np.log(values), 1).convert().coef[1])
+def exponent(points: Sequence[tuple[float, float]]) -> float:
+    """The `p` of `value = c size^p`."""
+    return float(np.polyfit(*np.log(points).T, 1)[0])
 
 
 if __name__ == "__main__":

@@ -52,10 +52,8 @@ def train(config: ConfigDict, dataset: Dataset) -> Iterator[dict]:
 
 
 def optimizers_of(network: torch.nn.Module, config: ConfigDict) -> list[torch.optim.Optimizer]:
-    """Returns the optimizers of all parameters."""
+    """Muon for the matrices of the blocks, Adam for the rest."""
     rate, decay, momentum = (config.optimizer[key] for key in ("learning_rate", "weight_decay", "momentum"))
-    if config.optimizer.name == "adam":
-        return [torch.optim.Adam(network.parameters(), lr=rate, weight_decay=decay)]
     named = dict(network.named_parameters())
     shaped = {name for name, p in named.items() if re.fullmatch(r"encoder.*weight", name) and p.ndim == 2}
     matrices, others = ([p for name, p in named.items() if (name in shaped) == inside] for inside in (True, False))
@@ -65,7 +63,7 @@ def optimizers_of(network: torch.nn.Module, config: ConfigDict) -> list[torch.op
 
 
 def augmented(images: np.ndarray, padding: int, generator: np.random.Generator) -> np.ndarray:
-    """Returns pictures, each cropped at random after zero padding, half of them mirrored."""
+    """Images, each cropped at random after zero padding, half of them mirrored."""
     count, height, width, _ = images.shape
     padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(1, 2))
@@ -75,14 +73,13 @@ def augmented(images: np.ndarray, padding: int, generator: np.random.Generator) 
 
 
 def normalised(images: np.ndarray, spec: Spec) -> torch.Tensor:
-    """Returns (images / 255 - mean) / std."""
-    scaled = (images.astype(np.float32) / 255 - np.float32(spec.mean)) / np.float32(spec.std)
-    return torch.from_numpy(scaled)
+    """`(images / 255 - mean) / std`."""
+    return torch.from_numpy((images.astype(np.float32) / 255 - np.float32(spec.mean)) / np.float32(spec.std))
 
 
 @torch.inference_mode()
 def evaluate(network: torch.nn.Module, dataset: Dataset, batch_size: int) -> dict[str, float]:
-    """Returns loss and accuracy on the test images."""
+    """Loss and accuracy on the test images."""
     network.eval()
     loss, right, count = 0.0, 0, len(dataset.test.labels)
     for first in range(0, count, batch_size):

@@ -24,13 +24,8 @@ DROPOUT = {
 @says_errors
 def main(argv: list[str] | None = None) -> int:
     parser = documented_parser(__doc__, batch_size=20)
-    parser.add_argument(
-        "--dropout",
-        nargs="+",
-        choices=DROPOUT,
-        default=["paper"],
-        help="the paper's, of row and column factors instead of probabilities, outside of attention, none",
-    )
+    what = "the paper's, of row and column factors instead of probabilities, outside of attention, none"
+    parser.add_argument("--dropout", nargs="+", choices=DROPOUT, default=["paper"], help=what)
     options = parser.parse_args(argv)
     run("train_step", "training", options, [({"dropout": name}, DROPOUT[name]) for name in options.dropout])
     return 0

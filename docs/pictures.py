@@ -39,7 +39,7 @@ def main() -> int:
         joint = sorted(str(path) for path in (RESULTS / "digits").iterdir())
         attn_cnn(["figures", *joint, "--figures=curves", f"--out={folder}"])
         reduce_colours(drawn / "curves.png", DOCS / "curves.png")
-        learn_convolution([f"--draw={RESULTS / 'learn_convolution'}", f"--figure={DOCS}"])
+        learn_convolution([f"--show={RESULTS / 'learn_convolution'}", "--write"])
     return 0
 
 
