@@ -39,27 +39,29 @@ def card(run: Run, format: str, note: str = "") -> str:
       note: a sentence on data or training; "" for none.
     """
     config, spec = run.config, run.spec
-    shape, (height, width, _) = ", ".join(map(str, config.model.image_shape)), config.model.image_shape
-    test = run.test_record
-    accuracy = f"{test['accuracy']:.2%} of the test images, at step {run.step}" if test else "not measured"
-    names = ", ".join(map(markdown, run.class_names)) or "numbered from 0; their names are not known"
-    optimizer = config.optimizer
+    height, width, channels = config.model.image_shape
+    test, optimizer = run.test_record, config.optimizer
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
     training = (
         f"{optimizer.name}, {config.train.num_epochs} epochs of batches of {config.train.batch_size}, "
         f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule}), seed {config.seed}"
     )
-    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
-    rows = [
-        ("network", describe(config)),
-        ("parameters", f"{count_parameters(config.model):,}"),
-        ("FLOPs per image", short(count_flops(config.model).linear)),
-        ("data", f"{markdown(config.dataset.name)}, images of {height}x{width}"),
-        ("accuracy", accuracy),
-        ("training", training),
-        ("normalisation", f"(pixel / 255 - mean) / std, mean {mean}, std {std}"),
-        (f"{config.model.num_classes} classes", names),
-    ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    rows = {
+        "network": describe(config),
+        "parameters": f"{count_parameters(config.model):,}",
+        "FLOPs per image": short(count_flops(config.model).linear),
+        "data": f"{markdown(config.dataset.name)}, images of {height}x{width}",
+        "accuracy": f"{test['accuracy']:.2%} of the test images, at step {run.step}" if test else "not measured",
+        "training": training,
+        "normalisation": f"(pixel / 255 - mean) / std, mean {mean}, std {std}",
+        f"{config.model.num_classes} classes": ", ".join(map(markdown, run.class_names))
+        or "numbered from 0; their names are not known",
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    try:
+        written = version("attn-cnn-jax")
+    except PackageNotFoundError:  # a checkout that is not installed
+        written = "(version unknown)"
     inside = "" if format == "safetensors" else "The file normalises images itself.\n"
     return f"""\
 ---
@@ -81,10 +83,10 @@ An image classifier whose heads attend as in arXiv 1911.03584, trained by attn-c
 
 ```python
 {LOAD[format]}
-{CALL.format(shape=shape, classes=config.model.num_classes)}
+{CALL.format(shape=f"{height}, {width}, {channels}", classes=config.model.num_classes)}
 ```
 
-Written by attn-cnn-jax {package_version()}.
+Written by attn-cnn-jax {written}.
 """
 
 
@@ -103,11 +105,3 @@ def describe(config: ConfigDict) -> str:
     heads = "/".join(map(str, dict.fromkeys(heads_by_layer(model))))
     content = " and content" if model.content else ""
     return f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"
-
-
-def package_version() -> str:
-    """Returns the version of this package, or that it is not known."""
-    try:
-        return version("attn-cnn-jax")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "(version unknown)"

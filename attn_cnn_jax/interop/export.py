@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import new_folder, write_atomically
@@ -73,7 +72,9 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
     try:
         with new_folder(out) as folder:
             largest = FOLDERS[format](folder, run)
-            write_atomically(folder / "config.json", to_json(elsewhere(run.config)))
+            config = run.config.copy_and_resolve_references()
+            config.dataset.data_dir = ""  # of this machine; paths of own images and of the run it started from stay
+            write_atomically(folder / "config.json", to_json(config))
             write_atomically(folder / "README.md", card(run, format, note))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
@@ -85,13 +86,3 @@ def refuse_existing(path: Path) -> None:
     """Raises UserError if something is where a command would write."""
     if os.path.lexists(path):
         raise UserError(f"--out={path} exists already: choose another, or remove it")
-
-
-def elsewhere(config: ConfigDict) -> ConfigDict:
-    """Returns a configuration without the folder where this machine keeps prepared data.
-
-    Which images of one's own a run learned, and which run it started from, are part of what it is: their paths stay.
-    """
-    config = config.copy_and_resolve_references()
-    config.dataset.data_dir = ""
-    return config

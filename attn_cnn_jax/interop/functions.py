@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
-from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Images
 from attn_cnn_jax.config.network import abstract_model, grid
@@ -130,14 +129,10 @@ def difference(run: Run, found: Callable[[Images], Any]) -> float:
     with jax.default_matmul_precision("highest"):  # of what is traced here; an exported function keeps its own
         expected = np.asarray(jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])(arrays, run.normalised(images)))
         differences = [np.abs(np.asarray(found(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
-    largest, most = float(max(differences)), tolerance(run.config) * float(np.abs(expected).max())
+    # Beside CPUs, products of float32 are rounded to TensorFloat-32 or bfloat16 unless the highest precision is set.
+    products = jax.default_backend() != "cpu" and run.config.train.matmul_precision != "highest"
+    relative = ROUNDED if products or run.config.model.dtype == "bfloat16" else EXACT
+    largest, most = float(max(differences)), relative * float(np.abs(expected).max())
     if not largest <= most:
         raise UserError(f"the exported network's logits differ by {largest:.2g}, more than rounding ({most:.2g}): bug")
     return largest
-
-
-def tolerance(config: ConfigDict) -> float:
-    """Returns the largest difference of logits that rounding explains here, relative to the largest logit."""
-    # Beside CPUs, products of float32 are rounded to TensorFloat-32 or bfloat16 unless the highest precision is set.
-    products = jax.default_backend() != "cpu" and config.train.matmul_precision != "highest"
-    return ROUNDED if products or config.model.dtype == "bfloat16" else EXACT

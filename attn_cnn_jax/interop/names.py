@@ -68,14 +68,14 @@ def to_pytorch(arrays: Mapping[str, AnyArray], *, blocks_a_stage: tuple[int, ...
 
 def pytorch_name(name: str, blocks_a_stage: tuple[int, ...] | None) -> str:
     """Returns the release's name: `blocks.0.dense.kernel -> encoder.layer.0.attention.output.dense.weight`."""
-    table = ATTENTION if blocks_a_stage is None else RESNET
-    prefix, rest = "", name
+    table, prefix, rest = ATTENTION if blocks_a_stage is None else RESNET, "", name
     if match := re.match(r"blocks\.(\d+)\.(.*)", name):
-        rest = match[2]
-        prefix = f"encoder.layer.{match[1]}."
-        if blocks_a_stage is not None:  # of stages of two, block 3 is in stage 2 number 1
+        block, rest = int(match[1]), match[2]
+        if blocks_a_stage is None:
+            prefix = f"encoder.layer.{block}."
+        else:  # of stages of two, block 3 is in stage 2 number 1
             places = [(stage, n) for stage, count in enumerate(blocks_a_stage, start=1) for n in range(count)]
-            prefix = "layer{}.{}.".format(*places[int(match[1])])
+            prefix = "layer{}.{}.".format(*places[block])
     if rest in table:
         return prefix + table[rest]
     module, _, leaf = rest.rpartition(".")

@@ -30,7 +30,6 @@ BATCHES = "num_batches_tracked"  # steps, as PyTorch's batch norm counts them
 # What the release keeps beside weights and follows from shapes.
 BUFFERS = ("attention_mask", ".relative_indices", ".self.R", BATCHES)
 PREFIXES = ("module.", "_orig_mod.")  # of networks within torch.nn.DataParallel or torch.compile
-MOST_STEPS = 2**31 - 1
 
 
 def import_torch():
@@ -60,26 +59,24 @@ def import_release(path: Path, config: ConfigDict, out: Path) -> int:
     parameters, statistics = (from_release(path, found, group, config.model) for group in split(network)[1:])
     if unknown := found.keys() - {pytorch_name(name, stages(config.model)) for name in parameters | statistics}:
         raise other_network(path, {"unknown": sorted(unknown)})
-    step, epoch = (as_number(content, key) for key in ("step", "epoch"))
+    step, epoch, accuracy = (as_number(content.get(key)) for key in ("step", "epoch", "test_accuracy"))
     spec = SPECS.get(config.dataset.name)
     if step is None and epoch is not None and spec is not None:  # the release does not count steps
         step = (epoch + 1) * (spec.train_examples // config.train.batch_size)
-    if step is None or not 0 <= step <= MOST_STEPS:
-        step = 0
+    step = int(step) if step is not None and 0 <= step < 2**31 else 0
     optimizer = create_optimizer(config.optimizer, lambda step: 0.0, shaped=matrices(network)).init(parameters)
     state = checkpoints.TrainState(jnp.int32(step), parameters, statistics, optimizer)
-    accuracy = as_number(content, "test_accuracy")
     try:
         with new_folder(out) as folder:
             directory.claim(folder, config)
             if accuracy is not None and epoch is not None:
-                record = {"step": int(step), "epoch": epoch + 1.0, "split": "test", "accuracy": accuracy}
+                record = {"step": step, "epoch": epoch + 1.0, "split": "test", "accuracy": accuracy}
                 write_atomically(folder / "metrics.jsonl", json.dumps(record) + "\n")
             with checkpoints.saving(folder, config) as manager:
-                checkpoints.save(manager, int(step), state, config, {"loss": [], "accuracy": []})
+                checkpoints.save(manager, step, state, config, {"loss": [], "accuracy": []})
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
-    return int(step)
+    return step
 
 
 def read(path: Path) -> dict:
@@ -123,16 +120,14 @@ def from_release(path: Path, found: dict[str, Any], expected: dict[str, Any], mo
       UserError: with the names, for arrays that are missing, of another shape, not dense, or not finite.
     """
     names = {ours: pytorch_name(ours, stages(model)) for ours in expected}
-    shapes = {ours: transposed(ours, np.empty(like.shape, np.bool_)).shape for ours, like in expected.items()}
     missing = [name for name in names.values() if name not in found]
-    wrong = [
-        f"{name} {tuple(found[name].shape)} in place of {shapes[ours]}"
-        for ours, name in names.items()
-        if name in found and tuple(found[name].shape) != shapes[ours]
-    ]
+    wrong, result = [], {}
+    for ours, name in names.items():
+        shape = transposed(ours, np.empty(expected[ours].shape, np.bool_)).shape
+        if name in found and tuple(found[name].shape) != shape:
+            wrong.append(f"{name} {tuple(found[name].shape)} in place of {shape}")
     if missing or wrong:
         raise other_network(path, {"missing": missing, "of another shape": wrong})
-    result = {}
     for ours, name in names.items():
         try:
             array = found[name].detach().resolve_neg().double().numpy()
@@ -150,11 +145,11 @@ def other_network(path: Path, problems: dict[str, list[str]]) -> UserError:
     return UserError(f"{path} is not the network of --config; change --config or --config.model.KEY=VALUE\n{text}")
 
 
-def as_number(content: dict, key: str) -> float | None:
-    """Returns a finite number, or the one in a tensor, of a checkpoint's key; None for anything else."""
+def as_number(value: Any) -> float | None:
+    """Returns a finite number, or the one in a tensor; None for anything else."""
     try:
-        number = float(content[key])
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return number if np.isfinite(number) else None
 
@@ -166,20 +161,18 @@ def stages(model: ConfigDict) -> tuple[int, ...] | None:
 
 def check_release_has(model: ConfigDict) -> None:
     """Raises UserError unless the release can load the network that `config.model` describes."""
-    which = None
     if model.name == "resnet":
-        which = "layers" if model.layers != "convolution" else None
-    elif model.encoding not in ENCODINGS:
-        which = "encoding"
-    elif model.gate:
-        which = "gate"
-    elif model.content and model.encoding != "learned":
-        which = "content"
-    elif head_size(model) != model.hidden_size and (model.content or head_size(model) < model.hidden_size):
-        which = "head_size"
-    elif model.encoding == "learned" and model.image_shape[0] != model.image_shape[1]:
-        which = "image_shape"  # its row and column tables have one size
-    if which:
+        lacking = {"layers": model.layers != "convolution"}
+    else:
+        size, learned = head_size(model), model.encoding == "learned"
+        lacking = {
+            "encoding": model.encoding not in ENCODINGS,
+            "gate": model.gate,
+            "content": model.content and not learned,
+            "head_size": size < model.hidden_size or (model.content and size != model.hidden_size),
+            "image_shape": learned and model.image_shape[0] != model.image_shape[1],  # its tables have one size
+        }
+    if which := next((key for key, lacks in lacking.items() if lacks), None):
         raise UserError(
             f"config.model.{which}={model[which]!r}: the authors' release has no such network; it has quadratic "
             "encodings, learned relative ones of square images, heads of the hidden size, and ResNets"
