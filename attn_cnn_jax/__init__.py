@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
+    from attn_cnn_jax.instrument import Report
     from attn_cnn_jax.models import AttentionClassifier, ResNet
     from attn_cnn_jax.runs.run import Run
 
-__all__ = ["create_model", "export", "load_pretrained", "load_run", "show", "train"]
+__all__ = ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
 
 
 def load_run(workdir: "str | Path", step: int | str = "latest") -> "Run":
@@ -119,3 +120,20 @@ def export(run: "Run", out: "str | Path", format: str = "safetensors", note: str
     from attn_cnn_jax.interop.export import export
 
     return export(run, out, format, note)
+
+
+def inspect(attention_or_model: Any, images: Any = None, **options: Any) -> "Report":
+    """Says how convolutional the attention of any network is; see `attn_cnn_jax.instrument.inspect`.
+
+    Args:
+      attention_or_model: attention as arrays, `(layers, images, heads, q, k)`, or a network: a run, a Flax NNX network
+        with `nnx.MultiHeadAttention`, a PyTorch network such as timm's.
+      images: of a network, as it takes them.
+      **options: `grid` and `prefix` of the tokens, `kernel_size`, `labels`.
+
+    Raises:
+      UserError: for what is not attention over a grid of patches.
+    """
+    from attn_cnn_jax import instrument
+
+    return instrument.inspect(attention_or_model, images, **options)

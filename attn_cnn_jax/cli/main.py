@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "heads": "print a table of what every head attends to",
     "page": "write an interactive page of what every head attends to",
     "convolution": "measure how well convolutions replace the attention layers",
+    "inspect": "say how convolutional the attention of any network is",
     "compile": "compile for a GPU or TPU that is not here: memory, least time",
     "summary": "count parameters and FLOPs of configurations and runs",
     "compare": "compare runs in a table; group seeds of one configuration",

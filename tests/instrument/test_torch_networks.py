@@ -1,0 +1,119 @@
+"""Networks of PyTorch: every way in which libraries compute attention, heads planted by Theorem 1, and refusals."""
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.instrument import inspect
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def torch():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture(scope="module")
+def networks(torch):
+    """Networks of one layer over 16 patches that compute attention in each of three ways, with 9 planted heads."""
+    from torch import nn
+    from torch.nn import functional
+
+    places = np.stack(np.divmod(np.arange(16), 4), axis=-1)
+    shifts = places[None] - places[:, None]
+    centres = np.stack(np.divmod(np.arange(9), 3), axis=-1) - 1
+    bias = torch.tensor(-46.0 * np.square(shifts[None] - centres[:, None, None]).sum(axis=-1), dtype=torch.float32)
+
+    class Planted(nn.Module):
+        def __init__(self, how):
+            super().__init__()
+            self.how, self.value, self.output = how, nn.Linear(18, 18), nn.Linear(18, 3)
+
+        def forward(self, x):
+            value = self.value(x).reshape(len(x), 16, 9, 2).transpose(1, 2)
+            nothing = torch.zeros(len(x), 9, 16, 2)
+            if self.how == "fused":
+                averages = functional.scaled_dot_product_attention(nothing, nothing, value, attn_mask=bias[None])
+            else:
+                averages = bias.softmax(dim=-1).expand(len(x), -1, -1, -1) @ value
+            return self.output(averages.transpose(1, 2).flatten(2)).mean(dim=1)
+
+    class MultiHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.output = nn.MultiheadAttention(18, 9, batch_first=True), nn.Linear(18, 3)
+
+        def forward(self, x):
+            return self.output(self.attention(x, x, x, need_weights=False)[0]).mean(dim=1)
+
+    return {"fused": Planted("fused"), "eager": Planted("eager"), "multi-head": MultiHead()}
+
+
+@pytest.mark.parametrize("how", ["fused", "eager"])
+def test_planted_heads_are_found_and_replaced(how, networks, torch):
+    report = inspect(networks[how], torch.randn(3, 16, 18))
+    assert report.convolutions() == [(0, head) for head in range(9)]
+    np.testing.assert_allclose(report.anatomy[0], np.tile([1.0, 0, 0], (9, 1)), atol=1e-5)
+    assert max(report.differences) < 1e-5
+    assert report.replaced.counts[-1] == 9
+    assert max(report.replaced.logits) < 1e-5
+
+
+def test_multi_head_attention_is_watched(networks, torch):
+    model, x = networks["multi-head"].train(), torch.randn(3, 16, 18)
+    report = inspect(model, x)
+    assert model.training  # as it was
+    _, weights = model.eval().attention(x, x, x, average_attn_weights=False)
+    np.testing.assert_allclose(report.attention[0], weights.detach(), atol=1e-6)
+    assert report.replaced.logits[0] < 1e-5
+
+
+def test_a_network_without_attention_is_refused(torch):
+    with pytest.raises(UserError, match="no attention was found in Linear"):
+        inspect(torch.nn.Linear(3, 3), torch.randn(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "prefix"),
+    [
+        ("vit_tiny_patch16_224", {"img_size": 64}, 1),
+        ("deit_tiny_distilled_patch16_224", {"img_size": 64}, 2),
+        ("convit_tiny", {"img_size": 64, "local_up_to_layer": 1}, 1),  # a class token in the second layer alone
+        ("vit_relpos_small_patch16_224", {"img_size": 64}, 0),
+        ("eva02_tiny_patch14_224", {"img_size": 56}, 1),  # rotary positions
+    ],
+)
+def test_networks_of_timm(name, options, prefix, torch):
+    timm = pytest.importorskip("timm")
+    size = options["img_size"]
+    report = inspect(timm.create_model(name, depth=2, **options), torch.randn(2, 3, size, size), grid=(4, 4))
+    assert len(report.attention) == 2
+    assert max(report.differences) < 1e-5
+    assert report.replaced.logits[0] < 1e-5
+    assert (np.max([share.max() for share in report.prefix_share]) > 0.01) == (prefix > 0)
+
+
+def test_windowed_attention_is_refused(torch):
+    timm = pytest.importorskip("timm")
+    with pytest.raises(UserError, match="windowed attention"):
+        inspect(timm.create_model("swin_tiny_patch4_window7_224"), torch.randn(1, 3, 224, 224))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_vit_of_hugging_face(implementation, torch):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+    config = transformers.ViTConfig(image_size=64, **sizes, attn_implementation=implementation)
+    report = inspect(transformers.ViTForImageClassification(config), torch.randn(2, 3, 64, 64))
+    assert report.grid == (4, 4)
+    assert max(report.differences) < 1e-5
+
+
+def test_vision_transformer_of_torchvision(torch):
+    torchvision = pytest.importorskip("torchvision", exc_type=Exception)
+    model = torchvision.models.VisionTransformer(64, 16, 2, 3, 48, 96)
+    report = inspect(model, torch.randn(2, 3, 64, 64))
+    assert report.replaced.logits[0] < 1e-5
