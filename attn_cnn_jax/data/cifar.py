@@ -28,42 +28,40 @@ PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 class Layout(NamedTuple):
     """An official archive: its folder and SHA-256, and the files in the folder."""
 
-    name: str
     kind: str  # "binary" or "python"
     folder: str
     sha256: str
     train: list[str]
     test: list[str]
     class_names: list[str]
-    num_classes: tuple[int, ...]  # of the labels in the order of the records
 
 
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
-NAMES100 = ["coarse_label_names.txt", "fine_label_names.txt"]
-LAYOUTS = (
-    Layout(
-        *("cifar10", "binary", "cifar-10-batches-bin"),
-        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        *([f"{batch}.bin" for batch in BATCHES], ["test_batch.bin"], ["batches.meta.txt"], (10,)),
-    ),
-    Layout(
-        *("cifar10", "python", "cifar-10-batches-py"),
-        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        *(BATCHES, ["test_batch"], ["batches.meta"], (10,)),
-    ),
-    Layout(
-        *("cifar100", "binary", "cifar-100-binary"),
-        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        *(["train.bin"], ["test.bin"], NAMES100, (20, 100)),
-    ),
-    Layout(
-        *("cifar100", "python", "cifar-100-python"),
-        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        *(["train"], ["test"], ["meta"], (20, 100)),
-    ),
+BINARY10, PYTHON10, BINARY100, PYTHON100 = (  # SHA-256
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
 )
-LABEL_KEYS = {1: ("labels",), 2: ("coarse_labels", "fine_labels")}  # by number of labels
-NAME_KEYS = {1: ("label_names",), 2: ("coarse_label_names", "fine_label_names")}
+NAMES100 = ["coarse_label_names.txt", "fine_label_names.txt"]
+LAYOUTS = {
+    "cifar10": (
+        Layout(
+            *("binary", "cifar-10-batches-bin", BINARY10),
+            *([f"{batch}.bin" for batch in BATCHES], ["test_batch.bin"], ["batches.meta.txt"]),
+        ),
+        Layout("python", "cifar-10-batches-py", PYTHON10, BATCHES, ["test_batch"], ["batches.meta"]),
+    ),
+    "cifar100": (
+        Layout("binary", "cifar-100-binary", BINARY100, ["train.bin"], ["test.bin"], NAMES100),
+        Layout("python", "cifar-100-python", PYTHON100, ["train"], ["test"], ["meta"]),
+    ),
+}
+# Of the labels in the order of the records: how many classes, and their keys in the python layout.
+LABELS = {
+    "cifar10": ((10, "labels", "label_names"),),
+    "cifar100": ((20, "coarse_labels", "coarse_label_names"), (100, "fine_labels", "fine_label_names")),
+}
 
 Rows = UInt8[np.ndarray, "n bytes"]
 
@@ -99,7 +97,7 @@ def read(path: str | Path, name: str) -> Archive:
       UserError: the file cannot be read, or is refused; the message says why.
     """
     path = Path(path).expanduser()
-    wanted = " or ".join(layout.folder for layout in LAYOUTS if layout.name == name)
+    wanted = " or ".join(layout.folder for layout in LAYOUTS[name])
     advice = f"Give an intact .tar.gz of {name} with the folder {wanted}, as {PAGE} has it."
     if path.exists() and not path.is_file():
         raise UserError(f"Cannot read the archive {path}: it is no plain file.\n{advice}")
@@ -107,16 +105,17 @@ def read(path: str | Path, name: str) -> Archive:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         layout, files = chosen(unpacked(path), name)
-        batches = {split: [files[file] for file in getattr(layout, split)] for split in ("train", "test")}
-        of_file = binary_rows if layout.kind == "binary" else pickled_rows
-        rows = {split: np.concatenate([of_file(layout, *each) for each in files]) for split, files in batches.items()}
-        names = class_names(layout, [files[file] for file in layout.class_names])
-        check(layout, rows)
+        rows = {
+            split: np.concatenate([rows_of(layout.kind, name, file, files[file]) for file in getattr(layout, split)])
+            for split in ("train", "test")
+        }
+        names = class_names(name, [(file, files[file]) for file in layout.class_names], layout.kind)
+        check(name, rows)
     except OSError as error:
         raise UserError(f"Cannot read the archive {path}: {error.strerror}.\n{advice}") from None
     except Fault as fault:
         raise UserError(f"{path} is refused: {fault}.\n{advice}") from fault
-    kinds = len(layout.num_classes)
+    kinds = len(LABELS[name])
     images = {
         split: np.ascontiguousarray(each[:, kinds:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         for split, each in rows.items()
@@ -156,8 +155,8 @@ def unpacked(path: Path) -> dict[str, bytes]:
                         raise Fault(f"its member {member.name[:80]!r} is no plain file")
                     if not 0 <= member.size <= MAX_BYTES:
                         raise Fault(f"its member {member.name[:80]!r} claims {member.size:,} bytes")
-                    content = tar.extractfile(member)
-                    files[str(PurePosixPath(member.name))] = content.read() if content else b""
+                    content: Any = tar.extractfile(member)
+                    files[str(PurePosixPath(member.name))] = content.read()
             while stream.read(2**20):  # the checksum of gzip stands at the end
                 pass
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
@@ -165,47 +164,36 @@ def unpacked(path: Path) -> dict[str, bytes]:
     return files
 
 
-def chosen(files: dict[str, bytes], name: str) -> tuple[Layout, dict[str, tuple[str, bytes]]]:
-    """Returns the layout of an archive of `name`, and its files, with their paths, by their names in the folder."""
+def chosen(files: dict[str, bytes], name: str) -> tuple[Layout, dict[str, bytes]]:
+    """Returns the layout of an archive of `name`, and its files by their names in the folder."""
     folders = sorted({path.partition("/")[0] for path in files})
-    layout = next((layout for layout in LAYOUTS if layout.name == name and layout.folder in folders), None)
+    layout = next((layout for layout in LAYOUTS[name] if layout.folder in folders), None)
     if layout is None:
         raise Fault(f"it holds {', '.join(repr(folder[:80]) for folder in folders[:3]) or 'no files'}")
-    found = {}
-    for file in (*layout.train, *layout.test, *layout.class_names):
-        path = f"{layout.folder}/{file}"
-        if path not in files:
-            raise Fault(f"{path} is missing")
-        found[file] = path, files[path]
-    return layout, found
+    wanted = (*layout.train, *layout.test, *layout.class_names)
+    if missing := [file for file in wanted if f"{layout.folder}/{file}" not in files]:
+        raise Fault(f"{layout.folder}/{missing[0]} is missing")
+    return layout, {file: files[f"{layout.folder}/{file}"] for file in wanted}
 
 
-def binary_rows(layout: Layout, path: str, data: bytes) -> Rows:
-    """Returns the records of a file, one row each: labels, then pixels."""
-    size = len(layout.num_classes) + PIXELS
-    if not data or len(data) % size:
-        raise Fault(f"{path} has {len(data):,} bytes, not a multiple of {size:,}")
-    return np.frombuffer(data, np.uint8).reshape(-1, size)
-
-
-def pickled_rows(layout: Layout, path: str, data: bytes) -> Rows:
-    """Returns the records of a pickled batch as `binary_rows` does."""
-    content = unpickled(path, data)
-    pixels = content.get("data")
-    if (
-        not isinstance(pixels, np.ndarray)
-        or pixels.shape[1:] != (PIXELS,)
-        or pixels.dtype != np.uint8
-        or not len(pixels)
-    ):
-        raise Fault(f"{path} has no 'data' of N x {PIXELS:,} bytes")
-    columns = []
-    for key in LABEL_KEYS[len(layout.num_classes)]:
+def rows_of(kind: str, name: str, file: str, data: bytes) -> Rows:
+    """Returns the records of a file of either layout, one row each: labels, then pixels."""
+    if kind == "binary":
+        size = len(LABELS[name]) + PIXELS
+        if not data or len(data) % size:
+            raise Fault(f"{file} has {len(data):,} bytes, not a multiple of {size:,}")
+        return np.frombuffer(data, np.uint8).reshape(-1, size)
+    content = unpickled(file, data)
+    pixels, columns = content.get("data"), []
+    is_array = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.size
+    if not is_array or pixels.shape[1:] != (PIXELS,):
+        raise Fault(f"{file} has no 'data' of N x {PIXELS:,} bytes")
+    for _, key, _ in LABELS[name]:
         column = content.get(key)
         if not isinstance(column, list) or len(column) != len(pixels):
-            raise Fault(f"{path} has no list {key!r} of {len(pixels)} labels")
+            raise Fault(f"{file} has no list {key!r} of {len(pixels)} labels")
         if not all(type(label) is int and 0 <= label < 256 for label in column):
-            raise Fault(f"{path} has labels that are not class numbers")
+            raise Fault(f"{file} has labels that are not class numbers")
         columns.append(np.array(column, np.uint8))
     return np.column_stack([*columns, pixels])
 
@@ -236,26 +224,24 @@ def unpickled(path: str, data: bytes) -> dict[Any, Any]:
     return content
 
 
-def class_names(layout: Layout, files: list[tuple[str, bytes]]) -> tuple[tuple[str, ...], ...]:
+def class_names(name: str, files: list[tuple[str, bytes]], kind: str) -> tuple[tuple[str, ...], ...]:
     """Returns the class names per label; Fault where they do not fit."""
-    if layout.kind == "binary":
+    if kind == "binary":
         found: list[Any] = [data.decode("ascii", errors="replace").split() for _, data in files]
     else:
-        content = unpickled(*files[0])
-        found = [content.get(key) for key in NAME_KEYS[len(layout.num_classes)]]
-    for names, count in zip(found, layout.num_classes, strict=True):
+        found = [unpickled(*files[0]).get(key) for _, _, key in LABELS[name]]
+    for names, (count, _, _) in zip(found, LABELS[name], strict=True):
         good = isinstance(names, list) and all(isinstance(n, str) and n and n.isprintable() for n in names)
         if not good or len(names) != count or len(set(names)) != count:
-            raise Fault(f"it has other class names than the {count} of {layout.name}")
+            raise Fault(f"it has other class names than the {count} of {name}")
     return tuple(map(tuple, found))
 
 
-def check(layout: Layout, rows: dict[str, Rows]) -> None:
+def check(name: str, rows: dict[str, Rows]) -> None:
     """Raises a Fault for too many images and for labels out of range."""
-    spec = SPECS[layout.name]
-    for split, most in (("train", spec.train_examples), ("test", spec.test_examples)):
+    for split, most in (("train", SPECS[name].train_examples), ("test", SPECS[name].test_examples)):
         if len(rows[split]) > most:
-            raise Fault(f"it has {len(rows[split]):,} {split} images; {layout.name} has {most:,}")
-        for column, count in zip(rows[split].T, layout.num_classes, strict=False):
+            raise Fault(f"it has {len(rows[split]):,} {split} images; {name} has {most:,}")
+        for column, (count, _, _) in zip(rows[split].T, LABELS[name], strict=False):
             if column.max() >= count:
-                raise Fault(f"its {split} images have the label {column.max()}; {layout.name} has 0 to {count - 1}")
+                raise Fault(f"its {split} images have the label {column.max()}; {name} has 0 to {count - 1}")

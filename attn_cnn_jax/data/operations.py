@@ -36,21 +36,6 @@ def blend(x: Picture, other: Float[Array, "..."], amount: Amount) -> Picture:
     return other + (1 + FACTOR * amount) * (x - other)
 
 
-def brightness(x: Picture, amount: Amount) -> Picture:
-    """Returns the picture away from black or towards it."""
-    return blend(x, jnp.zeros_like(x), amount)
-
-
-def contrast(x: Picture, amount: Amount) -> Picture:
-    """Returns the picture away from its mean luminance or towards it."""
-    return blend(x, jnp.full_like(x, grey(x).mean()), amount)
-
-
-def colour(x: Picture, amount: Amount) -> Picture:
-    """Returns the picture away from its luminance or towards it."""
-    return blend(x, jnp.broadcast_to(grey(x), x.shape), amount)
-
-
 def posterise(x: Picture, amount: Amount) -> Picture:
     """Returns the picture with up to four of the eight bits of each value dropped."""
     step = 2 ** jnp.round(BITS * jnp.abs(amount))
@@ -62,40 +47,28 @@ def solarise(x: Picture, amount: Amount) -> Picture:
     return jnp.where(x >= 256 * (1 - jnp.abs(amount)), 255 - x, x)
 
 
+COLOURS: dict[str, Callable[[Picture, Amount], Picture]] = {
+    "brightness": lambda x, amount: blend(x, jnp.zeros_like(x), amount),
+    "contrast": lambda x, amount: blend(x, jnp.full_like(x, grey(x).mean()), amount),
+    "colour": lambda x, amount: blend(x, jnp.broadcast_to(grey(x), x.shape), amount),
+    "posterise": posterise,
+    "solarise": solarise,
+}
+
+
 def rotation(amount: Amount) -> Affine:
     """Returns the map of a rotation about the centre by up to 30 degrees."""
     cos, sin = jnp.cos(ANGLE * amount), jnp.sin(ANGLE * amount)
     return jnp.array([[cos, sin, 0.0], [-sin, cos, 0.0]])
 
 
-def shear_rows(amount: Amount) -> Affine:
-    """Returns the map that moves pixels along their column, in proportion to their distance from the middle one."""
-    return jnp.array([[1.0, SHARE * amount, 0.0], [0.0, 1.0, 0.0]])
-
-
-def shear_columns(amount: Amount) -> Affine:
-    """Returns the map that moves pixels along their row, in proportion to their distance from the middle one."""
-    return jnp.array([[1.0, 0.0, 0.0], [SHARE * amount, 1.0, 0.0]])
-
-
-def shift_rows(amount: Amount) -> Affine:
-    """Returns the map of a shift up or down."""
-    return jnp.array([[1.0, 0.0, SHARE * amount], [0.0, 1.0, 0.0]])
-
-
-def shift_columns(amount: Amount) -> Affine:
-    """Returns the map of a shift to the left or right."""
-    return jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, SHARE * amount]])
-
-
-COLOURS: tuple[Callable[[Picture, Amount], Picture], ...] = (brightness, contrast, colour, posterise, solarise)
-GEOMETRY: tuple[Callable[[Amount], Affine], ...] = (
-    rotation,
-    shear_rows,
-    shear_columns,
-    shift_rows,
-    shift_columns,
-)
+GEOMETRY: dict[str, Callable[[Amount], Affine]] = {
+    "rotation": rotation,
+    "shear_rows": lambda amount: jnp.array([[1.0, SHARE * amount, 0.0], [0.0, 1.0, 0.0]]),
+    "shear_columns": lambda amount: jnp.array([[1.0, 0.0, 0.0], [SHARE * amount, 1.0, 0.0]]),
+    "shift_rows": lambda amount: jnp.array([[1.0, 0.0, SHARE * amount], [0.0, 1.0, 0.0]]),
+    "shift_columns": lambda amount: jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, SHARE * amount]]),
+}
 
 
 def warp(x: Picture, affine: Affine) -> Picture:
@@ -115,10 +88,10 @@ def warp(x: Picture, affine: Affine) -> Picture:
 
 
 def apply(x: Picture, kind: Array, amount: Amount) -> Picture:
-    """Returns a picture after the operation number `kind` of `COLOURS + GEOMETRY`; values stay within 0 .. 255."""
+    """Returns a picture after the operation number `kind` of COLOURS, then GEOMETRY; values stay within 0 .. 255."""
     # One switch for the values and one for the map: every picture is warped once, whatever it gets.
-    x = jax.lax.switch(jnp.minimum(kind, len(COLOURS)), [*COLOURS, lambda x, amount: x], x, amount)
-    maps = [lambda amount: jnp.eye(2, 3, dtype=amount.dtype), *GEOMETRY]
+    x = jax.lax.switch(jnp.minimum(kind, len(COLOURS)), [*COLOURS.values(), lambda x, amount: x], x, amount)
+    maps = [lambda amount: jnp.eye(2, 3, dtype=amount.dtype), *GEOMETRY.values()]
     affine = jax.lax.switch(jnp.maximum(kind - len(COLOURS) + 1, 0), maps, amount)
     return jnp.clip(warp(x, affine), 0, 255)
 

@@ -27,7 +27,6 @@ LEFT_BEHIND = (".ds_store", "__macosx", "thumbs.db", ".ipynb_checkpoints", "@ead
 
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
 SIXTEEN_BITS_OF_GREY_AND_ALPHA = "LA;16B"  # which Pillow gives as RGBA
-SCALES = {"L;2": 85, "L;4": 17}  # Pillow's 8 bits of a sample of fewer
 ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values for images that lie on their side
 MOST_REDUCED = 4  # times the limit of Pillow that a JPEG may have which is reduced while it is decoded
 
@@ -165,7 +164,7 @@ def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> 
         return equal.all(axis=2)
     if pixels.dtype == bool:
         return pixels == bool(colour)
-    scale = SCALES.get(samples_as, 1)
+    scale = {"L;2": 85, "L;4": 17}.get(samples_as, 1)  # Pillow's 8 bits of a sample of fewer
     return pixels == (colour * scale if colour <= 255 // scale else colour)  # a Pillow that has scaled it already
 
 

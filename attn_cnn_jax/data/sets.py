@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +51,7 @@ class Rows:
         return np.asarray(self.array[self.rows], dtype)
 
 
-# Per split `shape`, of its images, and hashes of `pictures` and `labels`.
-Fingerprint = dict[str, dict]
+Fingerprint = dict[str, dict]  # per split `shape`, of its images, and hashes of `pictures` and `labels`
 
 
 @dataclass(frozen=True)
@@ -109,25 +108,13 @@ class Dataset(NamedTuple):
 
 
 CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10 = Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CIFAR10_NAMES)
+CIFAR100 = Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+DIGITS = Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"))
 SPECS = {
-    spec.name: spec
-    for spec in (
-        Spec(
-            *("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CIFAR10_NAMES),
-            train_examples=50_000,
-            test_examples=10_000,
-        ),
-        Spec(
-            *("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-            train_examples=50_000,
-            test_examples=10_000,
-        ),
-        Spec(
-            *("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789")),
-            train_examples=1_442,
-            test_examples=355,
-        ),
-    )
+    "cifar10": replace(CIFAR10, train_examples=50_000, test_examples=10_000),
+    "cifar100": replace(CIFAR100, train_examples=50_000, test_examples=10_000),
+    "digits": replace(DIGITS, train_examples=1_442, test_examples=355),
 }
 OWN = ("folder", "npz")  # names of the user's own data, with config.dataset.path
 TFDS = "tfds:"
@@ -188,18 +175,13 @@ def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Spli
 
     Args:
       split: the training images.
-      num_validation: 0 .. number of images - 1.
+      num_validation: 0 .. number of images - 1; UserError otherwise.
       seed: an integer >= 0.
-
-    Raises:
-      UserError: num_validation is out of range.
     """
     total = len(split.labels)
     if not 0 <= num_validation < total:
-        raise UserError(
-            f"{num_validation} validation images cannot be taken from {total} training images.\n"
-            f"Choose 0 to {total - 1}."
-        )
+        what = f"{num_validation} validation images cannot be taken from {total} training images"
+        raise UserError(f"{what}.\nChoose 0 to {total - 1}.")
     is_validation = np.zeros(total, bool)
     is_validation[np.argsort(random_ranks(total, seed), kind="stable")[:num_validation]] = True
     return split.select(~is_validation), split.select(is_validation)
@@ -209,9 +191,6 @@ def random_ranks(count: int, seed: int) -> np.ndarray:
     """Returns numbers by which to choose at random, the same for ever for a seed."""
     # NumPy keeps the raw output of a bit generator for ever, but not the order that its shuffles make of it.
     return np.random.PCG64(seed).random_raw(count)
-
-
-HASHED_AT_ONCE = 2**24  # bytes
 
 
 def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprint:
@@ -227,7 +206,7 @@ def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprin
 
 def hashes(split: Split) -> dict:
     """Returns the entry of a split in a fingerprint; images are read some at a time."""
-    images, at_once = split.images, max(1, HASHED_AT_ONCE // int(np.prod(split.images.shape[1:])))
+    images, at_once = split.images, max(1, 2**24 // int(np.prod(split.images.shape[1:])))
     found = hashlib.blake2b(digest_size=16)
     for start in range(0, len(images), at_once):
         found.update(np.ascontiguousarray(images[start : start + at_once]).data)

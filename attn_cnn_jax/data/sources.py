@@ -8,38 +8,37 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from attn_cnn_jax.data import cifar, own, store
 from attn_cnn_jax.data.sets import OWN, SPECS, Dataset, Source, Split
 from attn_cnn_jax.data.store import Say
-from attn_cnn_jax.errors import UserError, command_line, listed
+from attn_cnn_jax.errors import UserError, command_line, listed, shortened
 
 log = logging.getLogger(__name__)
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Returns where data sets are: the folder given, or $TFDS_DATA_DIR, or ~/tensorflow_datasets."""
-    root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    try:
-        return Path(root).expanduser().absolute()
-    except RuntimeError as error:
-        raise UserError(
-            f"The data folder {root} is in a home folder that is not known (HOME is not set).\n"
-            "Choose a folder by config.dataset.data_dir, --data-dir or TFDS_DATA_DIR."
-        ) from error
+    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser().absolute()
 
 
 def folder_of(source: Source, data_dir: str | Path | None = None) -> Path:
     """Returns where a data set is prepared: `prepared/NAME` in the data folder."""
     if source.name in SPECS:
         return data_folder(data_dir) / "prepared" / source.name
-    path = Path(source.path).expanduser().absolute() if source.path else Path()
+    path = own_path(source) if source.path else Path()
     choices = [source.name, str(path), *source.image_size, float(source.test_fraction)]
     tag = hashlib.blake2b(repr(choices).encode(errors="surrogateescape"), digest_size=5).hexdigest()
     slug = re.sub(r"\W+", "_", f"{source.name}_{path.stem}".lower(), flags=re.ASCII).strip("_")[:30]
     return data_folder(data_dir) / "prepared" / f"{slug}_{tag}"
+
+
+def own_path(source: Source) -> Path:
+    """Returns where the user's own images are."""
+    return Path(source.path).expanduser().absolute()
 
 
 def digits() -> Dataset:
@@ -47,11 +46,9 @@ def digits() -> Dataset:
 
     Every fifth image of each class is a test image. Values 0 .. 16 become round(255 / 16 * value).
     """
-    package = importlib.util.find_spec("sklearn")
-    assert package is not None
-    assert package.submodule_search_locations
     # What `sklearn.datasets.load_digits` reads; to import scikit-learn takes two seconds.
-    with gzip.open(Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), "rt") as file:
+    package: Any = importlib.util.find_spec("sklearn")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         values = np.loadtxt(file, delimiter=",")
     images = np.round(values[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     labels = values[:, -1].astype(np.int32)
@@ -91,10 +88,8 @@ def read(source: Source, data_dir: str | Path | None = None) -> Dataset:
     try:
         dataset = store.read(folder, source.name)
     except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
-        reason = (" ".join(str(error).split()) or type(error).__name__)[:200]
-        raise UserError(
-            f"The prepared data set {folder} is damaged: {reason}.\nPrepare it again: `{again} --replace`."
-        ) from error
+        what = f"The prepared data set {folder} is damaged: {shortened(error)}"
+        raise UserError(f"{what}.\nPrepare it again: `{again} --replace`.") from error
     if remark := unofficial(dataset, (about or {}).get("origin", {})):
         log.warning("%s in %s: %s.", source.name, folder, remark)
     return dataset
@@ -108,7 +103,7 @@ def is_prepared(source: Source, data_dir: str | Path | None = None) -> bool:
 def is_current(source: Source, folder: Path) -> bool:
     """Whether a data set is prepared from the files that there are now, or that are gone: the copy is then all."""
     about = store.read_about(folder)
-    stamp = own.stamp(Path(source.path).expanduser().absolute()) if source.name in OWN else None
+    stamp = own.stamp(own_path(source)) if source.name in OWN else None
     return about is not None and stamp in (about.get("stamp"), None)
 
 
@@ -135,14 +130,8 @@ def prepare(
     folder = folder_of(source, data_dir)
 
     def is_there() -> bool:
-        if replace or not is_current(source, folder):
-            return False
-        if archive and (store.read_about(folder) or {})["origin"].get("sha256") != archive.origin["sha256"]:
-            raise UserError(
-                f"{folder} is already prepared, from another archive.\n"
-                "Add --replace to put this one in its place, or choose another --data-dir."
-            )
-        return True
+        about = is_current(source, folder) and store.read_about(folder)
+        return bool(about) and not replace and (archive is None or about["origin"] == archive.origin)
 
     try:
         if is_there():
@@ -151,7 +140,9 @@ def prepare(
             if is_there():
                 return False
             with store.replacing(folder) as new, tempfile.TemporaryDirectory(dir=new) as scratch:
-                make(source, data_folder(data_dir), new, Path(scratch), archive, replace, say)
+                collection, facts = collect(source, data_folder(data_dir), Path(scratch), archive, replace, say)
+                say(f"Writing {folder}")
+                store.write(new, collection, source, facts)
             return True
     except OSError as error:
         raise UserError(
@@ -160,28 +151,18 @@ def prepare(
         ) from error
 
 
-def make(
-    source: Source,
-    data_folder: Path,
-    new: Path,
-    scratch: Path,
-    archive: cifar.Archive | None,
-    replace: bool,
-    say: Say,
-) -> None:
-    """Collects the images of a data set and writes them into the folder `new`; see `prepare`."""
-    if source.name in OWN:
-        path = Path(source.path).expanduser().absolute()
-        facts = {"stamp": own.stamp(path), "origin": {"path": str(path)}}
-        folder = source.name == "folder"
-        collection = (own.collect_folder if folder else own.collect_npz)(path, source, scratch)
-    else:
+def collect(
+    source: Source, data_folder: Path, scratch: Path, archive: cifar.Archive | None, replace: bool, say: Say
+) -> tuple[own.Collection, dict]:
+    """Returns the images of a data set and what `about.json` keeps of where they come from; see `prepare`."""
+    if source.name not in OWN:
         from attn_cnn_jax.data import tfds  # takes long to import
 
         collection, origin = tfds.collect(source, data_folder, archive=archive, replace=replace, say=say)
-        facts = {"origin": origin}
-    say(f"Writing {new.with_suffix('')}")
-    store.write(new, collection, source, facts)
+        return collection, {"origin": origin}
+    path = own_path(source)
+    facts = {"stamp": own.stamp(path), "origin": {"path": str(path)}}
+    return (own.collect_folder if source.name == "folder" else own.collect_npz)(path, source, scratch), facts
 
 
 def describe(source: Source, data_dir: str | Path | None = None) -> list[str]:

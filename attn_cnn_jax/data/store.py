@@ -6,13 +6,14 @@ lock and moved there when it is complete: a kill at any moment leaves the old da
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,31 +55,18 @@ def read(folder: Path, name: str) -> Dataset:
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     shape, names = tuple(about["image_shape"]), tuple(about["class_names"])
     splits = {}
-    for split, hashes in about["hashes"].items():
+    for split, expected in about["hashes"].items():
         images = np.asarray(np.load(folder / f"{split}_images.npy", mmap_mode="r"))
         labels = np.load(folder / f"{split}_labels.npy")
-        if (images.dtype, list(images.shape)) != (np.uint8, hashes["shape"]) or images.shape[1:] != shape:
-            raise ValueError(f"{split} images are {images.dtype} {images.shape}")
-        if hash_labels(labels) != hashes["labels"] or len(labels) != len(images):
-            raise ValueError(f"other {split} labels than were written")
+        found = images.dtype, list(images.shape), images.shape[1:], hash_labels(labels), len(labels)
+        if found != (np.uint8, expected["shape"], shape, expected["labels"], len(images)):
+            raise ValueError(f"other {split} images or labels than were written")
         splits[split] = Split(images, labels)
-    official = SPECS.get(name)
-    spec = Spec(
-        name,
-        shape,
-        len(names),
-        tuple(about["mean"]),
-        tuple(about["std"]),
-        names,
-        has_validation="validation" in splits,
-        train_examples=official.train_examples if official else 0,
-        test_examples=official.test_examples if official else 0,
-    )
+    spec = SPECS.get(name) or Spec(name, shape, len(names), tuple(about["mean"]), tuple(about["std"]))
+    spec = dataclasses.replace(spec, class_names=names, has_validation="validation" in splits)
     dataset = Dataset(**splits, spec=spec, digest=about["hashes"])
-    if (
-        dataset.nbytes <= MEMORY_SHARE * machine_memory()
-        and fingerprint(dataset._replace(digest=None)) != dataset.digest
-    ):
+    is_checked = dataset.nbytes <= MEMORY_SHARE * machine_memory()
+    if is_checked and fingerprint(dataset._replace(digest=None)) != dataset.digest:
         raise ValueError("other images than were written")
     return dataset
 
@@ -100,29 +88,24 @@ def locked(folder: Path, say: Say) -> Iterator[None]:
         lock.release()
 
 
-def siblings(folder: Path) -> tuple[Path, Path]:
-    """Returns where a data set is made, and where one waits that is being replaced."""
-    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
-
-
 def put_right(folder: Path) -> None:
     """Removes what is half made, and brings back a data set that was about to be replaced; its lock must be held."""
-    new, old = siblings(folder)
-    shutil.rmtree(new, ignore_errors=True)
+    old = folder.with_name(f"{folder.name}.old")
     if old.exists() and not folder.exists():
         old.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    for left in (old, folder.with_name(f"{folder.name}.new")):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """Gives an empty folder that takes the place of `folder` at the end of the block; its lock must be held."""
-    new, old = siblings(folder)
+    new = folder.with_name(f"{folder.name}.new")
     new.mkdir()
     try:
         yield new
         if folder.exists():
-            folder.rename(old)
+            folder.rename(folder.with_name(f"{folder.name}.old"))
         new.rename(folder)
     finally:
         put_right(folder)
@@ -152,26 +135,32 @@ def write(folder: Path, collection: Collection, source: Source, facts: dict[str,
             skipped[entry.name] = str(error)
             return None
 
-    shape = choose_shape(collection, source, attempt)
-    moments, hashes = Moments(shape[2]), {}
+    shape, hashes = choose_shape(collection, source, attempt), {}
+    sums = np.zeros((2, shape[2]), np.int64)  # of training values and of their squares: exact, so in any order
     for split, entries in collection.splits.items():
-        seen: Counter = Counter()
-
-        def images(entries=entries, split=split, seen=seen) -> Iterator[tuple[int, np.ndarray]]:
+        labels, digest = array("i"), hashlib.blake2b(digest_size=16)
+        with (folder / f"{split}_images.npy").open("wb") as file:
+            write_header(file, (0, *shape))
             for entry in entries:
                 image = None if entry.name in skipped else attempt(lambda e: collection.read(e, shape[2]), entry)
-                if image is not None:
-                    pixels = fit(image, shape[:2])
-                    seen[entry.label] += 1
-                    if split == "train":
-                        moments.add(pixels)
-                    yield entry.label, pixels
-
-        hashes[split] = write_split(folder, split, shape, images())
-        if unread := sorted({entry.label for entry in entries} - set(seen)):
+                if image is None:
+                    continue
+                pixels = np.ascontiguousarray(fit(image, shape[:2]))
+                file.write(pixels.data)
+                digest.update(pixels.data)
+                labels.append(entry.label)
+                if split == "train":
+                    values = pixels.reshape(-1, shape[2]).astype(np.int64)
+                    sums += np.stack([values.sum(axis=0), (values**2).sum(axis=0)])
+            file.seek(0)
+            write_header(file, (len(labels), *shape))  # of the same length: NumPy leaves room for the number
+        numbers = np.array(labels, np.int32)
+        np.save(folder / f"{split}_labels.npy", numbers)
+        hashes[split] = {"shape": (len(labels), *shape), "pictures": digest.hexdigest(), "labels": hash_labels(numbers)}
+        if unread := sorted({entry.label for entry in entries} - set(labels)):
             name = collection.class_names[unread[0]]
             raise UserError(f"{source.words}: no {split} image of the class {name!r} can be read")
-    mean, std = moments.result()
+    mean, std = moments(sums / np.prod(hashes["train"]["shape"][:3]))
     if official := SPECS.get(source.name):
         mean, std = official.mean, official.std
     about = {
@@ -185,6 +174,15 @@ def write(folder: Path, collection: Collection, source: Source, facts: dict[str,
         "ignored": collection.ignored,
     }
     (folder / "about.json").write_text(json.dumps(about | facts, indent=1) + "\n", encoding="utf-8")
+
+
+def moments(means: np.ndarray) -> tuple[list[float], list[float]]:
+    """Returns mean and standard deviation (1 where it is 0) per channel, of values in [0, 1], to four digits.
+
+    Args: means: `(2, C)`, of values from 0 to 255 and of their squares.
+    """
+    std = np.round(np.sqrt(np.maximum(means[1] - means[0] ** 2, 0)) / 255, 4)
+    return np.round(means[0] / 255, 4).tolist(), np.where(std > 0, std, 1.0).tolist()
 
 
 def choose_shape(collection: Collection, source: Source, attempt: Callable[..., Any]) -> tuple[int, int, int]:
@@ -206,56 +204,13 @@ def choose_shape(collection: Collection, source: Source, attempt: Callable[..., 
     advice = "set config.dataset.image_size=64 or =(HEIGHT,WIDTH): all are cropped and resized to it"
     if others:
         (other, _), *_ = others
-        raise UserError(
-            f"{source.words} has images of {len(sizes)} sizes: most are {height}x{width}, "
-            f"{sizes[other]} is {other[0]}x{other[1]}\n{advice}"
-        )
+        found = f"{len(sizes)} sizes: most are {height}x{width}, {sizes[other]} is {other[0]}x{other[1]}\n{advice}"
+        raise UserError(f"{source.words} has images of {found}")
     if max(height, width) > LARGEST:
         raise UserError(f"{source.words} has images of {height}x{width} pixels: {advice}")
     return height, width, channels
 
 
-def write_split(
-    folder: Path, split: str, shape: tuple[int, int, int], images: Iterable[tuple[int, np.ndarray]]
-) -> dict[str, Any]:
-    """Writes the arrays of a split, given class and pixels of each image; returns its entry of the fingerprint."""
-    labels, digest = array("i"), hashlib.blake2b(digest_size=16)
-    with (folder / f"{split}_images.npy").open("wb") as file:
-        write_header(file, (0, *shape))
-        for label, pixels in images:
-            data = np.ascontiguousarray(pixels).data
-            file.write(data)
-            digest.update(data)
-            labels.append(label)
-        file.seek(0)
-        write_header(file, (len(labels), *shape))  # of the same length: NumPy leaves room for the number
-    np.save(folder / f"{split}_labels.npy", np.array(labels, np.int32))
-    hashes = {"pictures": digest.hexdigest(), "labels": hash_labels(np.array(labels, np.int32))}
-    return {"shape": [len(labels), *shape]} | hashes
-
-
 def write_header(file: Any, shape: tuple[int, ...]) -> None:
     """Writes the header of a .npy file of bytes."""
     np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-
-
-class Moments:
-    """Sums over pixels, exact in whole numbers, so that they do not depend on the order of the images."""
-
-    def __init__(self, channels: int):
-        """Starts with no image of so many channels."""
-        self.count, self.sums, self.squares = 0, np.zeros(channels, np.int64), np.zeros(channels, np.int64)
-
-    def add(self, pixels: np.ndarray) -> None:
-        """Adds an image, `(H, W, C)` uint8."""
-        values = pixels.reshape(-1, pixels.shape[2]).astype(np.int64)
-        self.count += len(values)
-        self.sums += values.sum(axis=0)
-        self.squares += (values**2).sum(axis=0)
-
-    def result(self) -> tuple[list[float], list[float]]:
-        """Returns mean and standard deviation (1 where it is 0) per channel, of values in [0, 1], to four digits."""
-        mean = self.sums / self.count
-        std = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
-        std = np.round(std / 255, 4)
-        return np.round(mean / 255, 4).tolist(), np.where(std > 0, std, 1.0).tolist()

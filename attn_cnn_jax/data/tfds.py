@@ -6,6 +6,7 @@ to Pillow instead, which writes the same PNG; for the rest the error says how to
 """
 
 import contextlib
+import http.client
 import importlib.resources.abc
 import io
 import json
@@ -13,7 +14,6 @@ import logging
 import re
 import shutil
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -27,15 +27,14 @@ from PIL import Image
 from tensorflow_datasets.image_classification import cifar as stock
 
 from attn_cnn_jax.data import cifar
-from attn_cnn_jax.data.own import SPLITS, Collection, Entry, checked_names, split_note, split_off
+from attn_cnn_jax.data.own import SPLITS, Collection, Entry, checked_names, split_off
 from attn_cnn_jax.data.pictures import read_header, read_picture
-from attn_cnn_jax.data.sets import TFDS, Source, random_ranks
+from attn_cnn_jax.data.sets import TFDS, Source
 from attn_cnn_jax.errors import UserError, command_line, shortened
 
 # tfds asks for this backport when it makes a builder, does not declare it, and Python has it itself since 3.11.
 sys.modules.setdefault("importlib_resources", importlib.resources)
 
-READ_AT_ONCE = 100  # records; one by one takes twice as long
 PROBE_SECONDS = 6  # with all imports the answer comes within 15 s, even where a firewall drops every packet
 
 
@@ -85,7 +84,6 @@ def collect(
     *,
     archive: cifar.Archive | None = None,
     replace: bool = False,
-    download: bool = True,
     say: Callable[[str], object] = print,
 ) -> tuple[Collection, dict[str, Any]]:
     """Returns the images of a set and what is known of their origin; its records are prepared first if need be.
@@ -95,65 +93,47 @@ def collect(
       data_dir: where sets of tfds are.
       archive: of CIFAR, to make it from; None downloads it.
       replace: make the records of CIFAR anew even if they are there.
-      download: False never uses the network.
       say: called with a line of text at each stage.
 
     Raises:
       UserError: there is no such set, it holds no classified images, or it cannot be prepared or read here.
     """
-    name, fraction = source.name, source.test_fraction
-    if name in CIFAR and (place := data_dir / name / str(CIFAR[name].VERSION)).exists():
-        if not replace and archive and read_origin(place) != archive.origin:
-            raise UserError(
-                f"{place} is already prepared, from another archive.\n"
-                "Add --replace to put this one in its place, or choose another --data-dir."
-            )
-        if replace:
-            if archive is None:
-                check_network(name, CIFAR[name].url_infos, data_dir, download)
-            shutil.rmtree(place)
+    name = source.name
     with FileLock(data_dir / "prepared" / f"{re.sub('[^a-z0-9]', '_', name)}.records.lock"):  # for any size of images
+        place = data_dir / name / str(Cifar10.VERSION)
+        if name in CIFAR and place.exists():
+            if not replace and archive and read_origin(place) != archive.origin:
+                raise UserError(
+                    f"{place} is already prepared, from another archive.\n"
+                    "Add --replace to put this one in its place, or choose another --data-dir."
+                )
+            if replace:
+                if archive is None:
+                    check_network(name, CIFAR[name].url_infos, data_dir)
+                shutil.rmtree(place)
         builder = find(name, data_dir)
         image, label = feature_names(name, builder)
         place = Path(builder.data_path)
         if not place.exists():
-            prepare(name, builder, image, data_dir, archive, download, say)
+            prepare(name, builder, image, data_dir, archive, say)
         elif not (place / "dataset_info.json").is_file():
             raise UserError(f"{place} is not complete: dataset_info.json is missing\nremove it, or copy it again")
-    label_feature = builder.info.features[label]
-    names = checked_names(map(str.strip, label_feature.names), name)
+    names = checked_names(map(str.strip, builder.info.features[label].names), name)
     sources = {split: data_source(name, builder, split, image) for split in SPLITS if split in builder.info.splits}
     if "train" not in sources:
         raise UserError(f"{name} has no split train, only {', '.join(builder.info.splits) or 'none'}: choose another")
-    splits, positions = {}, {}
-    for split, records in sources.items():
-        splits[split], positions[split] = entries_of(name, place, split, records, label, len(names))
-    notes = ()
-    if "test" not in splits:
-        notes = (f"{split_note(fraction)}, chosen at random, always the same",)
-        ranks = random_ranks(len(splits["train"]), 0).tolist()
-        splits["train"], splits["test"] = split_off(splits["train"], ranks, names, name, fraction)
-    shape, blocks = builder.info.features[image].shape, {}
-
-    def file(entry: Entry) -> io.BytesIO:
-        split, n = entry.key
-        number, records = blocks.get(split, (-1, ()))
-        if number != n // READ_AT_ONCE:
-            number = n // READ_AT_ONCE
-            chosen = positions[split][number * READ_AT_ONCE : (number + 1) * READ_AT_ONCE]
-            try:
-                records = sources[split].__getitems__(chosen)
-            except Exception as error:  # Riegeli and protobuf each raise their own on damaged records
-                raise damaged(name, place, error) from error
-            blocks[split] = number, records
-        return io.BytesIO(records[n % READ_AT_ONCE][image])
-
+    splits = {split: entries_of(name, place, split, each, label, len(names)) for split, each in sources.items()}
+    notes = split_off(splits, names, name, source.test_fraction)
+    shape = builder.info.features[image].shape
     channels = 1 if shape[2] == 1 else 3
 
+    def file(entry: Entry) -> io.BytesIO:
+        split, position = entry.key
+        with reading(name, place):
+            return io.BytesIO(sources[split][position][image])
+
     def header(entry: Entry) -> tuple[int, int, int]:
-        if None not in shape:
-            return *shape[:2], channels
-        return *read_header(file(entry))[:2], channels
+        return *(shape[:2] if None not in shape else read_header(file(entry))[:2]), channels
 
     def read(entry: Entry, channels: int) -> Image.Image:
         return read_picture(file(entry), channels, None, size=source.image_size, name=entry.name)
@@ -172,10 +152,8 @@ def read_origin(place: Path) -> dict[str, Any]:
 def find(name: str, data_dir: Path) -> Any:
     """Returns the builder of a set, also of one that tfds does not know but that is prepared in the data folder."""
     if name in CIFAR:
-        try:
+        with reading(name, data_dir / name / str(Cifar10.VERSION)):
             return CIFAR[name](data_dir=data_dir)
-        except Exception as error:  # tfds and protobuf raise many types on damaged JSON
-            raise damaged(name, data_dir / name, error) from error
     known = name.removeprefix(TFDS)
     if known == name or not re.fullmatch(r"[A-Za-z]\w*(/[\w+.-]+)?(:\d+\.\d+\.\d+)?", known):
         raise UserError(f"config.dataset.name={name!r}: allowed is tfds:NAME, tfds:NAME/CONFIG or either with :VERSION")
@@ -183,30 +161,25 @@ def find(name: str, data_dir: Path) -> Any:
         with silent():
             return tfds.builder(known, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
-        said = "tensorflow-datasets knows no such set, and none of that name is in"
-        raise UserError(
-            f"config.dataset.name={name!r}: {said} {data_dir}\nsee tensorflow.org/datasets/catalog"
-        ) from error
+        said = f"tensorflow-datasets knows no such set, and none of that name is in {data_dir}"
+        raise UserError(f"config.dataset.name={name!r}: {said}\nsee tensorflow.org/datasets/catalog") from error
     except Exception as error:  # builders run code of their own
         raise cannot(name, data_dir, error) from error
 
 
 def feature_names(name: str, builder: Any) -> tuple[str, str]:
     """Returns which features are the image and its class; UserError where there is not one of each."""
-    features = builder.info.features
-    kinds = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    supervised = builder.info.supervised_keys or ()
-    found = []
+    features, found = builder.info.features, []
+    kinds: dict[str, Any] = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
     for kind in (tfds.features.Image, tfds.features.ClassLabel):
         fits = [key for key, feature in kinds.items() if type(feature) is kind]
-        chosen = [key for key in supervised if key in fits] or fits
-        if len(chosen) != 1:
+        fits = [key for key in builder.info.supervised_keys or () if key in fits] or fits
+        if len(fits) != 1:
             held = ", ".join(f"{key} ({type(feature).__name__})" for key, feature in kinds.items()) or "no features"
             raise UserError(f"{name} is no set of images with one class each: it has {held}")
-        found.append(chosen[0])
-    image: Any = kinds[found[0]]
-    if image.np_dtype != np.uint8:
-        raise UserError(f"{name} has images of {np.dtype(image.np_dtype)}: allowed is uint8")
+        found += fits
+    if kinds[found[0]].np_dtype != np.uint8:
+        raise UserError(f"{name} has images of {np.dtype(kinds[found[0]].np_dtype)}: allowed is uint8")
     return found[0], found[1]
 
 
@@ -216,22 +189,16 @@ def prepare(
     image: str,
     data_dir: Path,
     archive: cifar.Archive | None,
-    download: bool,
     say: Callable[[str], object],
 ) -> None:
     """Lets the set's builder download and write it as ArrayRecord; UserError where that fails."""
     from_network = archive is None and bool(builder.url_infos)
     if from_network:
-        check_network(name, builder.url_infos, data_dir, download)
+        check_network(name, builder.url_infos, data_dir)
     if name in CIFAR:
         builder.archive = archive
     else:
         hand_to_pillow(builder.info.features[image])
-    for left in (
-        *builder.data_path.parent.glob("incomplete.*"),
-        *(data_dir / "downloads" / builder.name).glob("*.tmp.*"),
-    ):
-        shutil.rmtree(left)  # of processes that were killed
     say(f"Downloading {name}" if from_network else f"Writing {builder.data_path}")
     config = tfds.download.DownloadConfig(try_download_gcs=False, force_checksums_validation=name in CIFAR)
     try:
@@ -239,40 +206,27 @@ def prepare(
             builder.download_and_prepare(
                 file_format="array_record", download_dir=data_dir / "downloads", download_config=config
             )
-    except tfds.download.DownloadError as error:
-        raise missing(name, data_dir, shortened(error)) from error
     except (UserError, MemoryError):
         raise
-    except OSError as error:
-        if type(error).__module__.startswith("requests"):
-            raise missing(name, data_dir, shortened(error)) from error
-        raise
     except Exception as error:  # builders run code of their own
+        if isinstance(error, tfds.download.DownloadError) or type(error).__module__.startswith("requests"):
+            raise missing(name, data_dir, shortened(error)) from error
+        if isinstance(error, OSError):
+            raise
         full = re.search(r"\w+\(\) failed: ([^;]+); writing", str(error))  # of ArrayRecord's writer, a C++ library
         raise OSError(0, full[1], str(builder.data_path)) if full else cannot(name, data_dir, error) from error
 
 
-def check_network(name: str, urls: Any, data_dir: Path, download: bool) -> None:
+def check_network(name: str, urls: Any, data_dir: Path) -> None:
     """Raises UserError if the host of a set does not answer within seconds; tfds would try for minutes."""
-    if not download:
-        raise missing(name, data_dir, "downloading is switched off")
-    url, answers = next(iter(urls)), []
-
-    def ask() -> None:
-        try:
-            request = urllib.request.Request(url, method="HEAD")
-            urllib.request.build_opener().open(request, timeout=PROBE_SECONDS).close()
-            answers.append(None)
-        except Exception as error:
-            answers.append(error)
-
-    # A name server that never answers outlasts every time-out: the thread is then left behind.
-    probe = threading.Thread(target=ask, daemon=True)
-    probe.start()
-    probe.join(PROBE_SECONDS)
-    failure = answers[0] if answers else f"no answer within {PROBE_SECONDS} s"
-    if failure and not isinstance(failure, urllib.error.HTTPError):  # a host that refuses HEAD is there
-        raise missing(name, data_dir, f"{url}: {shortened(failure)}")
+    url = next(iter(urls))
+    try:
+        request = urllib.request.Request(url, method="HEAD")
+        urllib.request.build_opener().open(request, timeout=PROBE_SECONDS).close()
+    except urllib.error.HTTPError:  # a host that refuses HEAD is there
+        pass
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise missing(name, data_dir, f"{url}: {shortened(error)}") from error
 
 
 def hand_to_pillow(feature: Any) -> None:
@@ -289,7 +243,7 @@ def hand_to_pillow(feature: Any) -> None:
 
 def data_source(name: str, builder: Any, split: str, image: str) -> Any:
     """Returns the records of a split by position, images still encoded; UserError unless they are whole ArrayRecord."""
-    place, form = builder.data_path, builder.info.file_format
+    place, form = Path(builder.data_path), builder.info.file_format
     form = getattr(form, "value", form)
     if form not in ("array_record", None):
         raise UserError(
@@ -297,39 +251,29 @@ def data_source(name: str, builder: Any, split: str, image: str) -> Any:
             f"ArrayRecord in another folder, `{command_line('prepare', name, '--data-dir', 'DIR')}`, and copy DIR"
         )
     expected = builder.info.splits[split].num_examples
-    try:
-        with silent():
-            source = builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})
+    with reading(name, place), silent():
+        source = builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})
         if len(source) != expected:
             raise ValueError(f"{len(source)} {split} images where {expected} are announced")
         return source
-    except Exception as error:  # Riegeli, protobuf and tfds each raise their own on damaged files
-        raise damaged(name, place, error) from error
 
 
-def entries_of(
-    name: str, place: Path, split: str, source: Any, label: str, num_classes: int
-) -> tuple[list[Entry], list[int]]:
-    """Returns the images of a split, ordered by their `id` where they have one, else as they are stored, and their
-    positions in the records.
+def entries_of(name: str, place: Path, split: str, source: Any, label: str, num_classes: int) -> list[Entry]:
+    """Returns the images of a split, ordered by their `id` where they have one, else as they are stored.
+
+    The key of an entry is its split and its position in the records.
     """
-    found = []
-    try:
-        for start in range(0, len(source), READ_AT_ONCE):
-            positions = range(start, min(start + READ_AT_ONCE, len(source)))
-            for position, record in zip(positions, source.__getitems__(positions), strict=True):
-                found.append((record.get("id", b""), position, int(record[label])))
+    with reading(name, place):
+        records = ((position, source[position]) for position in range(len(source)))
+        found = [(record.get("id", b""), position, int(record[label])) for position, record in records]
         ids = [key for key, _, _ in found]
         if any(ids) and len(set(ids)) != len(ids):
             raise ValueError(f"{len(set(ids))} different {split} images where {len(ids)} are announced")
-    except Exception as error:
-        raise damaged(name, place, error) from error
     if unlabelled := sum(not 0 <= number < num_classes for _, _, number in found):
         raise UserError(f"{name} has {unlabelled:,} images without a class in its split {split}: choose another set")
     if all(isinstance(key, bytes) for key in ids):
         found.sort(key=lambda each: each[0])  # tfds stores them shuffled
-    entries = [Entry(f"{name}: {split} {at}", (split, n), number) for n, (_, at, number) in enumerate(found)]
-    return entries, [position for _, position, _ in found]
+    return [Entry(f"{name}: {split} {position}", (split, position), number) for _, position, number in found]
 
 
 @contextlib.contextmanager
@@ -340,13 +284,26 @@ def silent(progress: bool = False) -> Iterator[None]:
     log.setLevel(logging.ERROR)
     if not progress:
         tfds.disable_progress_bar()
+    errors = sys.stderr if progress else io.StringIO()
     try:
-        errors = contextlib.nullcontext() if progress else contextlib.redirect_stderr(io.StringIO())
-        with contextlib.redirect_stdout(io.StringIO()), errors:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
             yield
     finally:
         tfds.enable_progress_bar()
         log.setLevel(level)
+
+
+@contextlib.contextmanager
+def reading(name: str, place: Path) -> Iterator[None]:
+    """Says that records are damaged where they cannot be read: Riegeli, protobuf and tfds each raise their own."""
+    try:
+        yield
+    except Exception as error:
+        way = " (add `--archive PATH` where there is no network)." if name in CIFAR else ", after removing that folder."
+        way = (
+            f"Prepare it again: `{command_line('prepare', name, '--replace', '--data-dir', place.parent.parent)}`{way}"
+        )
+        raise UserError(f"The records in {place} are damaged: {shortened(error)}.\n{way}") from error
 
 
 def missing(name: str, data_dir: Path, reason: str) -> UserError:
@@ -357,13 +314,6 @@ def missing(name: str, data_dir: Path, reason: str) -> UserError:
         way += f", import the official archive with `{command}`, or train on the bundled digits with "
         way += "`--config=configs/digits.py`."
     return UserError(f"The data set {name} is not in {data_dir} and cannot be downloaded ({reason}).\n{way}")
-
-
-def damaged(name: str, place: Path, error: Exception) -> UserError:
-    """The error for records that cannot be read back."""
-    remedy = f"Prepare it again: `{command_line('prepare', name, '--replace', '--data-dir', place.parent.parent)}`"
-    remedy += " (add `--archive PATH` where there is no network)." if name in CIFAR else ", after removing that folder."
-    return UserError(f"The records in {place} are damaged: {shortened(error)}.\n{remedy}")
 
 
 def cannot(name: str, data_dir: Path, error: Exception) -> UserError:

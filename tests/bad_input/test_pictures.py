@@ -188,17 +188,17 @@ FOLDERS = {
     "test without train": (lambda own: make_splits(own, "Test", "val"), "has no folder train", ""),
     "one split twice": (
         lambda own: make_splits(own, "train", "Training"),
-        "Training and train, which are the same",
+        "Training and train, of which two are the same split",
         "",
     ),
-    "a split beside what is none": (lambda own: make_splits(own, "train", "more"), "is no split", "more"),
+    "a split beside what is none": (lambda own: make_splits(own, "train", "more"), "which is none", "more"),
     "splits that hold no classes": (
         lambda own: rename(own, "train", "test"),
         "lies in no class folder",
         "train/cat_0.png",
     ),
-    "a class called test": (lambda own: rename(own, "cat", "test"), "is it a class or a split?", "test"),
-    "classes called train and test": (lambda own: rename(own, "train", "test", "emu"), "is it a class or a", "test"),
+    "a class called test": (lambda own: rename(own, "cat", "test"), "which may be splits", "cat"),
+    "classes called train and test": (lambda own: rename(own, "train", "test", "emu"), "which may be splits", "emu"),
     "one folder too many": (lambda own: put_into(own, "images"), "holds one folder, images, with 2", "images"),
     "splits and one folder too many": (
         lambda own: [make_splits(own, "train", "test"), put_into(own, "data")],
@@ -219,8 +219,8 @@ def test_a_folder_with(tmp_path, name):
 
 
 SPLIT_FOLDERS = {
-    "a class missing from test": (lambda own: drop(own / "test" / "cat"), "lacks the class 'cat'", "test"),
-    "a class missing from train": (lambda own: drop(own / "train" / "cat"), "that train lacks", "test/cat"),
+    "a class missing from test": (lambda own: drop(own / "test" / "cat"), "other classes than train: 'cat'", "test"),
+    "a class missing from train": (lambda own: drop(own / "train" / "cat"), "other classes than train: 'cat'", "test"),
     "an empty class in test": (lambda own: remove(own / "test" / "dog"), "holds no images", "test/dog"),
     "pictures beside classes": (lambda own: save(own / "test" / "x.png"), "in no class folder", "test/x.png"),
 }
@@ -318,4 +318,4 @@ def test_one_array_is_no_data_set(tmp_path):
 def test_names_that_look_alike_and_are_not_are_shown_as_they_are(tmp_path):
     for split, name in (("train", "Cat"), ("test", "cat")):
         write_folder(tmp_path / "own", classes=(name, "dog"), splits=(split,))
-    refused(tmp_path / "own", "('Cat', not 'cat')", tmp_path / "own" / "test" / "cat")
+    refused(tmp_path / "own", "'Cat', 'cat'", tmp_path / "own" / "test")

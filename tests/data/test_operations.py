@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from attn_cnn_jax.data import operations
 from attn_cnn_jax.training.mesh import data_mesh
 
-NAMES = [each.__name__ for each in (*operations.COLOURS, *operations.GEOMETRY)]
+NAMES = [*operations.COLOURS, *operations.GEOMETRY]
 
 
 def pictures(count=1, shape=(6, 9, 3)):
@@ -73,7 +73,7 @@ def matrix(name, amount, height, width):
 
 
 @pytest.mark.parametrize("amount", [-1.0, 0.4, 0.0])
-@pytest.mark.parametrize("name", [each.__name__ for each in operations.GEOMETRY])
+@pytest.mark.parametrize("name", operations.GEOMETRY)
 def test_geometry_is_a_loop_over_pixels_and_their_four_neighbours(name, amount):
     image = pictures()[0].astype(np.float64)
     height, width, _ = image.shape
