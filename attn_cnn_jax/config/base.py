@@ -53,8 +53,8 @@ def boolean(default: bool) -> Field:
     return Field(default, lambda value: isinstance(value, bool), "True or False")
 
 
-def text(default: str, allowed: str) -> Field:
-    return Field(default, lambda value: isinstance(value, str), allowed)
+def text(default: str, allowed: str, known: Callable[[str], bool] = lambda value: True) -> Field:
+    return Field(default, lambda value: isinstance(value, str) and known(value), allowed)
 
 
 def several(one: Field, allowed: str, *, default: tuple = (), length: int | None = None) -> Field:
@@ -71,10 +71,6 @@ def either(one: Field, many: Field, allowed: str) -> Field:
     return Field(one.default, lambda value: one.allows(value) or many.allows(value), allowed, any_type=True)
 
 
-def named(default: str, known: Callable[[str], bool], allowed: str) -> Field:
-    return Field(default, lambda value: isinstance(value, str) and known(value), allowed)
-
-
 COUNT = integer(1, 1)
 HEADS = integer(9, 1, 10_000)
 DROPOUT = number(0.1, 0, 0.9999, open_high=False)  # rates are multiples of 2^-16 below 1
@@ -89,7 +85,7 @@ MODEL_COMMON = {
 ATTENTION = {
     "name": choice("attention"),
     **MODEL_COMMON,
-    "encoding": named("quadratic", lambda name: name in REGISTRY, "the name of a registered encoding"),
+    "encoding": text("quadratic", "the name of a registered encoding", REGISTRY.__contains__),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
     "gate": boolean(False),  # or weigh the two softmaxes by a gate per head, as ConViT does
     # Of quadratic heads: at random, on a grid as a kernel's entries, or there with every head moving its channels.
@@ -133,7 +129,7 @@ REST = {
         ),
     },
     "dataset": {
-        "name": named("cifar10", lambda name: name in SPECS or is_own(name), DATA_SETS),
+        "name": text("cifar10", DATA_SETS, lambda name: name in SPECS or is_own(name)),
         "path": text("", "of name 'folder' a folder of class folders, of 'npz' a file; else ''"),
         "image_size": either(
             integer(0, 0, 10_000),
@@ -149,7 +145,7 @@ REST = {
         "mean": several(number(0.0, 0), "one number from 0 per channel, or () for that of the training images"),
         "std": several(number(1.0, 1e-9), "one number from 1e-09 per channel, or () for that of the training images"),
         "class_names": several(
-            named("", lambda name: bool(name) and name.isprintable(), ""),
+            text("", "", lambda name: bool(name) and name.isprintable()),
             "one printable text per class, or () for those of the data set",
         ),
     },

@@ -162,8 +162,8 @@ def check_attention(model: ConfigDict) -> None:
         refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     encoding = encoding_of(model)
     if model.content and not encoding.accepts_content():
-        hint = f"; its options are {', '.join(f'config.model.{name}' for name in encoding.options)}"
-        hint = hint if encoding.options else ""
+        options = ", ".join(f"config.model.{name}" for name in encoding.options)
+        hint = f"; its options are {options}" if options else ""
         refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
     if model.gate and not model.content:
         refuse("model.gate", True, "False without content, config.model.content=True")
@@ -174,13 +174,12 @@ def check_attention(model: ConfigDict) -> None:
         if any(math.isqrt(count) ** 2 != count for count in counts):
             refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
     names = sorted(name for name, kind in REGISTRY.items() if issubclass(kind, FactorisingEncoding))
-    factorising = f"only {' and '.join(names)}"
-    if model.attention_dropout_on == "factors" and not factorises(model):
-        refuse("model.attention_dropout_on", "factors", f"'probabilities': {factorising} positions factorise")
-    if model.implementation == "factorised":
-        if not factorises(model):
-            allowed = f"'auto', 'dense' or 'blocked': {factorising} positions factorise"
-            refuse("model.implementation", "factorised", allowed)
-        if model.attention_dropout > 0 and model.attention_dropout_on == "probabilities":
-            allowed = "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'"
-            refuse("model.implementation", "factorised", allowed)
+    only = f"only {' and '.join(names)} positions factorise"
+    is_factorised, on_factors = model.implementation == "factorised", model.attention_dropout_on == "factors"
+    if on_factors and not factorises(model):
+        refuse("model.attention_dropout_on", "factors", f"'probabilities': {only}")
+    if is_factorised and not factorises(model):
+        refuse("model.implementation", "factorised", f"'auto', 'dense' or 'blocked': {only}")
+    if is_factorised and model.attention_dropout > 0 and not on_factors:
+        allowed = "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'"
+        refuse("model.implementation", "factorised", allowed)

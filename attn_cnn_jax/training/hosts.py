@@ -1,6 +1,5 @@
 """Several processes of a run: how they join, what they compare before the first step, and how they stop together."""
 
-import collections
 import contextlib
 import errno
 import json
@@ -74,11 +73,10 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"--multihost: {shortened(error)}\n{REMEDY}") from error
-    counts = collections.Counter(device.process_index for device in jax.devices())
-    if len(set(counts.values())) > 1 or len(counts) < jax.process_count():
-        found = ", ".join(f"process {number} has {counts[number]}" for number in range(jax.process_count()))
+    counts = [sum(device.process_index == each for device in jax.devices()) for each in range(jax.process_count())]
+    if len(set(counts)) > 1:
         raise UserError(
-            f"the processes of this run have different numbers of devices: {found}\n"
+            f"the processes of this run have different numbers of devices: {', '.join(map(str, counts))}\n"
             "give each the same number, as by CUDA_VISIBLE_DEVICES or JAX_LOCAL_DEVICE_IDS"
         )
 
@@ -86,32 +84,24 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
 def listening_address(address: str) -> str | None:
     """Returns where process 0 listens: at its address, so that no other network reaches it; None for everywhere.
 
-    Everywhere is for a name that is no address of this machine, as behind a router.
-
-    Raises:
-      UserError: if the port is taken or forbidden, at which JAX would crash.
+    Everywhere is for a name that is no address of this machine, as behind a router. Raises UserError if the port is
+    taken or forbidden, at which JAX would crash.
     """
     host, _, port = address.rpartition(":")
-    try:
-        found = [each[-1] for each in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
-    except OSError:
-        found = []
-    for place in [*found, ("", int(port))]:
-        family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind(place)
-                trial.listen()
-            except OSError as error:
-                if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                    raise UserError(
-                        f"--coordinator-address={address}: process 0 cannot listen there: {error.strerror}\n"
-                        "choose another port, the same for all processes"
-                    ) from None
-                continue
-        if place[0]:
-            return f"[{place[0]}]:{port}" if ":" in place[0] else f"{place[0]}:{port}"
+    with contextlib.suppress(socket.gaierror):
+        for family, kind, _, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    trial.bind(place)
+                    trial.listen()
+                    return f"[{place[0]}]:{port}" if family == socket.AF_INET6 else f"{place[0]}:{port}"
+                except OSError as error:
+                    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                        raise UserError(
+                            f"--coordinator-address={address}: process 0 cannot listen there: {error.strerror}\n"
+                            "choose another port, the same for all processes"
+                        ) from None
     return None
 
 
@@ -145,11 +135,8 @@ def everyone(value: Any) -> list[Any]:
 
 def agree(count: int, stop_signal: int) -> tuple[int, int]:
     """Returns what all processes do next: the smallest step count of any, and a stop signal if any has one (else 0)."""
-    if jax.process_count() == 1:
-        return count, stop_signal
-    with jax.transfer_guard("allow"):
-        rows = multihost_utils.process_allgather(np.array([count, stop_signal]))
-    return int(rows[:, 0].min()), int(rows[:, 1].max())
+    counts, signals = zip(*everyone((count, stop_signal)), strict=True)
+    return min(counts), max(signals)
 
 
 def check_same(values: Mapping[str, Any]) -> None:
@@ -161,10 +148,9 @@ def check_same(values: Mapping[str, Any]) -> None:
     first, *others = everyone(dict(values))
     differing = {}
     for number, other in enumerate(others, 1):
-        for name in sorted(first.keys() | other.keys()):
-            if first.get(name) != other.get(name):
-                here = f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
-                differing.setdefault(name, here)
+        for name in sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name)):
+            here = f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
+            differing.setdefault(name, here)
     if differing:
         raise UserError(
             f"the processes of this run differ in {listed(list(differing.values()))}\n"
@@ -186,20 +172,18 @@ def check_shared(workdir: Path) -> None:
     """Raises UserError, on all processes, unless all see the run directory of process 0, which exists."""
     if jax.process_count() == 1:
         return
-    sign = everyone(f".{secrets.token_hex(8)}.shared")[0]
+    sign = workdir / everyone(f".{secrets.token_hex(8)}.shared")[0]
     if is_main():
-        (workdir / sign).touch()
-    try:
-        everyone("it is there")
-        found = everyone([(workdir / sign).exists(), str(workdir), socket.gethostname()])
-    finally:
-        if is_main():
-            (workdir / sign).unlink(missing_ok=True)
-    for number, (sees, path, host) in enumerate(found):
+        sign.touch()
+    everyone("it is there")
+    found = everyone([sign.exists(), f"{workdir} on {socket.gethostname()}"])
+    if is_main():
+        sign.unlink()
+    for number, (sees, place) in enumerate(found):
         if not sees:
             raise UserError(
-                f"process {number} does not see the run directory of process 0: {path} on {host} is not "
-                f"{found[0][1]} on {found[0][2]}\ngive all processes a --workdir on a file system that they share"
+                f"process {number} does not see the run directory of process 0: {place} is not {found[0][1]}\n"
+                "give all processes a --workdir on a file system that they share"
             )
 
 

@@ -22,26 +22,21 @@ SLOWER = 2.0  # than that product a step is, per FLOP: 1.3 to 6.7 times for the 
 def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
     """Returns how long so many steps will take, in words, by the FLOPs of a step and the time of a matrix product."""
     flops = (program.cost_analysis() or {}).get("flops", 0.0)
-    size = 1024 if platform_of(mesh) == "cpu" else 4096
+    size, times = 1024 if platform_of(mesh) == "cpu" else 4096, []
     x, product = jax.device_put(np.ones((size, size), np.float32), mesh.local_devices[0]), jax.jit(jnp.matmul)
-    product(x, x).block_until_ready()
-    times = []
-    for _ in range(3):
+    for _ in range(4):  # the first one is compiled
         started = time.monotonic()
         product(x, x).block_until_ready()
         times.append(time.monotonic() - started)
     seconds = SLOWER * steps * flops * min(times) / (2 * size**3)
-    if not seconds:
-        return ""
-    return f"; very roughly {clock(seconds)}, by FLOPs and the speed of a matrix product{advice(seconds, mesh)}"
+    return f"; very roughly {duration(seconds, mesh)}, by FLOPs and the speed of a matrix product" if seconds else ""
 
 
-def advice(seconds: float, mesh: Mesh) -> str:
-    """Returns what to do about a run that takes so many seconds; "" for less than a day."""
-    if seconds < DAY:
-        return ""
+def duration(seconds: float, mesh: Mesh) -> str:
+    """Returns a duration as text, from a day on with advice."""
     smaller = "a GPU, or a smaller network such as --config=cifar10_cpu"
-    return f": use {smaller if platform_of(mesh) == 'cpu' else 'more devices'}"
+    advice = f" (use {smaller if platform_of(mesh) == 'cpu' else 'more devices'})" if seconds >= DAY else ""
+    return clock(seconds) + advice
 
 
 def check_counts(config: ConfigDict, num_images: int) -> None:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete, spec_of
@@ -21,13 +20,13 @@ from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.feed import Feed, evaluation_sets
 from attn_cnn_jax.training.hosts import say
-from attn_cnn_jax.training.limits import advice, check_counts, check_memory, device_memory, expected_time
+from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, duration, expected_time
 from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.reporter import NOTHING, clock, create_reporter, module_of
-from attn_cnn_jax.training.resume import EMPTY, Window, restore, say_missing
-from attn_cnn_jax.training.start import Beginning, begin, heads_in_words, left_alone
+from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter, module_of
+from attn_cnn_jax.training.resume import EMPTY, Window, restore
+from attn_cnn_jax.training.start import Beginning, begin, left_alone
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
@@ -43,7 +42,6 @@ class Plan(NamedTuple):
 
     config: ConfigDict
     steps_per_epoch: int
-    splits: tuple[str, ...]  # evaluated
 
     @property
     def total_steps(self) -> int:
@@ -55,21 +53,10 @@ class Plan(NamedTuple):
         epoch, rest = divmod(step, self.steps_per_epoch)
         return not rest and (epoch % every_epochs == 0 or step == self.total_steps)
 
-    def records(self, step: int) -> bool:
-        """Returns whether training metrics are recorded after a step."""
-        return step % self.config.train.log_every_steps == 0 or step == self.total_steps
-
     def ahead(self, step: int) -> int:
         """Returns how many steps it is from a step to the next record or the end of the epoch."""
         every = self.config.train.log_every_steps
         return min(every - step % every, self.steps_per_epoch - step % self.steps_per_epoch)
-
-    def expected(self, step: int) -> list[tuple[int, str]]:
-        """Returns step and split of all records of metrics up to a step."""
-        trained = [(n, "train") for n in range(1, step + 1) if self.records(n)]
-        ends = range(self.steps_per_epoch, step + 1, self.steps_per_epoch)
-        evaluated = [n for n in ends if self.due(n, self.config.train.eval_every_epochs)]
-        return trained + [(n, split) for n in evaluated for split in self.splits]
 
 
 def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
@@ -101,22 +88,21 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         hosts.check_shared(workdir)
 
         beginning = begin(config, workdir)
-        config, model, heads = beginning
+        config, model, _ = beginning
         train_set, validation = dataset.train, dataset.validation
         if config.dataset.num_validation:
             train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         splits = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
-        plan = Plan(config, len(train_set.labels) // config.train.batch_size, tuple(splits))
+        plan = Plan(config, len(train_set.labels) // config.train.batch_size)
         schedule = learning_rate(config.optimizer, config.train.num_epochs, plan.steps_per_epoch)
-        fixed, frozen = left_alone(config, model)
-        optimizer = create_optimizer(config.optimizer, schedule, fixed, frozen=frozen, shaped=matrices(model))
+        fixed = left_alone(config, model)
+        optimizer = create_optimizer(config.optimizer, schedule, fixed, shaped=matrices(model))
         skeleton, state = initial_state(model, optimizer)
         data = fingerprint(dataset, validation)
         if jax.process_count() > 1:
             parameters = ckpt.checksum(state.parameters)
             hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
         claim(beginning)  # only now: what cannot begin leaves no run directory behind
-        say(heads_in_words(beginning) if heads else "")
         feed = Feed(train_set, config, mesh, streamed=streamed)
         stack.enter_context(contextlib.closing(feed))
         eval_sets = evaluation_sets(splits, config.train.eval_batch_size, mesh, streamed=streamed)
@@ -125,14 +111,14 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 
         state, window = restore(config, workdir, place(state, mesh), data)
         first = step = int(state.step)
-        say_missing(plan.expected(step), workdir, step)
         if step >= plan.total_steps:
             say(f"{workdir} is already trained to the end (step {step}).")
             return metrics.last_records(workdir)
         is_new = not ckpt.steps_in(workdir)
         checkpoints = stack.enter_context(ckpt.saving(workdir, config, validates="validation" in splits))
-        after = NOTHING if is_new else step
-        reporter = create_reporter(config, workdir, skeleton, after_step=after, total_steps=plan.total_steps)
+        reporter = SilentReporter()
+        if hosts.is_main():
+            reporter = Reporter(config, workdir, skeleton, NOTHING if is_new else step, plan.total_steps)
         stack.enter_context(contextlib.closing(reporter))
         stop = stack.enter_context(hosts.stop_requests())
 
@@ -150,7 +136,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             found = {split: evaluate(state, images) for split, images in eval_sets.items()}
             for split, numbers in found.items():
                 record(split, numbers)
-            return found.get("validation", {}).get("accuracy")
+            return found["validation"]["accuracy"] if "validation" in found else None
 
         reporter.at(step, "compiling the training step")
         started, sample = time.monotonic(), place(np.int32(1), mesh)
@@ -181,17 +167,18 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             state, results = program(state, images, place(np.int32(count), mesh))
             results = jax.device_get(results)
             seconds = time.monotonic() - started
-            check_finite(results, step, count, schedule, checkpoints, workdir)
+            if not results["finite"]:
+                ckpt.finish(checkpoints)
+                raise blown_up(step, results["loss"][:count], schedule, checkpoints.latest_step(), workdir)
             step, seconds_per_step = step + count, seconds / count
             window = window.extended(results, count, seconds, waited)
             reporter.at(step, "training")
-            if trained < SECONDS_TO_ESTIMATE <= trained + seconds:
-                left = (trained + seconds) / (step - first) * (plan.total_steps - step)
-                if left > 60:
-                    say(f"{clock(left)} of training left, measured over {step - first} steps{advice(left, mesh)}")
             trained += seconds
+            left = trained / (step - first) * (plan.total_steps - step)
+            if trained - seconds < SECONDS_TO_ESTIMATE <= trained and left > 60:
+                say(f"{duration(left, mesh)} of training left, measured over {step - first} steps")
 
-            if plan.records(step):
+            if step % config.train.log_every_steps == 0 or step == plan.total_steps:
                 numbers = training_numbers(plan, window, rate_at(schedule, step - 1))
                 record("train", numbers | ({"input_wait": window.waited / window.seconds} if streamed else {}))
                 say(not_learning(plan, step, len(window.metrics["accuracy"]), numbers["accuracy"]))
@@ -248,20 +235,13 @@ def rate_at(schedule: Callable, step: int) -> float:
         return float(np.asarray(schedule(step)))
 
 
-def check_finite(
-    results: dict, step: int, count: int, schedule: Callable, checkpoints: ocp.CheckpointManager, workdir: Path
-) -> None:
-    """Raises UserError, naming step, learning rate and last good checkpoint, if training has blown up."""
-    if results["finite"]:
-        return
-    losses = results["loss"][:count]
+def blown_up(step: int, losses: np.ndarray, schedule: Callable, saved: int | None, workdir: Path) -> UserError:
+    """Returns the error of steps after `step` that are not finite: names step, learning rate and last checkpoint."""
     bad = np.flatnonzero(~np.isfinite(losses))
-    at = step + int(bad[0]) if bad.size else step + count - 1
+    at = step + int(bad[0]) if bad.size else step + len(losses) - 1
     what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
-    ckpt.finish(checkpoints)
-    saved = checkpoints.latest_step()
     good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
-    raise UserError(
+    return UserError(
         f"{what} in step {at + 1}, at learning rate {rate_at(schedule, at):.4g}; {good} ({workdir})\n"
         "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
     )

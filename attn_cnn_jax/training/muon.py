@@ -39,37 +39,24 @@ def matrices(model: nnx.Module) -> dict[str, Matrices]:
 
     Embedding or stem and classifier are left to Adam, as usual; so are attention layers in a ResNet.
     """
-    if isinstance(model, ResNet):
-        return convolutions(model)
+    blocks = {name: array for name, array in split(model)[1].items() if re.fullmatch(r"blocks\.\d+\..+\.kernel", name)}
+    plain = MuonDimensionNumbers(0, 1)
+    if isinstance(model, ResNet):  # matrices from all pixels and channels of a patch
+        kernels = {name: array for name, array in blocks.items() if array.ndim == 4}
+        return {name: Matrices((-1, kernel.shape[-1]), plain) for name, kernel in kernels.items()}
     if not isinstance(model, AttentionClassifier):
         return {}
-    axes, heads = {}, {}
+    found = {name: Matrices(array.shape, plain) for name, array in blocks.items()}
     for n, block in enumerate(model.blocks):
-        axes |= {f"blocks.{n}.attention.{name}": axis for name, axis in head_axes(block.attention).items()}
-        heads[f"blocks.{n}"] = block.attention.num_heads
-    found = {}
-    for name, array in split(model)[1].items():
-        block = re.match(r"blocks\.\d+", name)
-        if block and name.endswith(".kernel"):
-            rows, columns = array.shape
-            h = heads[block[0]]
-            match axes.get(name):
-                case 0:
-                    found[name] = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
-                case 1:
-                    found[name] = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
-                case None:
-                    found[name] = Matrices((rows, columns), MuonDimensionNumbers(0, 1))
+        h = block.attention.num_heads
+        for short, axis in head_axes(block.attention).items():
+            name = f"blocks.{n}.attention.{short}"
+            if name in blocks:
+                rows, columns = blocks[name].shape
+                by_rows = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
+                by_columns = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
+                found[name] = by_columns if axis else by_rows
     return found
-
-
-def convolutions(model: ResNet) -> dict[str, Matrices]:
-    """Returns the convolutions inside the blocks as matrices from all pixels and channels of a patch."""
-    kernels = {name: array for name, array in split(model)[1].items() if name.startswith("blocks.") and array.ndim == 4}
-    return {
-        name: Matrices((kernel.size // kernel.shape[-1], kernel.shape[-1]), MuonDimensionNumbers(0, 1))
-        for name, kernel in kernels.items()
-    }
 
 
 def muon(schedule: optax.Schedule, momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTransformation:

@@ -1,6 +1,6 @@
 """optax: SGD as the paper runs it (or Adam, or Muon), learning-rate schedules, and what weight decay leaves alone."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -59,7 +59,6 @@ def create_optimizer(
     schedule: optax.Schedule,
     fixed: Mapping[str, np.ndarray] | None = None,
     *,
-    frozen: Collection[str] = (),
     shaped: Mapping[str, Matrices] | None = None,
 ) -> optax.GradientTransformation:
     """Returns the optimizer of `config.optimizer`.
@@ -73,8 +72,8 @@ def create_optimizer(
     Args:
       config: `config.optimizer`.
       schedule: the learning rate of every step, see `learning_rate`.
-      fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change.
-      frozen: names of parameters that must not change at all; their gradients are not computed.
+      fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change; gradients
+        that nothing needs are not computed.
       shaped: for "muon", the network's matrices, see muon.py.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
@@ -87,14 +86,14 @@ def create_optimizer(
             rule = muon(schedule, config.momentum, shaped or {})
             if config.weight_decay:
                 rule = added(rule, optax.chain(decay, optax.scale_by_learning_rate(schedule)))
-    parts = [clipped(config.max_grad_norm, fixed or {})] if config.max_grad_norm else []
-    parts.append(rule)
+    parts = [optax.clip_by_global_norm(config.max_grad_norm), rule] if config.max_grad_norm else [rule]
     if fixed:
-        parts.append(hold(fixed))
-    if frozen:
-        held = hold({name: np.array(True) for name in frozen})
-        # Before the rule, so that XLA leaves the gradients out; after it, for weight decay.
-        parts = [held, *parts, held]
+
+        def zeroed(updates: Any, _: Any) -> Any:
+            return {name: jnp.where(fixed[name], 0, x) if name in fixed else x for name, x in updates.items()}
+
+        # Before the rule, so that XLA leaves gradients out and they have no norm; after it, for weight decay.
+        parts = [optax.stateless(zeroed), *parts, optax.stateless(zeroed)]
     return optax.chain(*parts)
 
 
@@ -111,26 +110,6 @@ def added(rule: optax.GradientTransformation, decay: optax.GradientTransformatio
         return jax.tree.map(jnp.add, moved, towards_zero), (of_rule, of_decay)
 
     return optax.GradientTransformation(init, update)
-
-
-def clipped(longest: float, fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
-    """Scales gradients of what is not `fixed` to a norm of `longest`, of all parameters together, if it is longer."""
-    clip = optax.clip_by_global_norm(longest)
-
-    def shorten(updates, parameters):
-        return clip.update(zeroed(updates, fixed), optax.EmptyState())[0]
-
-    return optax.stateless(shorten)
-
-
-def hold(fixed: Mapping[str, np.ndarray]) -> optax.GradientTransformation:
-    """Zeroes updates where `fixed` says so: after momentum and weight decay, so that nothing moves there."""
-    return optax.stateless(lambda updates, parameters: zeroed(updates, fixed))
-
-
-def zeroed(updates: Any, fixed: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns updates with zeros where `fixed` says so."""
-    return {name: jnp.where(fixed[name], 0, update) if name in fixed else update for name, update in updates.items()}
 
 
 def all_finite(arrays: Arrays) -> jnp.ndarray:

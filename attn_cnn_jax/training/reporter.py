@@ -18,7 +18,6 @@ from attn_cnn_jax import files, output
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import Arrays, Skeleton
 from attn_cnn_jax.runs import metrics, positions
-from attn_cnn_jax.training.hosts import is_main
 
 NOTHING = -1  # as the step that a run continues after: none, all records are to be written again
 SILENCE = 30.0  # seconds after which a run without a terminal says how far it is
@@ -47,7 +46,7 @@ class SilentReporter:
 class Reporter(SilentReporter):
     """Writes into the run directory, and prints how training stands."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, skeleton: Skeleton, *, after_step: int, total_steps: int):
+    def __init__(self, config: ConfigDict, workdir: Path, skeleton: Skeleton, after_step: int, total_steps: int):
         """Opens the files of a run that continues after `after_step`.
 
         Args:
@@ -58,39 +57,38 @@ class Reporter(SilentReporter):
             run writes them again.
           total_steps: length of the run.
         """
-        self._workdir, self._metrics, self._total = workdir, workdir / metrics.FILE, total_steps
-        metrics.cut_back(self._metrics, after_step)
+        self._files, self._total = (workdir / metrics.FILE, workdir / positions.FILE), total_steps
+        metrics.cut_back(self._files[0], after_step)
         self._record_positions = positions.create_recorder(config, skeleton, workdir, after_step)
         self._logger = create_logger(config, workdir, after_step)
         self._first = self._step = max(0, after_step)
         self._started = self._last_said = time.monotonic()
-        self._doing, self._closed = "starting", threading.Event()
-        self._bar = None
+        self._doing, self._closed, self._bar = "starting", threading.Event(), None
         if sys.stderr is not None and sys.stderr.isatty():
             self._bar = tqdm(total=total_steps, initial=self._first, unit=" steps", dynamic_ncols=True, mininterval=0.3)
         else:
             threading.Thread(target=self._break_silence, daemon=True).start()
 
     def record(self, record: dict) -> None:
-        metrics.append(self._metrics, record)
-        split, step = record["split"], record["step"]
-        numbers = {f"{split}/{key}": value for key, value in record.items() if key not in ("step", "epoch", "split")}
+        metrics.append(self._files[0], record)
+        split, step, epoch = record["split"], record["step"], record["epoch"]
         if self._logger is not None:
-            self._logger.log({"epoch": record["epoch"]} | numbers, step=step)
+            numbers = {f"{split}/{key}": record[key] for key in record if key not in ("step", "epoch", "split")}
+            self._logger.log({"epoch": epoch} | numbers, step=step)
         text = f"{split} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
-        if self._bar is not None and split == "train":
-            self._bar.set_description_str(f"epoch {record['epoch']:.1f} {text}")
-        elif self._bar is not None:
-            self._bar.write(f"epoch {record['epoch']:.0f}: {text}")
+        if self._bar is None:
+            speed = f", {record['images_per_second']:.0f} images/s" if "images_per_second" in record else ""
+            self._say(f"epoch {epoch:.2f} step {step}/{self._total}: {text}{speed}{self._left(step)}")
+        elif split == "train":
+            self._bar.set_description_str(f"epoch {epoch:.1f} {text}")
         else:
-            rate = f", {record['images_per_second']:.0f} images/s" if "images_per_second" in record else ""
-            self._say(f"epoch {record['epoch']:.2f} step {step}/{self._total}: {text}{rate}{self._left(step)}")
+            self._bar.write(f"epoch {epoch:.0f}: {text}")
 
     def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
         self._record_positions(step, epoch, parameters)
 
     def flush(self) -> None:
-        for path in (self._metrics, self._workdir / positions.FILE):
+        for path in self._files:
             files.flush(path)
 
     def at(self, step: int, doing: str) -> None:
@@ -125,11 +123,6 @@ class Reporter(SilentReporter):
                 self._say(f"step {self._step}/{self._total}: {self._doing}, {passed} so far{self._left(self._step)}")
 
 
-def create_reporter(*arguments, **options) -> SilentReporter:
-    """Returns this process's reporter; see `Reporter` for the arguments."""
-    return Reporter(*arguments, **options) if is_main() else SilentReporter()
-
-
 class TensorBoard:
     """Writes events, each before training continues.
 
@@ -141,25 +134,23 @@ class TensorBoard:
         # Here, as they take long to import.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboardX.summary import scalar
+        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
-        self._event, self._scalar = Event, scalar
+        self._event, self._summary = Event, Summary
         self._writer = EventsWriter(str(workdir / "events"), f".{secrets.token_hex(4)}")
-        self._write(Event(step=after_step + 1, session_log=SessionLog(status=SessionLog.START)))
+        self._write(step=after_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """Writes numbers by name."""
-        for name, value in numbers.items():
-            if name != "epoch":
-                self._write(self._event(step=step, summary=self._scalar(name, value)))
+        values = [self._summary.Value(tag=name, simple_value=numbers[name]) for name in numbers if name != "epoch"]
+        self._write(step=step, summary=self._summary(value=values))
 
     def finish(self) -> None:
         """Closes the file."""
         self._writer.close()
 
-    def _write(self, event: Any) -> None:
-        event.wall_time = time.time()
-        self._writer.write_event(event)
+    def _write(self, **event: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), **event))
         self._writer.flush()
 
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
-from attn_cnn_jax.runs import directory, metrics
+from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.hosts import everyone, is_main, say
 
@@ -40,8 +40,8 @@ def restore(config: ConfigDict, workdir: Path, state: TrainState, data: Fingerpr
     Raises:
       UserError: if no checkpoint is intact, or they are of another run.
     """
-    damaged = []
-    for step in everyone(ckpt.steps_in(workdir))[0]:
+    steps, damaged = everyone(ckpt.steps_in(workdir))[0], []
+    for step in steps:
         reason, saved, progress = "", config, {}
         try:
             ckpt.check_metrics(workdir, step)
@@ -56,7 +56,9 @@ def restore(config: ConfigDict, workdir: Path, state: TrainState, data: Fingerpr
             say(f"skipping: {reason}")
             damaged.append(step)
             continue
-        put_aside(workdir, step, damaged)
+        if is_main():
+            put_aside(workdir, damaged, older=steps[steps.index(step) + 1 :])
+        everyone("they are moved")
         say(f"continuing after step {step} in {workdir}")
         before, now = saved.train.num_epochs, config.train.num_epochs
         if before < now:
@@ -70,24 +72,13 @@ def restore(config: ConfigDict, workdir: Path, state: TrainState, data: Fingerpr
     return state, EMPTY
 
 
-def put_aside(workdir: Path, intact: int, damaged: list[int]) -> None:
-    """Moves damaged checkpoints away, also older ones whose validation accuracy Orbax would fail to read."""
-    for step in ckpt.steps_in(workdir) if is_main() else ():
+def put_aside(workdir: Path, damaged: list[int], older: list[int]) -> None:
+    """Moves damaged checkpoints away, and of older ones those whose validation accuracy Orbax would fail to read."""
+    for step in older:
         try:
-            if step < intact:
-                ckpt.check_metrics(workdir, step)
+            ckpt.check_metrics(workdir, step)
         except ckpt.Damaged as error:
             say(f"moving to damaged/: {error}")
             damaged = [*damaged, step]
-    for step in damaged if is_main() else ():
+    for step in damaged:
         ckpt.set_aside(workdir, step)
-    everyone("they are moved")
-
-
-def say_missing(expected: list[tuple[int, str]], workdir: Path, step: int) -> None:
-    """Says how many of the records expected up to a step metrics.jsonl lacks: those steps are not done again."""
-    path = workdir / metrics.FILE
-    found = {(record["step"], record["split"]) for record in metrics.read_metrics(path)} if is_main() else set()
-    if is_main() and (missing := sorted(set(expected) - found)):
-        first, split = missing[0]
-        say(f"{path} has lost {len(missing)} records up to step {step}, the first of step {first} ({split})")

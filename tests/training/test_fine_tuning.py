@@ -1,6 +1,4 @@
-"""Runs that start from a network for other classes or pictures: what is new, frozen, slow; resumed bit for bit."""
-
-import shutil
+"""Runs that start from a network for other classes or images, or from a ResNet: what is new, and what is frozen."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +15,7 @@ from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.start import begin, frozen_names, resized_table
 from attn_cnn_jax.training.step import initial_state
+from tests.support.networks import logits_of
 
 
 def config_of(data_dir, *, resnet=False, model=None, **start):
@@ -33,6 +32,15 @@ def config_of(data_dir, *, resnet=False, model=None, **start):
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
+def write_run(workdir, config, network):
+    _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
+    workdir.mkdir(exist_ok=True)
+    directory.claim(workdir, config)
+    with checkpoints.saving(workdir, config) as manager:
+        checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
+    return workdir
+
+
 @pytest.fixture
 def first(tmp_path, data_dir):
     """`first(image_shape, num_classes, ...)`: a finished run of such a network, as if its data set were another."""
@@ -40,14 +48,7 @@ def first(tmp_path, data_dir):
     def make(image_shape=(8, 8, 1), num_classes=7, *, resnet=False, **model):
         config = config_of(data_dir, resnet=resnet, model=model)
         config.model.update({"image_shape": image_shape, "num_classes": num_classes})
-        network = create_model(config.model, rngs=nnx.Rngs(5))
-        _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
-        workdir = tmp_path / "first"
-        workdir.mkdir()
-        directory.claim(workdir, config)
-        with checkpoints.saving(workdir, config) as manager:
-            checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
-        return workdir
+        return write_run(tmp_path / "first", config, create_model(config.model, rngs=nnx.Rngs(5)))
 
     return make
 
@@ -69,20 +70,6 @@ def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_froze
     assert np.any(after["classifier.kernel"] != fresh["classifier.kernel"])
 
 
-def test_a_tuned_run_goes_on_after_a_kill_without_the_first_run(first, data_dir, tmp_path):
-    origin = first(num_layers=2)
-    options = {"freeze": "embedding.*,blocks.0.*"}
-    config = config_of(data_dir, model={"num_layers": 2}, run=str(origin), **options)
-    loop.run(config, tmp_path / "tuned")
-    whole = parameters(load_run(tmp_path / "tuned"))
-    shutil.rmtree(tmp_path / "tuned" / "checkpoints" / "6")  # as if stopped in the second epoch
-    shutil.rmtree(origin)
-    loop.run(config, tmp_path / "tuned")
-    again = parameters(load_run(tmp_path / "tuned"))
-    for name, array in whole.items():
-        np.testing.assert_array_equal(again[name], array)
-
-
 @pytest.mark.parametrize("reach", [2, 5])
 def test_tables_keep_the_vector_of_every_shift_that_both_know(reach):
     table = jnp.arange(7.0)[:, None] * jnp.ones((1, 2)) - 3  # the vector of shift s is (s, s), from -3 to 3
@@ -97,7 +84,7 @@ def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding
     origin = first((4, 6, 1), 10, **options)
     config = complete(config_of(data_dir, model=options, run=str(origin)))
     network = begin(config, tmp_path / "tuned").model
-    assert "position tables extended (far shifts as the farthest known) around shift zero" in capsys.readouterr().out
+    assert "position tables are cropped or extended around shift zero" in capsys.readouterr().out
     small, large = (
         model.blocks[0].attention.position.position_terms(height, width, jnp.array([0]))
         for model, height, width in ((load_run(origin).model, 2, 3), (network, 4, 4))
@@ -160,7 +147,23 @@ def test_names_that_are_frozen():
         frozen_names(["*"], names)
 
 
-@pytest.mark.parametrize("start", [{"freeze": "encoder"}])
-def test_what_needs_a_run_to_start_from_is_refused_without(start, data_dir):
-    with pytest.raises(UserError, match=f"start.{next(iter(start))}=.*without a run to start from"):
-        complete(config_of(data_dir, **start))
+def test_a_trained_resnet_goes_on_as_attention_that_computes_the_same(first, data_dir, tmp_path):
+    sharpness, small = 14.0, {"width": 2}
+    origin = first((8, 8, 1), 10, resnet=True, **small)
+    config = config_of(
+        data_dir, resnet=True, model=small | {"layers": "attention", "sharpness": sharpness}, run=str(origin)
+    )
+    begun, model, _ = begin(complete(config), tmp_path / "attention")
+    assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(model))
+    np.testing.assert_allclose(model.blocks[0].conv1.attention.position.spread[...], (2 * sharpness) ** 0.5, rtol=1e-6)
+
+    write_run(tmp_path / "attention", begun, model)
+    before, after = load_run(origin), load_run(tmp_path / "attention")
+    images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1), dtype=np.uint8)
+    logits = np.asarray(logits_of(before.model, before.normalised(images)))
+    found = logits_of(after.model, after.normalised(images))
+    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-3 * np.abs(logits).max())
+    assert split(begin(complete(config), tmp_path / "attention").model)[0] == split(model)[0]
+    config = config_of(data_dir, resnet=True, model=small, run=str(tmp_path / "attention"))
+    with pytest.raises(UserError, match=r"config\.model\.layers"):
+        begin(complete(config), tmp_path / "third")

@@ -141,10 +141,8 @@ def test_settings_are_all_of_the_configuration_but_where_the_data_is():
     config.dataset.data_dir = "/here"
     found = hosts.settings(config)
     assert found["config.model.image_shape"] == [32, 32, 3]
-    assert found["config.optimizer.learning_rate"] == config.optimizer.learning_rate
     assert "/here" not in found.values()
     assert found["version of numpy"]
-    assert json.loads(json.dumps(found)) == found
 
 
 def test_process_0_listens_at_its_own_address_alone():

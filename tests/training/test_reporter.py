@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import sys
@@ -22,7 +21,7 @@ from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training import reporter as module
-from attn_cnn_jax.training.reporter import TensorBoard, clock, create_logger, create_reporter
+from attn_cnn_jax.training.reporter import Reporter, SilentReporter, TensorBoard, clock, create_logger
 
 
 def record(step, split="train"):
@@ -36,43 +35,28 @@ def network():
     return config, *split(create_model(config.model, rngs=nnx.Rngs(0)))
 
 
-def report_all(tmp_path, network):
+def test_process_0_writes_metrics_positions_and_tensorboard_and_prints_lines(tmp_path, network, capsys):
     config, skeleton, *arrays = network
-    reporter = create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)
-    with contextlib.closing(reporter):
+    for reporter in (SilentReporter(), Reporter(config, tmp_path, skeleton, 0, 40)):
         reporter.positions(0, 0.0, arrays[0])
         reporter.record(record(0, "test"))
         reporter.at(10, "training")
         reporter.record(record(10) | {"images_per_second": 12.0})
         reporter.flush()
-
-
-def test_process_0_writes_metrics_positions_and_tensorboard_and_prints_lines(tmp_path, network, capsys):
-    report_all(tmp_path, network)
+        reporter.close()
     assert read_metrics(tmp_path / "metrics.jsonl") == [record(0, "test"), record(10) | {"images_per_second": 12.0}]
     assert [position["step"] for position in read_positions(tmp_path)] == [0]
-    (path,) = tmp_path.glob("events.out.tfevents.*")
-    for name in (b"train/loss", b"train/accuracy", b"test/loss"):
-        assert name in path.read_bytes()
-    assert b"train/step" not in path.read_bytes()
     first, second = capsys.readouterr().out.splitlines()
     assert first == "epoch 0.00 step 0/40: test loss 0.0000 accuracy 50.00%"
     assert second.startswith("epoch 1.00 step 10/40: train loss 1.0000 accuracy 50.00%, 12 images/s, ")
     assert second.endswith(" left")
 
 
-def test_other_processes_write_and_print_nothing(tmp_path, network, monkeypatch, capsys):
-    monkeypatch.setattr(module, "is_main", lambda: False)
-    report_all(tmp_path, network)
-    assert not list(tmp_path.iterdir())
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_run_without_a_terminal_says_how_far_it_is_also_during_a_long_step(tmp_path, network, monkeypatch, capsys):
     """A large network said nothing for minutes, between the compiled step and the first record."""
     monkeypatch.setattr(module, "SILENCE", 0.05)
     config, skeleton, *_ = network
-    with contextlib.closing(create_reporter(config, tmp_path, skeleton, after_step=3, total_steps=40)) as reporter:
+    with contextlib.closing(Reporter(config, tmp_path, skeleton, 3, 40)) as reporter:
         said = []
         for step, doing in ((3, "compiling the training step"), (5, "training")):
             reporter.at(step, doing)
@@ -110,7 +94,7 @@ def contents(data):
 def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network):
     """Not by a thread: that ended, and the eleventh record waited for it for ever."""
     config, skeleton, *_ = network
-    with contextlib.closing(create_reporter(config, tmp_path, skeleton, after_step=0, total_steps=40)) as reporter:
+    with contextlib.closing(Reporter(config, tmp_path, skeleton, 0, 40)) as reporter:
         file = reporter._logger._writer._py_recordio_writer._writer
         reporter._logger._writer._py_recordio_writer._writer = open("/dev/full", "wb")  # noqa: SIM115
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
@@ -126,11 +110,9 @@ def test_records_are_on_the_disk_before_the_checkpoint_after_them(config, tmp_pa
     assert done == ["metrics.jsonl", "positions.jsonl", "checkpoint"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(5, "0:05"), (95, "1:35"), (4000, "1:06:40"), (90_000, "1 day 1 h"), (13e6, "150 days 11 h")]
-)
-def test_clock(seconds, text):
-    assert clock(seconds) == text
+def test_clock():
+    for seconds, text in ((5, "0:05"), (95, "1:35"), (4000, "1:06:40"), (90_000, "1 day 1 h"), (13e6, "150 days 11 h")):
+        assert clock(seconds) == text
 
 
 @pytest.fixture
@@ -164,32 +146,24 @@ class Recorder(types.ModuleType):
         self.ended += 1
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_a_service_is_told_what_metrics_jsonl_holds(name, config, tmp_path, monkeypatch):
-    recorder = Recorder()
+@pytest.mark.parametrize(("name", "key"), [("wandb", "id"), ("trackio", "name")])
+def test_a_service_is_told_what_metrics_jsonl_holds_as_one_record_per_run(name, key, config, tmp_path, monkeypatch):
+    recorder, workdir = Recorder(), tmp_path / "run"
     monkeypatch.setitem(sys.modules, name, recorder)
-    loop.run(config(name), tmp_path / "run")
+    loop.run(config(name), workdir)
     (options,) = recorder.begun
     assert options["name"].startswith("run")
     assert (options["config"]["model"]["num_heads"], options["resume"]) == (2, "allow")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == len(recorder.records) == 2
+    lines = read_metrics(workdir / "metrics.jsonl")
+    assert [each["step"] for each in recorder.records] == [line["step"] for line in lines] == [3, 3]
     for line, sent in zip(lines, recorder.records, strict=True):
-        assert sent["step"] == line["step"] == 3
         assert sent[f"{line['split']}/loss"] == line["loss"]
     assert recorder.ended == 1
-    loop.run(config("none"), tmp_path / "run")  # not refused as another experiment
-
-
-@pytest.mark.parametrize(("name", "key"), [("wandb", "id"), ("trackio", "name")])
-def test_a_run_directory_is_one_record(name, key, config, tmp_path, monkeypatch):
-    recorder, workdir = Recorder(), tmp_path / "run"
-    monkeypatch.setitem(sys.modules, name, recorder)
-    for anew in (False, False, True):  # another run at the same path is another record
-        if anew:
-            shutil.rmtree(workdir)
-        workdir.mkdir(exist_ok=True)
-        create_logger(config(name), workdir, 0)
+    loop.run(config("none"), workdir)  # not refused as another experiment
+    create_logger(config(name), workdir, 3)
+    shutil.rmtree(workdir)  # another run at the same path is another record
+    workdir.mkdir()
+    create_logger(config(name), workdir, 0)
     first, resumed, other = (options[key] for options in recorder.begun)
     assert first == resumed != other
 
