@@ -55,9 +55,6 @@ class Feed:
         self._data: Any = None if streamed else place(Pictures(np.asarray(split.images), split.labels), mesh)
         self._steps, self._chunks = range(0), iter(())
 
-    def __len__(self) -> int:
-        return self._count
-
     def like(self) -> Pictures | Chunk:
         """Returns what to compile the training steps for: the images, or shapes and types of a chunk."""
         if not self.streamed:

@@ -143,11 +143,3 @@ def test_a_run_that_blows_up_names_step_rate_and_checkpoint(config, tmp_path):
     assert re.search(r" in step \d, at learning rate 1e\+05; no checkpoint yet", message), message
     assert len(message.splitlines()) == 2
     assert read_metrics(tmp_path / "metrics.jsonl") == []
-
-
-def test_a_batch_that_devices_cannot_share_evenly_runs_on_fewer(config, tmp_path, capsys):
-    config.train.update({"batch_size": 100, "num_epochs": 1})
-    run(config, tmp_path)
-    said = capsys.readouterr().out
-    assert "config.train.batch_size=100: runs on 5 of 8 devices, which share it evenly" in said
-    assert load_run(tmp_path).step == 1442 // 100

@@ -149,10 +149,9 @@ def test_a_chunk_is_read_while_the_one_before_is_used_and_none_twice(streamed, m
     assert begun == [0, 4, 8, 12]
 
 
-@pytest.mark.parametrize("num_devices", [1, 3, 8])
-def test_an_evaluation_sees_every_image_once_however_many_devices_there_are(num_devices):
+def test_an_evaluation_sees_every_image_once():
     splits = {name: getattr(sources.load("digits"), name) for name in ("train", "test")}
-    mesh = data_mesh(jax.devices()[:num_devices])
+    mesh = data_mesh(jax.devices()[:3])
     for streamed in (False, True):
         sets = evaluation_sets(splits, 50, mesh, streamed=streamed)
         for name, found in sets.items():
