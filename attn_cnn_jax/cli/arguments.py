@@ -1,11 +1,12 @@
-"""The parser of all subcommands, types of arguments that several share, and configuration overrides."""
+"""The parser of all subcommands, flags that several share, types of arguments, and configuration overrides."""
 
 import argparse
+import contextlib
 import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +15,6 @@ from attn_cnn_jax.output import printable
 from attn_cnn_jax.runs.pretrained import FOLDER, located
 
 OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
-WHAT_IS_A_RUN = "run directory, folder of exported weights, or pretrained:NAME"
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,13 +24,20 @@ class Parser(argparse.ArgumentParser):
         # A line such as --config.seed=1 must not be taken for an abbreviation of another flag.
         super().__init__(**kwargs, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
         self.takes_overrides = False
-        self.add_argument(
-            "--load",
-            action="append",
-            default=[],
-            metavar="FILE",
-            help="first import this Python file, such as one that registers an encoding of your own",
-        )
+        which = "first import this Python file, such as one that registers an encoding of your own"
+        self.add_argument("--load", action="append", default=[], metavar="FILE", help=which)
+
+    def share(self, *names: str) -> None:
+        """Adds flags of `SHARED`."""
+        for name in names:
+            self.add_argument(name, **SHARED[name])
+
+    def take_overrides(self) -> None:
+        """Accepts `--config.a.b=VALUE`, which `args.overrides` then lists as typed."""
+        self.takes_overrides = True
+        # Only for the help: `separate` removes these words before argparse sees them.
+        which = "override a value, such as --config.model.num_heads=4"
+        self.add_argument_group("configuration").add_argument("--config.KEY", metavar="VALUE", help=which)
 
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong with the flags and exits with status 2."""
@@ -42,14 +49,6 @@ class Joined(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None):
         setattr(namespace, self.dest, [item for found in values or () for item in found])
-
-
-def take_overrides(parser: Parser) -> None:
-    """Lets a subcommand accept `--config.a.b=VALUE`, which `args.overrides` then lists as typed."""
-    parser.takes_overrides = True
-    group = parser.add_argument_group("configuration")
-    # Only for the help: `separate` removes these words before argparse sees them.
-    group.add_argument("--config.KEY", metavar="VALUE", help="override a value, such as --config.model.num_heads=4")
 
 
 def separate(words: list[str]) -> tuple[list[str], list[str]]:
@@ -68,56 +67,34 @@ def separate(words: list[str]) -> tuple[list[str], list[str]]:
     return overrides, rest
 
 
+@contextlib.contextmanager
+def users_code(path: Path, failed: str) -> Iterator[None]:
+    """Lets a user's Python file import from beside it; whatever it raises becomes a UserError that begins so."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{failed}: {type(error).__name__}: {shortened(error)}") from error
+
+
 def import_file(name: str) -> None:
     """Imports a Python file under its stem, as a file beside it would; UserError unless that is the module."""
     path = Path(name)
     if not path.is_file():
         raise UserError(f"--load={name}: there is no such file")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
-    try:
+    with users_code(path, f"--load={name} cannot be imported"):
         module = importlib.import_module(path.stem)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's own file raises
-        raise UserError(f"--load={name} cannot be imported: {type(error).__name__}: {shortened(error)}") from error
     if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
         raise UserError(f"--load={name}: Python has another module {path.stem!r}: rename the file")
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds `RUN`, `--step` and `--data-dir`, for a subcommand that reads a network back."""
-    parser.add_argument("run", metavar="RUN", type=run_directory, help=WHAT_IS_A_RUN)
-    add_step(parser)
-    add_data_dir(parser)
-
-
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Adds `RUN ...`: one or more, for a subcommand that shows runs together."""
-    which = "run directories, folders that train --seeds made, folders of exported weights, or pretrained:NAME"
-    parser.add_argument("runs", metavar="RUN", type=run_directories, nargs="+", action=Joined, help=which)
-
-
-def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """Adds `--data-dir`: where the data set is."""
-    parser.add_argument("--data-dir", metavar="DIR", help="folder of the data set, if not the one used in training")
-
-
-def add_images(parser: argparse.ArgumentParser, usual: int) -> None:
-    """Adds `--images`: over how many test images attention that depends on content is averaged, None for `usual`."""
-    how_many = f"test images to average content over ({usual}, or all where there are fewer)"
-    parser.add_argument("--images", type=at_least_one, metavar="N", help=how_many)
-
-
-def add_step(parser: argparse.ArgumentParser) -> None:
-    """Adds `--step`: which network of a run."""
-    parser.add_argument("--step", type=step, default="latest", help="checkpoint: latest (default), best, or its number")
-
-
 def run_directory(text: str) -> Path:
     """Returns the folder of a run directory, of exported weights, or of `pretrained:NAME`."""
-    return as_path(str(located(text)))
+    return located(text).expanduser()
 
 
 def run_directories(text: str) -> list[Path]:
@@ -158,7 +135,7 @@ def value_of(convert: Callable[[str], Any], allowed: str) -> Callable[[str], Any
     return parse
 
 
-def _checked(value: Any, valid: bool) -> Any:
+def checked(value: Any, valid: bool) -> Any:
     """Returns a value, ValueError unless it is valid."""
     if not valid:
         raise ValueError
@@ -166,17 +143,17 @@ def _checked(value: Any, valid: bool) -> Any:
 
 
 def _positive(text: str) -> int:
-    return _checked(int(text), int(text) > 0)
+    return checked(int(text), int(text) > 0)
 
 
 def _pixel(text: str) -> tuple[int, int]:
-    row, column = (int(part) for part in text.split(","))
+    row, column = map(int, text.split(","))
     return row, column
 
 
-def _image_size(text: str) -> int | tuple[int, int]:
-    height, cross, width = text.partition("x")
-    return (_positive(height), _positive(width)) if cross else _positive(height)
+def _image_size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    return _positive(height), _positive(width if "x" in text else height)
 
 
 def _integers(text: str) -> list[int]:
@@ -184,17 +161,33 @@ def _integers(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         found += range(int(first), int(last) + 1) if dash else [int(first)]
-    return _checked(found, bool(found) and len(set(found)) == len(found) and min(found) >= 0)
+    return checked(found, bool(found) and len(set(found)) == len(found) and min(found) >= 0)
 
 
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    return _checked(text, bool(host) and port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16)
-
-
-step = value_of(lambda text: text if text in ("latest", "best") else int(text), "latest, best or the number of a step")
 at_least_one = value_of(_positive, "an integer from 1")
 pixel = value_of(_pixel, "ROW,COLUMN, both from 0, such as 4,4")
 image_size = value_of(_image_size, "64 or HEIGHTxWIDTH, such as 32x48")
 integers = value_of(_integers, "different integers from 0, such as 0-4 or 0,2,5")
-address = value_of(_address, "HOST:PORT, such as 10.0.0.1:1234")
+step = value_of(lambda text: text if text in ("latest", "best") else int(text), "latest, best or the number of a step")
+
+SHARED: dict[str, dict[str, Any]] = {
+    "run": {
+        "type": run_directory,
+        "metavar": "RUN",
+        "help": "run directory, folder of exported weights, or pretrained:NAME",
+    },
+    "runs": {
+        "type": run_directories,
+        "metavar": "RUN",
+        "nargs": "+",
+        "action": Joined,
+        "help": "run directories, folders that train --seeds made, folders of exported weights, or pretrained:NAME",
+    },
+    "--step": {"type": step, "default": "latest", "help": "checkpoint: latest (default), best, or its number"},
+    "--data-dir": {"metavar": "DIR", "help": "folder of the data set, if not the one used in training"},
+    "--images": {  # `analysis.images.AVERAGED` of them
+        "type": at_least_one,
+        "metavar": "N",
+        "help": "test images to average content over (100, or all where there are fewer)",
+    },
+}

@@ -14,68 +14,55 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
-from tabulate import tabulate
 
 from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.cli.arguments import add_runs, as_path
+from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import listed
-from attn_cnn_jax.output import say
+from attn_cnn_jax.output import say, table
 from attn_cnn_jax.runs.directory import MAY_CHANGE, different_settings, flatten, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 
 EXAMPLE = "runs/digits pretrained:digits --out=comparison"
-# In these runs of one line may differ. Another `dataset.path` is another set of images.
+# Keys ignored when runs are grouped into one row. Another `dataset.path` is another set of images.
 NOT_COMPARED = {"seed", *MAY_CHANGE} - {"dataset.path"}
 HEADER = ("run", "seeds", "epoch", "test accuracy", "test loss", "parameters", "FLOPs", "training time")
 
 
 class Outcome(NamedTuple):
-    """The result of one run.
-
-    Attributes:
-      workdir: the run directory.
-      seed: of the run.
-      model: `config.model` of its newest checkpoint, in which pruned heads are missing.
-      settings: those of JAX that it was trained with; {} where they are not known.
-      test: the last test record; None before the first.
-      seconds: duration of the training steps; None where metrics.jsonl does not tell.
-    """
+    """The result of one run."""
 
     workdir: Path
     seed: int
-    model: ConfigDict
-    settings: dict[str, Any]
-    test: dict | None
-    seconds: float | None
+    model: ConfigDict  # `config.model` of its newest checkpoint, in which pruned heads are missing
+    settings: dict[str, Any]  # those of JAX that it was trained with; {} where they are not known
+    test: dict | None  # the last test record; None before the first
+    seconds: float | None  # duration of the training steps; None where metrics.jsonl does not tell
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_runs(parser)
-    parser.add_argument(
-        "--out",
-        type=as_path,
-        metavar="DIR",
-        help="also draw the curves, seeds as mean and deviation, as curves.png and .svg there",
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.share("runs")
+    which = "also draw the curves, seeds as mean and deviation, as curves.png and .svg there"
+    parser.add_argument("--out", type=as_path, metavar="DIR", help=which)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     groups: dict[str, list[Outcome]] = {}
     for workdir in args.runs:
         key, outcome = read_outcome(workdir)
         groups.setdefault(key, []).append(outcome)
     counted = [each_seed_once(outcomes) for outcomes in groups.values()]
-    align = ["left"] + ["right"] * (len(HEADER) - 1)
-    say(tabulate(map(row, counted), HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
-    for line in differences([outcome for outcomes in counted for outcome in outcomes]):
-        say(line, sys.stderr)
+    say(table(map(row, counted), HEADER))
+    first, *others = [outcome for outcomes in counted for outcome in outcomes]
+    for other in others:
+        if differing := different_settings(first.settings, other.settings):
+            found = [f"{name} ({first.settings[name]} there, {other.settings[name]} here)" for name in differing]
+            say(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(found)}", sys.stderr)
     if args.out:
         figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])
         say("\n".join(map(str, ["", *style.save(figure, args.out, "curves")])))
-    return 0
 
 
 def read_outcome(workdir: Path) -> tuple[str, Outcome]:
@@ -112,16 +99,6 @@ def each_seed_once(outcomes: list[Outcome]) -> list[Outcome]:
         if kept is not outcome:
             say(f"{outcome.workdir} has the same seed {outcome.seed} as {kept.workdir}: counted once", sys.stderr)
     return [outcome for outcome in outcomes if longest[outcome.seed] is outcome]
-
-
-def differences(outcomes: list[Outcome]) -> list[str]:
-    """Returns a line per run that was trained with other settings of JAX than the first."""
-    first, lines = outcomes[0], []
-    for other in outcomes[1:]:
-        if differing := different_settings(first.settings, other.settings):
-            found = [f"{name} ({first.settings[name]} there, {other.settings[name]} here)" for name in differing]
-            lines.append(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(found)}")
-    return lines
 
 
 def row(outcomes: list[Outcome]) -> tuple[str, ...]:

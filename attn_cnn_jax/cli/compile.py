@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from attn_cnn_jax import compilation
-from attn_cnn_jax.cli.arguments import Parser, take_overrides
-from attn_cnn_jax.cli.configs import known_configs, load_config
+from attn_cnn_jax.cli.arguments import Parser
+from attn_cnn_jax.cli.configs import add_config, load_config
 from attn_cnn_jax.compilation import GIB
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.output import say
@@ -24,43 +24,34 @@ EXAMPLE = "--config=quadratic --for=h100 --config.model.dtype=bfloat16"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
-    parser.add_argument("--for", dest="target", metavar="TARGET", help=compilation.ALLOWED)
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: one object with everything, in bytes and seconds"
-    )
-    take_overrides(parser)
-    parser.usage = "%(prog)s --config=NAME|FILE --for=TARGET [--json] [--config.KEY=VALUE ...]"
+    add_config(parser)
+    parser.add_argument("--for", dest="target", metavar="TARGET", required=True, help=compilation.ALLOWED)
+    parser.add_argument("--json", action="store_true", help="print JSON: one object, in bytes and seconds")
 
 
-def run(args: argparse.Namespace) -> int:
-    if args.config is None or args.target is None:
-        return args.refuse(f"{'--config' if args.config is None else '--for'} is missing")
+def run(args: argparse.Namespace) -> None:
     target, config = compilation.parse(args.target), complete(load_config(args.config, args.overrides))
     # Plugins would look for devices that are not here, and complain.
     with contextlib.suppress(RuntimeError):  # a backend is already in use
         jax.config.update("jax_platforms", "cpu")
     result = {"config": args.config} | compilation.report(config, target)
     say(json.dumps(result, indent=1) if args.json else to_text(result))
-    return 0
 
 
 def to_text(result: dict[str, Any]) -> str:
     """Returns a report as people read it."""
     memory, bound = result["memory"], result["bound"]
-    collectives = [f"{kind} of {size / 1e6:,.1f} MB" for kind, size in result["collectives"].items()]
-    return "\n".join(
-        [
-            f"{result['config']}: batch {result['batch_size']}, {result['dtype']}, on {result['devices']} x "
-            f"{result['device_kind']} ({result['target']})",
-            f"fits: {memory['needed'] / GIB:,.2f} of {memory['available'] / GIB:,.1f} GiB per device "
-            f"({memory['arguments'] / GIB:,.2f} arguments, {memory['temporaries'] / GIB:,.2f} temporaries)",
-            f"between devices, per step: {', '.join(collectives) or 'nothing'}",
-            f"a step takes at least {1e3 * bound['step']:,.3g} ms: {bound['flops'] / 1e12:,.3g} TFLOP at the peak",
-            f"a run takes at least {duration(bound['run'])}: {bound['steps']:,} steps, {bound['evaluations']:,} "
-            "evaluations",
-        ]
+    needed, available, arguments, temporaries = (
+        f"{memory[key] / GIB:,.2f}" for key in ("needed", "available", "arguments", "temporaries")
     )
+    collectives = [f"{kind} of {size / 1e6:,.1f} MB" for kind, size in result["collectives"].items()]
+    return f"""\
+{result["config"]}: batch {result["batch_size"]}, {result["dtype"]}, on {result["devices"]} x {result["device_kind"]} \
+({result["target"]})
+fits: {needed} of {available} GiB per device ({arguments} arguments, {temporaries} temporaries)
+between devices, per step: {", ".join(collectives) or "nothing"}
+a step takes at least {1e3 * bound["step"]:,.3g} ms: {bound["flops"] / 1e12:,.3g} TFLOP at the peak
+a run takes at least {duration(bound["run"])}: {bound["steps"]:,} steps, {bound["evaluations"]:,} evaluations"""
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import attn_cnn_jax
+from attn_cnn_jax.cli.arguments import Parser, users_code
 from attn_cnn_jax.config.base import MODEL_COMMON, unknown_key
 from attn_cnn_jax.config.checks import allowed_values
 from attn_cnn_jax.errors import UserError, shortened
@@ -22,12 +22,15 @@ def known_configs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.py"))}
 
 
-def find_config(name: str) -> Path:
-    """Returns the file of a configuration that is given as a name such as `digits`, or as a path.
+def add_config(parser: Parser) -> None:
+    """Adds `--config` and its overrides, for a subcommand that needs a configuration."""
+    which = f"{', '.join(known_configs())}, or a file like theirs"
+    parser.add_argument("--config", metavar="NAME|FILE", required=True, help=which)
+    parser.take_overrides()
 
-    Raises:
-      UserError: if it is neither.
-    """
+
+def find_config(name: str) -> Path:
+    """Returns the file of a configuration given as a name such as `digits`, or as a path; UserError if neither."""
     known = known_configs()
     if name in known:
         return known[name]
@@ -68,16 +71,9 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 def read_config_file(path: Path, *text: str) -> ConfigDict:
     """Returns what `get_config(*text)` of a file returns; UserError if it cannot run or returns anything else."""
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # for what the file imports from beside it
-    try:
+    with users_code(path, f"{path} cannot be loaded"):
         get_config = runpy.run_path(str(path)).get("get_config")
         config = get_config(*text) if callable(get_config) else None
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's own file raises
-        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {shortened(error)}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() must return an ml_collections.ConfigDict")
     config.lock()

@@ -1,6 +1,6 @@
-"""Measure loss and accuracy of a network on the test pictures of its data set.
+"""Measure loss and accuracy of a network on the test images of its data set.
 
-Every picture counts once. --mirrored adds a line of its own: there a picture is classified by the mean of its logits
+Every image counts once. --mirrored adds a line of its own: there an image is classified by the mean of its logits
 and those of its mirror image, which is not the accuracy that training records.
 """
 
@@ -8,35 +8,29 @@ import argparse
 import dataclasses
 import json
 
-from tabulate import tabulate
-
 from attn_cnn_jax.analysis.images import load_dataset
-from attn_cnn_jax.cli.arguments import add_run
-from attn_cnn_jax.output import say
+from attn_cnn_jax.cli.arguments import Parser
+from attn_cnn_jax.output import say, table
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits"
-HEADER = ("test pictures", "accuracy", "right", "loss (nats)")
+HEADER = ("test images", "accuracy", "right", "loss (nats)")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser)
-    parser.add_argument("--mirrored", action="store_true", help="also with every picture's mirror image")
+def add_arguments(parser: Parser) -> None:
+    parser.share("run", "--step", "--data-dir")
+    parser.add_argument("--mirrored", action="store_true", help="also with every image's mirror image")
     parser.add_argument("--json", action="store_true", help="print JSON: a list with one object per line")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     test = load_dataset(run, args.data_dir).test
     kinds = {"as they are": False} | ({"with their mirror images": True} if args.mirrored else {})
     found = {name: run.evaluate(test.images, test.labels, mirrored=mirrored) for name, mirrored in kinds.items()}
     if args.json:
-        say(
-            json.dumps(
-                [{"pictures": name, "accuracy": e.accuracy} | dataclasses.asdict(e) for name, e in found.items()]
-            )
-        )
-        return 0
+        lines = [{"pictures": name, "accuracy": e.accuracy} | dataclasses.asdict(e) for name, e in found.items()]
+        say(json.dumps(lines))
+        return
     rows = [(name, f"{e.accuracy:.2%}", f"{e.right:,} of {e.count:,}", f"{e.loss:.4f}") for name, e in found.items()]
-    say(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True))
-    return 0
+    say(table(rows, HEADER, left=4))

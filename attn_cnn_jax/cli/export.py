@@ -11,7 +11,7 @@ Each folder is read back, and the largest difference of its logits from the run'
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import WHAT_IS_A_RUN, add_step, as_path, run_directory
+from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.interop.export import FORMATS, check, export
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
@@ -19,17 +19,14 @@ from attn_cnn_jax.runs.load import load_run
 EXAMPLE = "runs/digits --format=safetensors --out=exported"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=run_directory, help=WHAT_IS_A_RUN)
+def add_arguments(parser: Parser) -> None:
+    parser.share("run", "--step")
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
-    parser.add_argument(
-        "--out", metavar="DIR|FILE", type=as_path, required=True, help="a folder or file that does not exist yet"
-    )
+    what = "a folder or file that does not exist yet"
+    parser.add_argument("--out", metavar="DIR|FILE", type=as_path, required=True, help=what)
     parser.add_argument("--note", default="", metavar="TEXT", help="a sentence on the data for the model card")
-    add_step(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     check(args.out, args.format, args.note)
     say(export(load_run(args.run, args.step), args.out, args.format, args.note))
-    return 0

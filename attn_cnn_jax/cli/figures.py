@@ -23,17 +23,7 @@ from matplotlib.figure import Figure
 from attn_cnn_jax.analysis import history, images
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
-from attn_cnn_jax.cli.arguments import (
-    add_data_dir,
-    add_images,
-    add_runs,
-    add_step,
-    as_path,
-    at_least_one,
-    beside,
-    integers,
-    pixel,
-)
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, checked, integers, pixel, value_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
@@ -45,34 +35,34 @@ NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures"
 OF_ONE_LAYER = ("scheme", "training", "span")
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
-LAYER_HELP = f"layer that {', '.join(OF_ONE_LAYER)} show ({PAPERS_LAYER}, or the last where there are fewer)"
-QUERY_HELP = (
-    "query pixel of maps and pictures; may be given several times; by default the central pixel, for content models "
-    "also one a quarter of the way in"
-)
 
 Drawn = dict[str, Figure | list[np.ndarray]]  # by file name, of figures without suffix; frames are an animation's
 
+figure_names = value_of(
+    lambda text: checked(tuple(text.split(",")), set(text.split(",")) <= set(NAMES)), f"some of {', '.join(NAMES)}"
+)
+numbers = value_of(lambda text: [float(part) for part in text.split(",")], "numbers, such as 0,10,35")
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_runs(parser)
-    parser.add_argument("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
-    parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
-    add_step(parser)
-    parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", action="append", help=QUERY_HELP)
-    parser.add_argument(
-        "--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="order of the heads in maps and pictures"
+
+def add_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    parser.share("runs", "--step", "--data-dir", "--images")
+    add("--figures", type=figure_names, metavar="NAME,...", help=f"some of {', '.join(NAMES)}")
+    add("--out", type=as_path, metavar="DIR", help="where to write; RUN/figures by default")
+    which = (
+        "query pixel of maps and pictures; may be given several times; by default the central pixel, for content "
+        "models also one a quarter of the way in"
     )
-    add_images(parser, images.AVERAGED)
-    parser.add_argument(
-        "--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help="test images to show, by index (0-2)"
-    )
-    parser.add_argument("--layer", type=at_least_one, help=LAYER_HELP)
-    parser.add_argument("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
-    add_data_dir(parser)
+    add("--query", type=pixel, metavar="ROW,COLUMN", action="append", help=which)
+    add("--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="order of the heads in maps and pictures")
+    which = "test images to show, by index (0-2)"
+    add("--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help=which)
+    which = f"layer that {', '.join(OF_ONE_LAYER)} show ({PAPERS_LAYER}, or the last where there are fewer)"
+    add("--layer", type=at_least_one, metavar="N", help=which)
+    add("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     out = args.out or beside(args.runs[0], "figures")
     for name, drawn in draw(args).items():  # written only if all could be drawn
         if isinstance(drawn, Figure):
@@ -80,23 +70,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             paths = style.save_animation(drawn, out / name, 100, 2000)
         say("\n".join(map(str, paths)))
-    return 0
-
-
-def figure_names(text: str) -> tuple[str, ...]:
-    """Returns the names of figures with commas between them."""
-    chosen = tuple(text.split(","))
-    if not set(chosen) <= set(NAMES):
-        raise argparse.ArgumentTypeError(f"{text}: choose some of {', '.join(NAMES)}")
-    return chosen
-
-
-def numbers(text: str) -> list[float]:
-    """Returns the numbers with commas between them."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed are numbers, such as 0,10,35") from None
 
 
 def draw(args: argparse.Namespace) -> Drawn:
@@ -132,7 +105,10 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) 
     queries = args.query or [images.centre(run)] + ([(height // 4, width // 4)] if content else [])
     for query in queries:
         check_query(query, (height, width))
-    layer = chosen_layer(args.layer, len(run.model.blocks)) if set(OF_ONE_LAYER) & set(wanted) else 0
+    num_layers = len(run.model.blocks)
+    if set(OF_ONE_LAYER) & set(wanted) and (args.layer or 1) > num_layers:
+        raise UserError(f"--layer={args.layer}: allowed is 1 to {num_layers}")
+    layer = min(args.layer or PAPERS_LAYER, num_layers) - 1
     drawn: Drawn = {}
     if "training" in wanted:
         drawn |= draw_training(args, layer)
@@ -164,25 +140,13 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) 
     return drawn
 
 
-def chosen_layer(number: int | None, num_layers: int) -> int:
-    """Returns the layer, from 0, that `--layer` names; the paper's by default."""
-    number = number or min(PAPERS_LAYER, num_layers)
-    if number > num_layers:
-        raise UserError(f"--layer={number}: allowed is 1 to {num_layers}")
-    return number - 1
-
-
 def draw_training(args: argparse.Namespace, layer: int) -> Drawn:
     records = read_positions(args.runs[0])
     if not records:
-        raise UserError(
-            f"{args.runs[0]} has no recorded positions: its attention knows none, or it was trained without recording"
-        )
+        why = "its attention knows none, or it was trained without recording"
+        raise UserError(f"{args.runs[0]} has no recorded positions: {why}")
     name = f"training_layer{layer + 1}"
-    return {
-        name: training.draw(records, layer, args.epochs),
-        f"{name}.gif": training.animate(records, layer),
-    }
+    return {name: training.draw(records, layer, args.epochs), f"{name}.gif": training.animate(records, layer)}
 
 
 def draw_images(args: argparse.Namespace, run: Run, queries: list[tuple[int, int]]) -> Drawn:

@@ -10,28 +10,18 @@ in nats; layers and heads count from 1, as in the paper.
 """
 
 import argparse
-import csv
-import io
 import math
 
-from tabulate import tabulate
-
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
-from attn_cnn_jax.analysis.images import AVERAGED
-from attn_cnn_jax.cli.arguments import add_images, add_run, as_path, at_least_one, pixel
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.output import say
+from attn_cnn_jax.output import csv_text, say, table
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
-CENTRES = {  # reading: header of the column
-    "parameter": "centre: parameter",
-    "interior": "interior",
-    "all": "all",
-    "query": "query",
-}
+CENTRES = {"parameter": "centre: parameter", "interior": "interior", "all": "all", "query": "query"}  # reading: header
 COLUMNS = {  # header: how a row's values are shown
     "spread major": "{spread_major:.2f}",
     "minor": "{spread_minor:.2f}",
@@ -42,50 +32,37 @@ COLUMNS = {  # header: how a row's values are shown
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser)
-    add_images(parser, AVERAGED)
+def add_arguments(parser: Parser) -> None:
+    parser.share("run", "--step", "--data-dir", "--images")
     parser.add_argument("--query", type=pixel, metavar="ROW,COLUMN", help="one query pixel; the mean of all by default")
     parser.add_argument("--grid", type=at_least_one, metavar="K", help="K of the K x K grid of shifts")
     parser.add_argument("--csv", type=as_path, metavar="FILE", help="also write the table there")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
-    statistics = run_statistics(
-        run, num_images=args.images, query=args.query, grid_size=args.grid, data_dir=args.data_dir
-    )
-    table = rows(run, statistics, args.query)
+    looked = {"num_images": args.images, "query": args.query, "grid_size": args.grid, "data_dir": args.data_dir}
+    statistics = run_statistics(run, **looked)
+    found = rows(run, statistics, args.query)
     if args.csv:
         try:
-            write_atomically(args.csv, to_csv(table))
+            write_atomically(args.csv, csv_text(found))
         except OSError as error:
             raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
-    say(f"{to_text(table)}\n\n{coverage_text(statistics, args.grid)}")
-    return 0
+    say(f"{to_text(found)}\n\n{coverage_text(statistics, args.grid)}")
 
 
-def to_csv(table: list[dict]) -> str:
-    """Returns comma-separated values with a header; numbers have six significant digits."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, table[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in table)
-    return text.getvalue()
-
-
-def to_text(table: list[dict]) -> str:
+def to_text(found: list[dict]) -> str:
     """Returns the table for a terminal; centres as row and column, in pixels from the query."""
-    readings = [reading for reading in CENTRES if f"centre_{reading}_row" in table[0]]
-    headers = ["layer", "head", *(CENTRES[reading] for reading in readings), *COLUMNS]
+    readings = [reading for reading in CENTRES if f"centre_{reading}_row" in found[0]]
+    header = ["layer", "head", *(CENTRES[reading] for reading in readings), *COLUMNS]
     cells = [
         [row["layer"], row["head"]]
         + [centre_text(row[f"centre_{reading}_row"], row[f"centre_{reading}_column"]) for reading in readings]
         + [look.format(**row) for look in COLUMNS.values()]
-        for row in table
+        for row in found
     ]
-    align = ["right"] * (len(headers) - 1) + ["left"]
-    return tabulate(cells, headers, tablefmt="plain", disable_numparse=True, colalign=align)
+    return table(cells, header, left=0)
 
 
 def centre_text(row: float | str, column: float | str) -> str:
@@ -96,19 +73,16 @@ def centre_text(row: float | str, column: float | str) -> str:
 def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
     parts = []
-    for layer, of_layer in enumerate(statistics):
-        shifts = grid_shifts(len(of_layer.entropy), grid_size)
-        assigned = grid_coverage(of_layer.shift_mass)
-        size = math.isqrt(len(shifts))
-        shares = [of_layer.shift_mass[head, n] if head >= 0 else 0.0 for n, head in enumerate(assigned)]
-        covered = sum(share >= COVERED for share in shares)
+    for layer, of_layer in enumerate(statistics, start=1):
+        shifts, assigned = grid_shifts(len(of_layer.entropy), grid_size), grid_coverage(of_layer.shift_mass)
+        size, cells, covered = math.isqrt(len(shifts)), [], 0
+        for n, ((row, column), head) in enumerate(zip(shifts, assigned, strict=True)):
+            share = of_layer.shift_mass[head, n] if head >= 0 else 0.0
+            covered += share >= COVERED
+            cells.append(f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head"))
         parts.append(
-            f"layer {layer + 1}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered; "
+            f"layer {layer}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered; "
             f"Lemma 3: residual {of_layer.span_residual:.3f}"
         )
-        cells = [
-            f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head")
-            for (row, column), head, share in zip(shifts, assigned, shares, strict=True)
-        ]
-        parts.append(tabulate([cells[n : n + size] for n in range(0, len(cells), size)], tablefmt="plain"))
+        parts.append(table([cells[n : n + size] for n in range(0, len(cells), size)], left=size))
     return "\n".join(parts)

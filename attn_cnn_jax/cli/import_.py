@@ -10,8 +10,8 @@ The run can be looked at, and training can start from it with --config.start.run
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import Parser, as_path, take_overrides
-from attn_cnn_jax.cli.configs import known_configs, load_config
+from attn_cnn_jax.cli.arguments import Parser, as_path
+from attn_cnn_jax.cli.configs import add_config, load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.card import describe
@@ -24,19 +24,15 @@ EXAMPLE = "best.checkpoint --config=quadratic --out=runs/theirs"
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", type=as_path, help="that torch.save wrote")
-    parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
-    parser.add_argument("--out", metavar="RUN", type=as_path, help="run directory to write; must not exist yet")
-    take_overrides(parser)
-    parser.usage = "%(prog)s FILE --config=NAME|FILE --out=RUN [--config.KEY=VALUE ...]"
+    add_config(parser)
+    what = "run directory to write; must not exist yet"
+    parser.add_argument("--out", metavar="RUN", type=as_path, required=True, help=what)
 
 
-def run(args: argparse.Namespace) -> int:
-    if args.config is None or args.out is None:
-        return args.refuse(f"{'--config' if args.config is None else '--out'} is missing")
+def run(args: argparse.Namespace) -> None:
     if not args.file.is_file():
         raise UserError(f"there is no file {args.file}")
     refuse_existing(args.out)
     config = complete(load_config(args.config, args.overrides))
     step = import_release(args.file, config, args.out)
     say(f"{args.out}: {describe(config)}, step {step}")
-    return 0

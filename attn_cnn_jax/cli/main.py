@@ -31,6 +31,16 @@ SUBCOMMANDS = {
     "export": "write a network as safetensors, StableHLO, ONNX, or for the authors' PyTorch release",
     "import": "make a run of a checkpoint of the authors' PyTorch release",
 }
+USAGE = """usage: attn-cnn SUBCOMMAND ...
+
+Self-attention that learns to look like a convolution (arXiv 1911.03584).
+
+{}
+
+attn-cnn SUBCOMMAND --help describes a subcommand.
+
+example:
+  {}"""
 
 
 def run(*subcommand: str, program: str = "") -> NoReturn:
@@ -54,22 +64,21 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
 
 @says_errors
 def main(argv: list[str], program: str = "") -> int:
-    """Runs a command line and returns its exit status.
+    """Runs a command line, the subcommand first, and returns its exit status.
 
-    Args:
-      argv: the arguments, the subcommand first.
-      program: how help and errors name the command; `attn-cnn SUBCOMMAND` by default.
-
-    Returns:
-      0 success; 1 an error that the user can fix, printed in one or two lines; 2 bad flags; 128 + signal where a
-      signal stopped training after the state was saved.
+    That is 0 for success; 1 for an error that the user can fix, printed in one or two lines; 2 for bad flags;
+    128 + signal where a signal stopped training after the state was saved.
     """
+    first = command_line("train", "--config=digits")
     if not argv or argv[0] in ("-h", "--help", "help"):
-        say(usage())
+        say(USAGE.format("\n".join(f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items()), first))
         return 0 if argv else 2
     name, *words = argv
     if name not in SUBCOMMANDS:
-        say(f"attn-cnn: unknown subcommand {name!r}: {suggestion(name)}", sys.stderr)
+        close = difflib.get_close_matches(name, SUBCOMMANDS, n=1, cutoff=0.5)
+        advice = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(SUBCOMMANDS)}"
+        advice = f"name the subcommand first, such as {first}" if name.startswith("-") else advice
+        say(f"attn-cnn: unknown subcommand {name!r}: {advice}", sys.stderr)
         return 2
     module = importlib.import_module(f"attn_cnn_jax.cli.{name if name != 'import' else 'import_'}")
     summary, _, details = (module.__doc__ or "").partition("\n")
@@ -83,25 +92,7 @@ def main(argv: list[str], program: str = "") -> int:
         for file in args.load:
             import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
-        return module.run(args)
+        module.run(args)
+        return 0
     except SystemExit as stop:  # argparse has printed help, or what is wrong with the flags
         return stop.code if isinstance(stop.code, int) else 1
-
-
-def usage() -> str:
-    """Returns the table of subcommands."""
-    table = "\n".join(f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items())
-    return (
-        "usage: attn-cnn SUBCOMMAND ...\n\n"
-        f"Self-attention that learns to look like a convolution (arXiv 1911.03584).\n\n{table}\n\n"
-        "attn-cnn SUBCOMMAND --help describes a subcommand.\n\n"
-        f"example:\n  {command_line('train', '--config=digits')}"
-    )
-
-
-def suggestion(name: str) -> str:
-    """Returns what to type instead of an unknown subcommand."""
-    if name.startswith("-"):
-        return f"name the subcommand first, such as {command_line('train', '--config=digits')}"
-    close = difflib.get_close_matches(name, SUBCOMMANDS, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"allowed are {', '.join(SUBCOMMANDS)}"

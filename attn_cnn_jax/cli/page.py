@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from attn_cnn_jax.analysis.images import dataset_of
-from attn_cnn_jax.cli.arguments import add_data_dir, add_step, as_path, beside, image_size, run_directory
+from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say
@@ -24,62 +24,46 @@ EXAMPLE = "runs/digits --out=page.html"
 IMAGES = 8
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=run_directory, help="run directory, or pretrained:NAME")
-    add_step(parser)
-    add_data_dir(parser)
+def add_arguments(parser: Parser) -> None:
+    parser.share("run", "--step", "--data-dir")
     parser.add_argument("--out", type=as_path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--images", type=int, default=IMAGES, metavar="N", help=f"number of test images ({IMAGES})")
-    which.add_argument("--image", nargs="+", metavar="FILE", help="your own images, cropped and resized to fit")
-    parser.add_argument(
-        "--size", type=image_size, metavar="64|HxW", help="pixels of an image; as in training by default"
-    )
+    which = parser.add_mutually_exclusive_group().add_argument
+    which("--images", type=int, default=IMAGES, metavar="N", help=f"number of test images ({IMAGES})")
+    which("--image", nargs="+", default=[], metavar="FILE", help="your own images, cropped and resized to fit")
+    size = "pixels of an image; as in training by default"
+    parser.add_argument("--size", type=image_size, metavar="64|HxW", help=size)
     most = f"parameters of the largest network that runs in the page ({MOST_PARAMETERS})"
     parser.add_argument("--parameters", type=int, default=MOST_PARAMETERS, metavar="N", help=most)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
-    height, width, channels = run.config.model.image_shape
-    if args.size:
-        height, width = (args.size, args.size) if isinstance(args.size, int) else args.size
+    *size, channels = run.config.model.image_shape
+    height, width = args.size or size
     check(run, (height, width))
     images, dataset = choose_images(run, args, (height, width, channels))
-    page = build(
-        run,
-        images,
-        dataset,
-        (height, width),
-        title=f"What the heads of {args.run.resolve().name} attend to",
-        workdir=args.run,
-        most_parameters=args.parameters,
-    )
+    title = f"What the heads of {args.run.resolve().name} attend to"
+    shown = {"title": title, "workdir": args.run, "most_parameters": args.parameters}
+    page = build(run, images, dataset, (height, width), **shown)
     out = args.out or beside(args.run, "viewer.html")
     write(out, page.html)
     say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
     if page.reason:
         say(f"The page shows attention, and does not run the network: {page.reason}.")
-    return 0
 
 
 def choose_images(
-    run: Run, arguments: argparse.Namespace, shape: tuple[int, int, int]
+    run: Run, args: argparse.Namespace, shape: tuple[int, int, int]
 ) -> tuple[list[LabelledImage], Dataset | None]:
-    """Returns the images that the command line asks for, and the data set, None where it is not there.
+    """Returns the images that the command line asks for, of a shape (H, W, C), and the data set if it is there.
 
-    Without the data set the drawings of this package stand in for test images, and no accuracy is counted.
-
-    Args:
-      run: the run.
-      arguments: of the command line.
-      shape: (H, W, C) of the images.
+    Without it (None) the drawings of this package stand in for test images, and no accuracy is counted.
     """
-    own = [from_file(path, shape) for path in arguments.image or ()]
+    own = [from_file(path, shape) for path in args.image]
     try:
-        dataset = dataset_of(run.config, arguments.data_dir)
+        dataset = dataset_of(run.config, args.data_dir)
     except UserError as error:
-        images = own or (drawings(run.class_names, shape) if arguments.images else [])
+        images = own or (drawings(run.class_names, shape) if args.images else [])
         say(f"Without test images and accuracy ({len(images)} other images): {error}", sys.stderr)
         return images, None
-    return own or from_dataset(dataset, arguments.images, shape[:2]), dataset
+    return own or from_dataset(dataset, args.images, shape[:2]), dataset

@@ -8,51 +8,48 @@ too, with the same values in config.dataset.
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import image_size
+from attn_cnn_jax.cli.arguments import Parser, checked, image_size, value_of
 from attn_cnn_jax.data import cifar, sources
 from attn_cnn_jax.data.sets import OWN, SPECS, Source, is_own, source_of
 
 EXAMPLE = "folder --path=images --image-size=64"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     names = f"{', '.join(sorted([*SPECS, *OWN]))}, or tfds:NAME for an image classification set of tensorflow-datasets"
     parser.add_argument("name", metavar="NAME", type=data_set, help=names)
     parser.add_argument("--archive", metavar="PATH", help="import this copy of the official archive of CIFAR")
     parser.add_argument("--data-dir", metavar="DIR", help="default: $TFDS_DATA_DIR or ~/tensorflow_datasets")
     parser.add_argument("--replace", action="store_true", help="prepare it again even if it is there")
-    group = parser.add_argument_group("images of your own")
-    group.add_argument("--path", metavar="PATH", help="folder of class folders, or .npz file")
+    own = parser.add_argument_group("images of your own").add_argument
+    own("--path", metavar="PATH", help="folder of class folders, or .npz file")
     size = "crop and resize to HEIGHTxWIDTH pixels, or to a square; default: the size that all images have"
-    group.add_argument("--image-size", type=image_size, metavar="64|HxW", help=size)
+    own("--image-size", type=image_size, metavar="64|HxW", help=size)
     fraction = "part of each class that becomes the test split where there is none (0.2)"
-    group.add_argument("--test-fraction", type=float, metavar="X", help=fraction)
-    group.add_argument("--skip-unreadable", action="store_const", const=True, help="leave out unreadable images")
+    own("--test-fraction", type=float, metavar="X", help=fraction)
+    own("--skip-unreadable", action="store_const", const=True, help="leave out unreadable images")
 
 
-def data_set(text: str) -> str:
-    """Returns the name of a data set, if it is one."""
-    if text not in SPECS and not is_own(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is {', '.join(SPECS)}, folder, npz or tfds:NAME")
-    return text
+data_set = value_of(
+    lambda name: checked(name, name in SPECS or is_own(name)), f"{', '.join(SPECS)}, folder, npz or tfds:NAME"
+)
 
 
-def run(args: argparse.Namespace) -> int:
-    if args.archive is not None and not args.name.startswith("cifar"):
-        return args.refuse(f"{args.name} takes no --archive")
+def run(args: argparse.Namespace) -> None:
     own = {key: getattr(args, key) for key in ("path", "image_size", "test_fraction", "skip_unreadable")}
     own = {key: value for key, value in own.items() if value is not None}
+    if args.archive is not None and not args.name.startswith("cifar"):
+        args.refuse(f"{args.name} takes no --archive")
     if args.name not in SPECS and (args.name in OWN) != ("path" in own):
-        return args.refuse(f"{args.name} {'needs' if args.name in OWN else 'takes no'} --path")
+        args.refuse(f"{args.name} {'needs' if args.name in OWN else 'takes no'} --path")
     if args.name in SPECS and own:
-        return args.refuse(f"{args.name} takes no --{next(iter(own)).replace('_', '-')}")
+        args.refuse(f"{args.name} takes no --{next(iter(own)).replace('_', '-')}")
     from attn_cnn_jax.config import attention_config, complete  # takes JAX, which --help does without
 
     config = attention_config()
     config.dataset.update({"name": args.name} | own)
     complete(config)
     prepare(source_of(config.dataset), args.archive, args.data_dir, replace=args.replace)
-    return 0
 
 
 def prepare(source: Source, archive: str | None, data_dir: str | None, *, replace: bool) -> None:

@@ -2,7 +2,7 @@
 
 Without arguments: the four networks of Table 1, then the other files of configs/. A run directory counts as the network
 that it holds, and has its last test accuracy; where heads were pruned, a line says how many of which layers. One
-multiply-add is two FLOPs, and a count is per picture. The paper counts linear maps and convolutions; the full count
+multiply-add is two FLOPs, and a count is per image. The paper counts linear maps and convolutions; the full count
 adds attention itself.
 """
 
@@ -10,21 +10,19 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
-from tabulate import tabulate
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.cli.arguments import Parser, run_directories, take_overrides
+from attn_cnn_jax.cli.arguments import Parser, run_directories
 from attn_cnn_jax.cli.configs import known_configs, load_config
 from attn_cnn_jax.config import attention_config, complete, resnet_config, with_defaults
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import SPECS, source_of
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.output import say
+from attn_cnn_jax.output import say, table
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
 from attn_cnn_jax.runs.metrics import last_records
@@ -54,21 +52,22 @@ TABLE_1 = {
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("configs", nargs="*", metavar="CONFIG|RUN", help="name, file, run directory or pretrained:NAME")
-    take_overrides(parser)
+    parser.take_overrides()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     if args.overrides and not args.configs:
-        return args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
+        args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
     names = [each for name in args.configs for each in seeds_in(name)]
-    configs = {name: read(name, args.overrides) for name in names} or default_configs()
-    rows = [row(name, config, accuracy_of(located(name)) if args.configs else "") for name, config in configs.items()]
-    align = ["left"] + ["right"] * (len(HEADER) - 1)
-    say(tabulate(rows, HEADER, tablefmt="plain", disable_numparse=True, colalign=align))
+    if names:
+        configs = {name: read(name, args.overrides) for name in names}
+    else:  # Table 1, then the other configuration files
+        configs = {name: published.config for name, published in TABLE_1.items()}
+        configs |= {name: load(name) for name in known_configs() if name not in TABLE_1}
+    say(table([row(name, config, accuracy_of(name) if names else "") for name, config in configs.items()], HEADER))
     for name, config in configs.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
-    return 0
 
 
 def seeds_in(name: str) -> list[str]:
@@ -89,13 +88,11 @@ def read(name: str, overrides: list[str]) -> ConfigDict:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Returns the configuration of a name or file, of pictures of the user's own with what these determine."""
+    """Returns the configuration of a name or file, of images of the user's own with what these determine."""
     config = load_config(name, overrides)
-    return (
-        config
-        if config.dataset.name in SPECS
-        else complete(config, sources.read(source_of(config.dataset), config.dataset.data_dir or None).spec)
-    )
+    if config.dataset.name in SPECS:
+        return config
+    return complete(config, sources.read(source_of(config.dataset), config.dataset.data_dir or None).spec)
 
 
 def pruned_in_words(config: ConfigDict) -> str:
@@ -107,40 +104,23 @@ def pruned_in_words(config: ConfigDict) -> str:
     return f"{sum(left)} heads, {sum(pruned.values())} pruned: {', '.join(layers)}"
 
 
-def default_configs() -> dict[str, ConfigDict]:
-    """Returns the networks of Table 1, then the other configuration files, by name."""
-    table = {name: published.config for name, published in TABLE_1.items()}
-    return table | {name: load(name) for name in known_configs() if name not in table}
-
-
 def row(name: str, config: ConfigDict, accuracy: str) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
     model = complete(config).model
-    published = next((known for known in TABLE_1.values() if same_network(known.config.model, model)), None)
-    flops = count_flops(model)
-    return (
-        name,
-        accuracy,
-        published.accuracy if published else "",
-        f"{count_parameters(model):,}",
-        published.parameters if published else "",
-        short(flops.linear),
-        published.flops if published else "",
-        short(flops.full),
-    )
+    same = (known for known in TABLE_1.values() if described(known.config.model) == described(model))
+    paper, flops = next(same, Published(config, "", "", "")), count_flops(model)
+    counts = f"{count_parameters(model):,}", paper.parameters, short(flops.linear), paper.flops, short(flops.full)
+    return (name, accuracy, paper.accuracy, *counts)
 
 
-def same_network(a: ConfigDict, b: ConfigDict) -> bool:
-    """Returns whether two `config.model` describe one network, whatever the type and implementation it computes in."""
+def described(model: ConfigDict) -> str:
+    """Returns `config.model` but for the type and implementation it computes in; equal texts are one network."""
     # As JSON: a configuration from a file has lists for tuples.
-    a_text, b_text = (
-        json.dumps({key: value for key, value in model.items() if key not in HOW_IT_COMPUTES}, sort_keys=True)
-        for model in (a, b)
-    )
-    return a_text == b_text
+    return json.dumps({key: value for key, value in model.items() if key not in HOW_IT_COMPUTES}, sort_keys=True)
 
 
-def accuracy_of(workdir: Path) -> str:
+def accuracy_of(name: str) -> str:
     """Returns the last test accuracy of a run; "" where there is none, as for configurations."""
+    workdir = located(name)
     test = last_records(workdir).get("test") if read_config(workdir) else None
     return f"{test['accuracy']:.2%}" if test else ""

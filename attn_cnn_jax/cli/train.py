@@ -13,13 +13,13 @@ from textwrap import fill
 import jax
 import numpy as np
 from ml_collections import ConfigDict
-from tabulate import tabulate
 
-from attn_cnn_jax.cli.arguments import Parser, address, as_path, integers, take_overrides
-from attn_cnn_jax.cli.configs import known_configs, load_config, run_name
+from attn_cnn_jax.cli.arguments import Parser, as_path, checked, integers, value_of
+from attn_cnn_jax.cli.configs import add_config, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import Field, schema_of
 from attn_cnn_jax.errors import command_line
+from attn_cnn_jax.output import table
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
@@ -28,51 +28,50 @@ EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
 def add_arguments(parser: Parser) -> None:
     """Adds the flags of `train`; the help ends with the configuration keys."""
-    parser.add_argument("--config", metavar="NAME|FILE", help=f"{', '.join(known_configs())}, or a file like theirs")
+    add_config(parser)
     parser.add_argument("--workdir", type=as_path, metavar="DIR", help="run directory; runs/NAME by default")
-    parser.add_argument(
-        "--seeds",
-        type=integers,
-        metavar="0-4",
-        help="train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on",
-    )
-    take_overrides(parser)
-    group = parser.add_argument_group("several processes")
-    help_of_multihost = f"one of several processes; if one is lost, the others end within {HEARTBEAT_TIMEOUT} s"
-    group.add_argument("--multihost", action="store_true", help=help_of_multihost)
-    help_of_address = "where process 0 listens, if JAX does not detect it"
-    group.add_argument("--coordinator-address", type=address, metavar="HOST:PORT", help=help_of_address)
-    group.add_argument("--num-processes", type=int, metavar="N", help="how many, if JAX does not detect it")
-    group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0")
-    parser.usage = "%(prog)s --config=NAME|FILE [--workdir=DIR] [--seeds=0-4] [--config.KEY=VALUE ...]"
+    which = "train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on"
+    parser.add_argument("--seeds", type=integers, metavar="0-4", help=which)
+    several = parser.add_argument_group("several processes").add_argument
+    which = f"one of several processes; if one is lost, the others end within {HEARTBEAT_TIMEOUT} s"
+    several("--multihost", action="store_true", help=which)
+    which = "where process 0 listens, if JAX does not detect it"
+    several("--coordinator-address", type=address, metavar="HOST:PORT", help=which)
+    several("--num-processes", type=int, metavar="N", help="how many, if JAX does not detect it")
+    several("--process-id", type=int, metavar="I", help="number of this process, from 0")
     parser.epilog = keys_in_words()
 
 
-def run(args: argparse.Namespace) -> int:
-    """Trains; returns 0, or raises SystemExit(128 + signal) where a signal stopped the run once its state was saved."""
-    if args.config is None:
-        return args.refuse(f"--config is missing: name one of {', '.join(known_configs())}, or a file")
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    return checked(text, bool(host) and port.isdecimal() and 0 < int(port[:6]) < 2**16)
+
+
+address = value_of(_address, "HOST:PORT, such as 10.0.0.1:1234")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains; raises SystemExit(128 + signal) where a signal stopped the run once its state was saved."""
     if args.seeds and any(word.lstrip("-").startswith("config.seed") for word in args.overrides):
-        return args.refuse("--seeds sets config.seed: leave out --config.seed")
-    of_several = ("coordinator_address", "num_processes", "process_id")
-    if (given := [name for name in of_several if getattr(args, name) is not None]) and not args.multihost:
-        return args.refuse(f"--{given[0].replace('_', '-')} is for one of several processes: add --multihost")
+        args.refuse("--seeds sets config.seed: leave out --config.seed")
+    several = args.coordinator_address, args.num_processes, args.process_id
+    if several != (None, None, None) and not args.multihost:
+        args.refuse("--coordinator-address, --num-processes and --process-id need --multihost")
     config = load_config(args.config, args.overrides)
     workdir = args.workdir or Path("runs") / run_name(args.config)
     use_compilation_cache()
     with ends_with_the_others() if args.multihost else nullcontext():
         if args.multihost:
-            connect(args.coordinator_address, args.num_processes, args.process_id)
+            connect(*several)
         if args.seeds:
             train_seeds(config, workdir, args.seeds)
         else:
-            said(loop.run(config, workdir), config, workdir)
-    return 0
+            train(config, workdir)
 
 
-def said(records: dict[str, dict], config: ConfigDict, workdir: Path) -> float | None:
-    """Says how a run ended and where it is; returns its test accuracy, None where metrics.jsonl is lost."""
-    test = records.get("test")
+def train(config: ConfigDict, workdir: Path) -> float | None:
+    """Trains, and says how the run ended and where it is; returns its test accuracy, None if metrics.jsonl is lost."""
+    test = loop.run(config, workdir).get("test")
     if test:
         say(f"final test accuracy {test['accuracy']:.2%} after step {test['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}")
@@ -85,18 +84,18 @@ def said(records: dict[str, dict], config: ConfigDict, workdir: Path) -> float |
 
 def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     """Trains one run per seed in `workdir/seed_N`, and says mean and standard deviation of their test accuracies."""
-    accuracies = []
+    found = {}
     for number in numbers:
-        say(f"seed {number}: {workdir / f'seed_{number}'}")
+        place = workdir / f"seed_{number}"
+        say(f"seed {number}: {place}")
         of_seed = config.copy_and_resolve_references()
         of_seed.seed = number
-        place = workdir / f"seed_{number}"
-        accuracies.append(said(loop.run(of_seed, place), of_seed, place))
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
+        found[place] = train(of_seed, place)
+    known = [accuracy for accuracy in found.values() if accuracy is not None]
     if len(known) > 1:
         mean, deviation = np.mean(known), np.std(known, ddof=1)
         say(f"test accuracy of {len(known)} seeds: {mean:.2%} ± {deviation:.2%} (mean and standard deviation)")
-    say(f"table and curves: {command_line('compare', *(workdir / f'seed_{number}' for number in numbers))}")
+    say(f"table and curves: {command_line('compare', *found)}")
 
 
 def use_compilation_cache() -> None:
@@ -109,12 +108,12 @@ def use_compilation_cache() -> None:
 def keys_in_words() -> str:
     """Returns the tables of configuration keys for the help."""
     attention, resnet = (key_rows(schema_of(config())) for config in (attention_config, resnet_config))
-    of_resnet = [row for row in resnet if row not in attention]
-    look = {"headers": ("key", "default", "allowed"), "tablefmt": "plain", "disable_numparse": True}
-    tables = [tabulate(rows, **look) for rows in (attention, of_resnet)]
+    header, of_resnet = ("key", "default", "allowed"), [row for row in resnet if row not in attention]
     return (
         "Configuration keys with the defaults of an attention network; a file in configs/ may set others:\n\n"
-        f"{tables[0]}\n\nKeys of a ResNet (configs/resnet18.py) instead of config.model above:\n\n{tables[1]}"
+        f"{table(attention, header, left=3)}\n\n"
+        "Keys of a ResNet (configs/resnet18.py) instead of config.model above:\n\n"
+        f"{table(of_resnet, header, left=3)}"
     )
 
 

@@ -29,10 +29,10 @@ def train(monkeypatch, tmp_path, data_dir):
 
 TOGETHER = (DIGITS, "--multihost", "--coordinator-address=127.0.0.1:1")
 REFUSED = [
-    ((), 2, "--config is missing"),
+    ((), 2, "are required: --config"),
     ((DIGITS, "--nonsense"), 2, "nonsense"),
     ((DIGITS, "--multihost", "--coordinator-address=h:99999"), 2, "'h:99999': allowed is HOST:PORT"),
-    ((DIGITS, "--process-id=1"), 2, "--process-id is for one of several processes: add --multihost"),
+    ((DIGITS, "--process-id=1"), 2, "--process-id need --multihost"),
     ((*TOGETHER, "--num-processes=0"), 1, "--num-processes=0: allowed is an integer from 1"),
     ((*TOGETHER, "--num-processes=2", "--process-id=2"), 1, "--process-id=2: allowed is 0 to 1"),
     ((DIGITS, "--config.model.content", "False"), 1, "config.model.content has no value"),

@@ -21,7 +21,7 @@ def test_the_numbers_are_those_that_training_recorded(data_dir, capsys):
 def test_mirror_images_have_a_line_of_their_own(data_dir, capsys):
     assert main(["evaluate", "pretrained:digits", "--mirrored", f"--data-dir={data_dir}"]) == 0
     header, plain, mirrored = capsys.readouterr().out.splitlines()
-    assert header.split() == ["test", "pictures", "accuracy", "right", "loss", "(nats)"]
+    assert header.split() == ["test", "images", "accuracy", "right", "loss", "(nats)"]
     assert plain.startswith("as they are")
     assert plain.split()[3:-1] == ["98.03%", "348", "of", "355"]
     assert mirrored.startswith("with their mirror images")

@@ -58,7 +58,7 @@ def test_csv_has_a_line_per_picture_and_class(quadratic_run, images, folder, cap
 def test_text_has_a_line_per_picture(quadratic_run, folder, capsys):
     assert main(["predict", str(quadratic_run), str(folder), "--top=3"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split() == ["picture", "1", "2", "3"]
+    assert header.split() == ["image", "1", "2", "3"]
     assert len(lines) == 3
     assert all(line.count("%") == 3 for line in lines)
 
@@ -68,7 +68,7 @@ def test_pictures_of_another_size_are_resized_and_the_command_says_so(quadratic_
     large.convert("RGB").save(folder / "large.png")
     assert main(["predict", str(quadratic_run), str(folder), "--json"]) == 0
     captured = capsys.readouterr()
-    assert "cropped and resized 1 of 4 pictures to 8x8 pixels" in captured.err
+    assert "cropped and resized 1 of 4 images to 8x8 pixels" in captured.err
     *_, small_again = json.loads(captured.out)
     assert small_again["picture"].endswith("large.png")
 
