@@ -15,11 +15,7 @@ from attn_cnn_jax import output
 
 
 class UserError(Exception):
-    """An error that the user can fix.
-
-    The message is one or two lines: the value at fault, what is allowed, what to do.
-    Commands print it to standard error and leave with exit status 1.
-    """
+    """An error that the user can fix, in one or two lines: the value at fault, what is allowed, what to do."""
 
 
 def says_errors(main: Callable[..., int]) -> Callable[..., int]:
@@ -57,7 +53,8 @@ def explained(error: Exception) -> str | None:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
-        return in_words(error)
+        what = error.strerror or shortened(error)
+        return f"{error.filename}: {what}" if error.filename is not None else what
     names = os.environ.get("JAX_PLATFORMS")
     if names and isinstance(error, RuntimeError) and "Unable to initialize backend" in str(error):
         return f"JAX_PLATFORMS={names}: {shortened(error)}\nset it to what this machine has, such as cpu, or unset it"
@@ -65,12 +62,6 @@ def explained(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
         return f"not enough memory: {shortened(error)}\nchoose a smaller network, batch or image"
     return None
-
-
-def in_words(error: OSError) -> str:
-    """Returns `path: No such file or directory`."""
-    what = error.strerror or shortened(error)
-    return f"{error.filename}: {what}" if error.filename is not None else what
 
 
 def shortened(value: object, length: int = 120) -> str:

@@ -20,10 +20,12 @@ def test_looking_prepares_nothing(content_run, command, refused, tmp_path, monke
     foreign = dataclasses.replace(load_run(content_run), config=config)
     monkeypatch.setattr(f"attn_cnn_jax.cli.{command}.load_run", lambda *args: foreign)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "default"))
-    refused(lambda: main([command, str(content_run)]), f"cifar10 is not in {tmp_path}/mine.")
-    refused(lambda: main([command, str(content_run), f"--data-dir={tmp_path}"]), f"cifar10 is not in {tmp_path}.")
-    nowhere = tmp_path / "nowhere"
-    refused(lambda: main([command, str(content_run), f"--data-dir={nowhere}"]), f"--data-dir={nowhere}: there is no")
+    for flags, message in (
+        ([], f"cifar10 is not in {tmp_path}/mine."),
+        ([f"--data-dir={tmp_path}"], f"cifar10 is not in {tmp_path}."),
+        ([f"--data-dir={tmp_path}/nowhere"], f"--data-dir={tmp_path}/nowhere: there is no"),
+    ):
+        refused(lambda flags=flags: main([command, str(content_run), *flags]), message)
     assert not list(tmp_path.iterdir())
 
 

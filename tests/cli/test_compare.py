@@ -11,7 +11,7 @@ import pytest
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_parameters
 from attn_cnn_jax.cli import compare
-from attn_cnn_jax.cli.compare import training_seconds, with_deviation
+from attn_cnn_jax.cli.compare import training_seconds
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.runs.directory import read_config
 
@@ -31,14 +31,14 @@ def runs(quadratic_run, tmp_path):
     return workdirs
 
 
-def lines(capsys):
+def lines_of(capsys):
     """Header and rows as lists of cells, which at least two blanks separate."""
     return [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines() if line]
 
 
 def test_seeds_of_a_configuration_share_a_line(runs, content_run, capsys):
     assert main(["compare", str(runs[0]), str(content_run), str(runs[1]), str(runs[2])]) == 0
-    header, ours, other = lines(capsys)
+    header, ours, other = lines_of(capsys)
     row = dict(zip(header, ours, strict=True))
     mean, deviation = statistics.mean(ACCURACIES), statistics.stdev(ACCURACIES)
     assert row["run"] == f"{runs[0]} ... seed_2"
@@ -48,31 +48,6 @@ def test_seeds_of_a_configuration_share_a_line(runs, content_run, capsys):
     assert row["parameters"] == f"{count_parameters(read_config(runs[0]).model):,}"
     assert row["training time"] == "0:00:40"  # 20 steps of 100 pictures, 50 per second
     assert other[:4] == [str(content_run), "0", "2", "60.00%"]
-
-
-def test_where_metrics_go_and_how_data_is_read_are_no_configuration_of_their_own(runs, capsys):
-    config = json.loads((runs[2] / "config.json").read_text())
-    config["dataset"] |= {"feed": "stream", "data_dir": "elsewhere"}
-    config["train"]["logger"] = "trackio"
-    (runs[2] / "config.json").write_text(json.dumps(config))
-    assert main(["compare", *map(str, runs)]) == 0
-    assert [row[1] for row in lines(capsys)[1:]] == ["0, 1, 2"]
-    for n, (workdir, path) in enumerate(zip(runs, ("cats", "cats", "dogs"), strict=True)):  # others are another line
-        config["dataset"] |= {"name": "folder", "path": path}
-        config["seed"] = n
-        (workdir / "config.json").write_text(json.dumps(config))
-    assert main(["compare", *map(str, runs)]) == 0
-    assert [row[1] for row in lines(capsys)[1:]] == ["0, 1", "2"]
-
-
-def test_another_configuration_has_a_line_of_its_own(runs, capsys):
-    config = json.loads((runs[2] / "config.json").read_text())
-    config["optimizer"]["learning_rate"] = 0.2
-    config["dataset"]["data_dir"] = "elsewhere"
-    (runs[2] / "config.json").write_text(json.dumps(config))
-    assert main(["compare", *map(str, runs)]) == 0
-    _, *rows = lines(capsys)
-    assert [row[1] for row in rows] == ["0, 1", "2"]
 
 
 def test_each_seed_counts_once_and_is_named(runs, tmp_path, capsys):
@@ -85,10 +60,10 @@ def test_each_seed_counts_once_and_is_named(runs, tmp_path, capsys):
     assert out == honest
     assert f"{copy} has the same seed 0 as {runs[0]}: counted once" in err
     assert main(["compare", str(runs[0]), str(copy)]) == 0
-    assert [row[1:4] for row in lines(capsys)[1:]] == [["0", "2", "50.00%"]]
+    assert [row[1:4] for row in lines_of(capsys)[1:]] == [["0", "2", "50.00%"]]
     shutil.rmtree(copy)
     assert main(["compare", str(tmp_path)]) == 0
-    assert [row[:2] for row in lines(capsys)[1:]] == [[f"{runs[0]} ... seed_2", "0, 1, 2"]]
+    assert [row[:2] for row in lines_of(capsys)[1:]] == [[f"{runs[0]} ... seed_2", "0, 1, 2"]]
 
 
 def test_runs_with_other_settings_of_jax_are_not_pooled(runs, monkeypatch, capsys):
@@ -105,14 +80,6 @@ def test_runs_with_other_settings_of_jax_are_not_pooled(runs, monkeypatch, capsy
     assert f"{runs[1]} differs from {runs[0]} in settings of JAX: JAX_THREEFRY_PARTITIONABLE (True there, False" in err
 
 
-def test_curves_are_drawn_where_out_says(runs, tmp_path, capsys):
-    assert main(["compare", *map(str, runs), f"--out={tmp_path / 'figure'}"]) == 0
-    assert sorted(path.name for path in (tmp_path / "figure").iterdir()) == ["curves.png", "curves.svg"]
-    text = (tmp_path / "figure" / "curves.svg").read_text()
-    assert "seed_0 (3 seeds)" in text  # one curve
-    assert "seed_1" not in text
-
-
 def test_training_time_adds_up_the_rates():
     """The rate of a record is that of the steps since the one before; tests and runs without rates count nothing."""
     records = [
@@ -124,11 +91,29 @@ def test_training_time_adds_up_the_rates():
     assert training_seconds(records[1:2], 5) is None
 
 
-def test_one_value_has_no_deviation():
-    assert [with_deviation(values, "{:.1f}") for values in ([], [1.0], [1.0, 2.0])] == ["", "1.0", "1.5 ± 0.7"]
+def test_what_may_differ_in_a_line_and_what_may_not(runs, capsys):
+    """Where metrics go and where data is read from are no configuration of their own; other images or rates are."""
+    config = json.loads((runs[0] / "config.json").read_text())
+    elsewhere = config["dataset"] | {"feed": "stream", "data_dir": "elsewhere"}
+    kept, cats = {"dataset": elsewhere, "train": config["train"] | {"logger": "trackio"}}, {"name": "folder"}
+    for change, of_last, expected in (
+        ({}, kept, ["0, 1, 2"]),
+        ({}, {"optimizer": config["optimizer"] | {"learning_rate": 0.2}, "dataset": elsewhere}, ["0, 1", "2"]),
+        *(
+            ({"dataset": elsewhere | cats | {"path": "cats"}}, {"dataset": elsewhere | cats | {"path": path}}, lines)
+            for path, lines in (("cats", ["0, 1, 2"]), ("dogs", ["0, 1", "2"]))
+        ),
+    ):
+        for n, workdir in enumerate(runs):
+            (workdir / "config.json").write_text(json.dumps(config | (of_last if n == 2 else change) | {"seed": n}))
+        assert main(["compare", *map(str, runs)]) == 0
+        assert [row[1] for row in lines_of(capsys)[1:]] == expected
 
 
-def test_seeds_share_a_curve_with_a_band_of_one_deviation(runs):
+def test_seeds_share_a_curve_with_a_band_of_one_deviation(runs, tmp_path):
+    assert main(["compare", *map(str, runs), f"--out={tmp_path / 'figure'}"]) == 0
+    assert sorted(path.name for path in (tmp_path / "figure").iterdir()) == ["curves.png", "curves.svg"]
+    assert "seed_0 (3 seeds)" in (tmp_path / "figure" / "curves.svg").read_text()
     accuracy = curves.draw([runs]).axes[0]
     (band,) = [each for each in accuracy.collections if each.get_gid() == "0 test band"]
     heights = band.get_paths()[0].vertices[:, 1]

@@ -3,11 +3,9 @@
 import warnings
 
 import matplotlib
-import pytest
 from PIL import Image
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.images import images_at
 from attn_cnn_jax.cli.main import main
 
@@ -26,7 +24,7 @@ def test_the_command_writes_all_figures_of_a_run(quadratic_run, tmp_path, capsys
     assert dict(matplotlib.rcParams) == before
 
 
-def test_one_command_draws_figures_6_to_10(content_run, tmp_path):
+def test_one_command_draws_figures_6_to_10(content_run, tmp_path, capsys):
     """By default: means for the central pixel and another one, and three pictures; any others by index."""
     assert main(["figures", str(content_run), "--figures=maps,pictures", "--images=2", f"--out={tmp_path / 'a'}"]) == 0
     pixels = ("4_4", "2_2")
@@ -43,6 +41,8 @@ def test_one_command_draws_figures_6_to_10(content_run, tmp_path):
     title = f"test image 7: {names[labels[0]]}\npredicted {names[best]} ({probabilities[best]:.0%})"
     svg = (tmp_path / "b/picture_7_0_7.svg").read_text()
     assert all(line in svg for line in title.splitlines())
+    assert main(["figures", str(content_run), "--figures=pictures", "--pictures=355"]) == 1
+    assert capsys.readouterr().err == "image 355: the test split of digits has 0 to 354\n"
 
 
 def test_curves_need_metrics_alone(quadratic_run, tmp_path):
@@ -57,39 +57,3 @@ def test_a_resnet_has_curves_alone(resnet_run, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "curves.svg"}
     assert main(["figures", str(resnet_run), "--figures=centres", f"--out={tmp_path}"]) == 1
     assert "allowed is --figures=curves" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--query=8,8"], "query 8,8: allowed is"),
-        (["--figures=pictures"], "allowed is --figures=maps"),
-        (["--figures=scheme", "--layer=3"], "--layer=3: allowed is 1 to 2"),
-        (["--figures=training", "--layer=3"], "--layer=3: allowed is 1 to 2"),
-        (["--figures=training", "--epochs=0,9"], "no positions were recorded at epoch 9"),
-        (["--figures=curves", "--out=/dev/null/x"], "cannot write /dev/null/x/curves.png"),
-    ],
-)
-def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, arguments, message, capsys):
-    assert main(["figures", str(quadratic_run), *arguments]) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_a_picture_that_is_not_there(content_run, capsys):
-    assert main(["figures", str(content_run), "--figures=pictures", "--pictures=355"]) == 1
-    assert capsys.readouterr().err == "image 355: the test split of digits has 0 to 354\n"
-
-
-def test_bad_flags_exit_2():
-    for flag in ("--figures=all", "--order=size", "--layer=0", "--epochs=a", "--pictures=x"):
-        assert main(["figures", "run", flag]) == 2
-
-
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(style.UserError, match="No space left"):
-        style.save(style.create_figure(1, 1), tmp_path, "figure")
-    assert list(tmp_path.iterdir()) == []

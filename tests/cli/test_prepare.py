@@ -36,11 +36,17 @@ def test_a_refused_archive_leaves_nothing_behind(command, tmp_path, capsys):
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.parametrize("flags", [[], ["mnist"], ["cifar10", "--arkive", "x"], ["digits", "--archive", "x"]])
-def test_bad_flags_are_status_2(command, flags):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "required: NAME"),
+        (["mnist"], "'mnist': allowed is cifar10, cifar100, digits, folder, npz or tfds:NAME"),
+        (["cifar10", "--arkive", "x"], "--arkive"),
+        (["digits", "--archive", "x"], "digits takes no --archive"),
+        (["folder"], "folder needs --path"),
+        (["digits", "--image-size=64"], "digits takes no --image-size"),
+    ],
+)
+def test_bad_flags_are_status_2(command, flags, message, capsys):
     assert command(*flags) == 2
-
-
-def test_an_unknown_data_set_is_answered_with_those_that_there_are(command, capsys):
-    assert command("mnist") == 2
-    assert "'mnist': allowed is cifar10, cifar100, digits, folder, npz or tfds:NAME" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
