@@ -14,9 +14,7 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
     """Opens a new binary file that takes the place of `path` once the block has ended without an error.
 
     A kill leaves the old content or the new, never a part. A link at `path` is replaced, what it points to stays.
-
-    Raises:
-      OSError: about `path`, if it cannot be written.
+    OSError about `path` if it cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -37,8 +35,7 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
 def new_folder(path: Path | str) -> Iterator[Path]:
     """Gives an empty folder that becomes `path` once the block has ended without an error; else nothing is left of it.
 
-    Raises:
-      OSError: if it cannot be written, or a file or a folder with content is there.
+    OSError if it cannot be written, or a file or a folder with content is there.
     """
     path = Path(path)
     new = [parent for parent in path.parents if not os.path.lexists(parent)]
