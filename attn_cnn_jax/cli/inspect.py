@@ -8,14 +8,15 @@ and for a run of this package what replacing heads by convolutions costs. Layers
 import argparse
 from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import as_path, at_least_one
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, value_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument import inputs, inspect, page
+from attn_cnn_jax.output import say
 
 EXAMPLE = "attention.npz --grid=14x14 --prefix=1 --csv=heads.csv"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     layout = ".npz or .safetensors: one array (layers, images, heads, q, k), or one (images, heads, q, k) per layer"
     parser.add_argument("file", type=as_path, metavar="FILE", help=layout)
     parser.add_argument("--grid", type=grid, metavar="ROWSxCOLUMNS", help="of patches; a square by default")
@@ -26,15 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--page", type=as_path, metavar="FILE", help="also write a page with all maps there")
 
 
-def grid(text: str) -> tuple[int, int]:
-    """Returns rows and columns, such as 14x14."""
-    rows, _, columns = text.partition("x")
-    if not (rows.isdigit() and columns.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is ROWSxCOLUMNS, such as 14x14")
-    return int(rows), int(columns)
+def _grid(text: str) -> tuple[int, int]:
+    rows, columns = map(int, text.split("x"))
+    return rows, columns
 
 
-def run(args: argparse.Namespace) -> int:
+grid = value_of(_grid, "ROWSxCOLUMNS, such as 14x14")
+
+
+def run(args: argparse.Namespace) -> None:
     if not Path(args.file).is_file():
         raise UserError(f"{args.file}: there is no such file")
     report = inspect(inputs.read(args.file), grid=args.grid, prefix=args.prefix, kernel_size=args.kernel_size)
@@ -44,5 +45,4 @@ def run(args: argparse.Namespace) -> int:
         report.to_json(args.json)
     if args.page:
         page.write(report, args.page)
-    print(report)
-    return 0
+    say(str(report))
