@@ -109,8 +109,7 @@ def run_directories(text: str) -> list[Path]:
 def beside(run: Path, name: str) -> Path:
     """Returns where a command writes by default: into the run directory; for a pretrained network, the current folder.
 
-    Raises:
-      UserError: if a folder there is a link, by which a run from elsewhere may lead anywhere.
+    Refuses a folder that is a link, by which a run from elsewhere may lead anywhere.
     """
     place = Path(name) if run.is_relative_to(FOLDER) else run / name
     if place.is_symlink() and place.is_dir():

@@ -66,11 +66,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read_outcome(workdir: Path) -> tuple[str, Outcome]:
-    """Returns the group key and the result of a run: those of one configuration and one set of settings are pooled.
-
-    Raises:
-      UserError: if there is no such run, or it has no checkpoint yet.
-    """
+    """Returns the group key and the result of a run: those of one configuration and one set of settings are pooled."""
     run = load_run(workdir)
     config, settings = with_defaults(read_config(workdir) or run.config), run.settings or {}
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}

@@ -50,11 +50,8 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
     Args:
       name: a name or path, see `find_config`; `FILE:TEXT` calls `get_config(TEXT)`.
-      overrides: words `--config.a.b=VALUE`, applied in their order. With `config.dataset.name` the picture size and
+      overrides: words `--config.a.b=VALUE`, applied in their order. With `config.dataset.name` the image size and
         the number of classes are those of that data set, unless overridden too.
-
-    Raises:
-      UserError: if the file cannot be read, or an override has an unknown key or a value of the wrong type.
     """
     name, *text = name.split(":", 1)
     config = read_config_file(find_config(name), *text)
@@ -81,11 +78,7 @@ def read_config_file(path: Path, *text: str) -> ConfigDict:
 
 
 def set_value(config: ConfigDict, key: str, text: str, *, has_value: bool) -> None:
-    """Sets the value of a key such as `config.model.num_heads` to what a text means for its type.
-
-    Raises:
-      UserError: if there is no such key, it has no value of its own, or the text is no value of its type.
-    """
+    """Sets the value of a key such as `config.model.num_heads` to what a text means for its type; else UserError."""
     node, path = config, "config"
     for part in key.split(".")[1:]:
         if not isinstance(node, ConfigDict):

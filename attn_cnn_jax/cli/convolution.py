@@ -59,8 +59,7 @@ def run(args: argparse.Namespace) -> None:
 def without_data(run: Run, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray] | None:
     """Where the data set is not there, the drawings of this package and their classes, which prints why; else None.
 
-    Raises:
-      UserError: if there are no drawings for the network, or its attention has to be averaged over test images.
+    UserError where there are no drawings for the network, or its attention has to be averaged over test images.
     """
     try:
         dataset_of(run.config, args.data_dir)

@@ -44,11 +44,9 @@ example:
 
 
 def run(*subcommand: str, program: str = "") -> NoReturn:
-    """Runs the command line of this process and exits with its status.
+    """Runs the command line of this process, after `subcommand`, and exits with its status.
 
-    Args:
-      subcommand: where it is not the first word of the command line.
-      program: how help and errors name the command; `attn-cnn SUBCOMMAND` by default.
+    Help and errors name the command `program`, by default `attn-cnn SUBCOMMAND`.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is ignored, as by nohup
         # Ctrl-C ends the process at once and without a traceback; training handles it itself, and saves first.

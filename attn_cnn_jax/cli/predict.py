@@ -79,11 +79,7 @@ def draw(run: Run, pixels: np.ndarray, paths: list[Path], found: list[list[dict]
 
 
 def image_files(paths: list[Path]) -> list[Path]:
-    """Returns the files, and those in the folders that are named as images, by name; says what else is there.
-
-    Raises:
-      UserError: for a folder without images.
-    """
+    """Returns the files, and those in the folders that are named as images, by name; says what else is there."""
     files = []
     for path in paths:
         inside = sorted(file for file in path.iterdir() if not is_left_behind(file.name)) if path.is_dir() else []
