@@ -79,10 +79,12 @@ def resnet_flops(model: ConfigDict) -> Flops:
     """
     network: Any = abstract_model(ConfigDict(model.to_dict() | {"layers": "convolution"}))
     x = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.dtype(model.dtype))
-    linear, averages = 0, 0
+    linear, averages = kernel_size(network.classifier), 0
     for product in products(network, lambda model, x: model(x)[0], x):
+        if len(product.kernel) < 4:
+            continue  # the classifier, of the mean and of every pixel
         linear += product.multiply_adds
-        if model.layers == "attention" and len(product.kernel) == 4:
+        if model.layers == "attention":
             side, _, features, out = product.kernel
             keys = math.prod(size + 2 * (side // 2) for size in product.input[1:3])
             averages += side**2 * math.prod(product.result) // out * keys * features
