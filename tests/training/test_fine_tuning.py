@@ -10,11 +10,10 @@ from attn_cnn_jax.config import attention_config, complete, create_model, resnet
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.export import export
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import checkpoints, directory, weights
+from attn_cnn_jax.runs import weights
 from attn_cnn_jax.training import loop
-from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.start import begin, frozen_names, resized_table
-from attn_cnn_jax.training.step import initial_state
+from tests.support.digits_run import write_run
 from tests.support.networks import logits_of
 
 
@@ -30,15 +29,6 @@ def config_of(data_dir, *, resnet=False, model=None, **start):
 
 
 pytestmark = pytest.mark.usefixtures("one_device")
-
-
-def write_run(workdir, config, network):
-    _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
-    workdir.mkdir(exist_ok=True)
-    directory.claim(workdir, config)
-    with checkpoints.saving(workdir, config) as manager:
-        checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
-    return workdir
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from attn_cnn_jax.runs.positions import create_recorder, read_positions
 from attn_cnn_jax.training import loop, start
 from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.step import initial_state
+from tests.support.digits_run import write_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -48,17 +49,12 @@ def small_config(data_dir, **more):
     return complete(directory.from_json(directory.json.dumps(config)))
 
 
-def write_run(workdir, config, spreads=()):
-    """A finished run with these spreads of the heads of its layers."""
+def with_spreads(config, spreads=()):
+    """A new network with these spreads of the heads of its layers."""
     network = create_model(config.model, rngs=nnx.Rngs(0))
     for block, spread in zip(network.blocks, spreads, strict=False):
         block.attention.position.spread[...] = jnp.asarray(spread)
-    _, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
-    workdir.mkdir(exist_ok=True)
-    directory.claim(workdir, config)
-    with checkpoints.saving(workdir, config) as manager:
-        checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
-    return workdir
+    return network
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +65,8 @@ def first(tmp_path_factory, data_dir):
     spreads[0][1] = np.diag([40.0, 1.0])
     spreads[1][0] = np.diag([0.001, 0.001])
     spreads[1][3] = np.ones((2, 2))
-    return write_run(tmp_path_factory.mktemp("first"), small_config(data_dir), spreads)
+    config = small_config(data_dir)
+    return write_run(tmp_path_factory.mktemp("first"), config, with_spreads(config, spreads))
 
 
 def parameters(run):
@@ -142,7 +139,8 @@ def test_a_damaged_newest_checkpoint_does_not_stop_a_pruned_run(first, data_dir,
 
 def test_heads_by_name_need_not_fill_a_grid(data_dir, tmp_path):
     grid = {"model__encoding": "quadratic", "model__init": "identity"}
-    origin = write_run(tmp_path / "first", small_config(data_dir, **grid))
+    config = small_config(data_dir, **grid)
+    origin = write_run(tmp_path / "first", config, with_spreads(config))
     named = {"start__run": str(origin), "start__prune": True, "start__heads": ((2, 1), (2, 2), (2, 3))}
     begun, _, heads = start.begin(small_config(data_dir, **named, **grid), tmp_path / "pruned")
     assert complete(begun).model.num_heads == (4, 1)
@@ -150,7 +148,7 @@ def test_heads_by_name_need_not_fill_a_grid(data_dir, tmp_path):
 
 
 def test_what_cannot_be_started_from_is_refused(first, data_dir, tmp_path):
-    whole = str(write_run(tmp_path / "whole", small_config(data_dir)))
+    whole = str(write_run(tmp_path / "whole", small_config(data_dir), with_spreads(small_config(data_dir))))
     for changes, message in (
         ({"start__heads": ((1, 1), (1, 2), (1, 3), (1, 4))}, "no head would be left in layer 1"),
         ({"start__heads": ((1, 5),)}, r"\(1, 5\)"),
