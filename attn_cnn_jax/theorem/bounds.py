@@ -1,19 +1,19 @@
 """Theorem 1 with its error stated: convolutions to attention, alone and in a trained network.
 
 What a finite `alpha` costs. Head `h` has attention `exp(-alpha |delta - Delta_h|^2) / Z` on the pixel at shift
-`delta`, and its centre `Delta_h` is a pixel of the padded picture. On the infinite grid of pixels
+`delta`, and its centre `Delta_h` is a pixel of the padded image. On the infinite grid of pixels
 `Z = theta^2`, `theta = sum_n exp(-alpha n^2)` over all integers, and the centre itself has `1 / Z`, so that the
 others hold `1 - theta^-2` together. For n >= 1, `n^2 >= 3 n - 2` (equal at 1 and 2), and a geometric series gives
 
     theta <= 1 + u,   u = 2 exp(-alpha) / (1 - exp(-3 alpha)),
     mass on other pixels <= 1 - (1 + u)^-2 = 4 exp(-alpha) + O(exp(-2 alpha)).
 
-A finite picture has fewer other pixels, and so has a strided or dilated kernel no more of them: keys are all
+A finite image has fewer other pixels, and so has a strided or dilated kernel no more of them: keys are all
 pixels, whatever the shifts. In 1-D the exponent is -1. The bound is close for alpha >= 1 and says nothing
 more than "at most 1" as alpha -> 0.
 
 From mass to output: `head_h(X)_q - X_(q + Delta_h) = sum_k p_k (X_k - X_(q + Delta_h))`, which no channel d can
-bring above `mass * range_d`, the largest less the smallest value of the channel in the padded picture. Through
+bring above `mass * range_d`, the largest less the smallest value of the channel in the padded image. Through
 the maps `W^(h)`, `|error_o| <= mass * sum_h sum_d |W^(h)_do| range_d`.
 """
 

@@ -1,9 +1,8 @@
 """Attention learns a convolution: one quadratic layer, from a random start, trained to be a random 3x3 convolution.
 
-The theorem says that nine heads can be a 3x3 convolution. Whether gradient descent gets there from random centres is
-another question. Teacher: a convolution with normal weights. Student: one layer of self-attention with the quadratic
-encoding, initialised as in the paper. Pictures are normal noise, new in every step, so that nothing but the
-convolution can be learned; loss and error are of interior queries, which no border touches.
+By the theorem nine heads can be a 3x3 convolution; does gradient descent get there? Teacher: a convolution with normal
+weights. Student: one layer of self-attention with the quadratic encoding, initialised as in the paper. Images are
+normal noise, new in every step; loss and error are of interior queries, which no border touches.
 """
 
 import functools
@@ -21,7 +20,7 @@ from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.variables import Skeleton, join, split
 
-SIZE = 12  # rows and columns of the pictures
+SIZE = 12  # rows and columns of the images
 MARGIN = 3  # pixels from the border to the first query that counts
 CHANNELS = 8  # of input and output
 BATCH_SIZE = 32
@@ -34,11 +33,11 @@ class Course(NamedTuple):
 
     Attributes:
       step: `(n,)`, from 0.
-      error: `(n,)`, `|student - teacher| / |teacher|` on the pictures of that step; the teacher has no bias.
+      error: `(n,)`, `|student - teacher| / |teacher|` on the images of that step; the teacher has no bias.
       centre: `(n, h, 2)` pixels, row first.
       spread: `(n, h)`, one over pixels.
       layer: the student as it ended.
-      final_error: the same error on 256 other pictures, at the end.
+      final_error: the same error on 256 other images, at the end.
     """
 
     step: np.ndarray
@@ -64,7 +63,7 @@ def learn_convolution(
     Args:
       kernel: of the teacher, `(K, K, D, D)`.
       num_heads: `N_h` of the student.
-      seed: of its initial values and of the pictures.
+      seed: of its initial values and of the images.
       num_steps: of Adam; rounded up to a multiple of `RECORDS`.
     """
     rngs = nnx.Rngs(seed)
@@ -81,22 +80,17 @@ def learn_convolution(
         numbers = n * steps + jnp.arange(steps)
         parameters, state, errors = _train(skeleton, optimizer, teacher, key, parameters, state, numbers)
         records.append((n * steps, errors[0], before))
-    final = float(relative_error(skeleton, parameters, teacher, pictures(jax.random.fold_in(key, 2**31), 256, size)))
+    final = float(relative_error(skeleton, parameters, teacher, noise(jax.random.fold_in(key, 2**31), 256, size)))
     records.append((steps * RECORDS, final, parameters))
+    step, error, at = zip(*records, strict=True)
     layer = join(skeleton, parameters, {})
     assert isinstance(layer, SelfAttention)
-    return Course(
-        np.array([step for step, _, _ in records]),
-        np.array([error for _, error, _ in records], np.float64),
-        np.array([at["position.centre"] for _, _, at in records]),
-        np.array([at["position.spread"] for _, _, at in records]),
-        layer,
-        final,
-    )
+    centre, spread = (np.array([of[f"position.{name}"] for of in at]) for name in ("centre", "spread"))
+    return Course(np.array(step), np.array(error, np.float64), centre, spread, layer, final)
 
 
-def pictures(key: Array, count: int, channels: int) -> Activations:
-    """Returns pictures of normal noise, `(b, SIZE, SIZE, d)`."""
+def noise(key: Array, count: int, channels: int) -> Activations:
+    """Returns images of normal noise, `(b, SIZE, SIZE, d)`."""
     return jax.random.normal(key, (count, SIZE, SIZE, channels))
 
 
@@ -121,7 +115,7 @@ def relative_error(
 def _train(skeleton, optimizer, kernel, key, parameters, state, numbers):
     def step(carry, number):
         parameters, state = carry
-        x = pictures(jax.random.fold_in(key, number), BATCH_SIZE, kernel.shape[2])
+        x = noise(jax.random.fold_in(key, number), BATCH_SIZE, kernel.shape[2])
 
         def loss(parameters):
             error = relative_error(skeleton, parameters, kernel, x)

@@ -121,11 +121,13 @@ def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) ->
                 output.bias = parameters.setdefault(id(node.bias), output.bias)
         return layers[node]
 
+    def is_leaf(node: Any) -> bool:
+        return isinstance(node, nnx.Module | nnx.Variable)
+
     model = nnx.clone(model)
     for _, module in list(nnx.iter_modules(model)):
         for name, child in list(vars(module).items()):
             if isinstance(child, nnx.Conv | tuple | list | dict):
-                is_leaf = lambda node: isinstance(node, nnx.Module | nnx.Variable)  # noqa: E731
                 setattr(module, name, jax.tree.map(converted, child, is_leaf=is_leaf))
     return converted(model)
 

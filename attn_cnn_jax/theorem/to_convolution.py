@@ -1,11 +1,11 @@
 """From attention back to a convolution: the part of each head's attention on a KxK grid of shifts.
 
-A convolution has one kernel for all queries; a softmax over a picture's pixels differs from query to query,
+A convolution has one kernel for all queries; a softmax over a image's pixels differs from query to query,
 because near the border it has fewer pixels to spread over. So the weights are read off the *interior* queries:
-those whose KxK window lies inside the picture, or, where no window does, the query at the centre. What follows:
+those whose KxK window is inside the image, or, where no window does, the query at the centre. What follows:
 
 - attention outside the window is lost; what remains is not scaled up;
-- once K covers the picture as the centre sees it, the convolution is exact at the centre;
+- once K covers the image as the centre sees it, the convolution is exact at the centre;
 - from K = 2 size - 1 on it is exact everywhere where attention is the same function of the shift at every query, as
   uniform attention is;
 - at the border it reads zeros where softmax looks elsewhere: an error that no K removes. A sharp head whose
@@ -53,11 +53,7 @@ class Convolution(NamedTuple):
 
 
 def attention_to_conv(
-    layer: SelfAttention,
-    kernel_size: int,
-    *,
-    grid: Grid = (16, 16),
-    attention: SharedAttention | None = None,
+    layer: SelfAttention, kernel_size: int, *, grid: Grid = (16, 16), attention: SharedAttention | None = None
 ) -> Convolution:
     """Returns the KxK convolution closest to an attention layer at interior queries (Lemma 1 read backwards).
 
@@ -65,15 +61,14 @@ def attention_to_conv(
       layer: an attention layer of this package.
       kernel_size: K; an even size has its extra shift on the positive side.
       grid: rows and columns of pixels that the layer attends over; 16x16 is the paper's.
-      attention: the attention to use instead of the layer's own, `(h, i, j, k, l)`: of a layer whose attention
-        depends on content, its mean over pictures.
+      attention: to use instead of the layer's own, `(h, i, j, k, l)`, such as the mean of a content layer over images.
 
     Raises:
       UserError: for a layer that attends by content without `attention`, or a size below 1.
     """
     if attention is None:
         if layer.depends_on_content:
-            raise UserError("this layer's attention depends on the picture: give its mean over pictures, attention=")
+            raise UserError("this layer's attention depends on the image: give its mean over images, attention=")
         attention = position_attention(layer, grid)
     weights, bias = shift_weights(attention, kernel_size), layer.output.bias
     assert bias is not None  # only value maps have none
@@ -95,8 +90,8 @@ def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
 def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
     """Returns attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
-    A shift that leads out of the picture from the centre is read off the query nearest to it for which it
-    does not; a shift longer than the picture gets zero.
+    A shift that leads out of the image from the centre is read off the query nearest to it for which it
+    does not; a shift longer than the image gets zero.
     """
     (rows, row_keys, row_weight), (columns, column_keys, column_weight) = (
         _lookup(kernel_size, size) for size in attention.shape[1:3]
@@ -109,7 +104,7 @@ def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights
 
 
 def interior(kernel_size: int, size: int) -> Int[np.ndarray, " n"]:
-    """Returns the positions on an axis whose window lies inside the picture, or the centre if there is none."""
+    """Returns the positions on an axis whose window is inside the image, or the centre if there is none."""
     shifts = kernel_axis(kernel_size)
     positions = np.arange(-shifts[0], size - shifts[-1])
     return positions if positions.size else np.array([(size - 1) // 2])
@@ -123,7 +118,7 @@ def kernel_axis(kernel_size: int) -> Int[np.ndarray, " r"]:
 
 
 def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns queries and keys `(K, n)` to read a kernel's weights from, and 0 where a shift exceeds the picture."""
+    """Returns queries and keys `(K, n)` to read a kernel's weights from, and 0 where a shift exceeds the image."""
     shifts = kernel_axis(kernel_size)
     possible = np.clip(shifts, 1 - size, size - 1)
     lowest, highest = np.maximum(0, -possible), size - 1 - np.maximum(0, possible)
@@ -171,7 +166,7 @@ class OutputError(NamedTuple):
 
     Attributes:
       everywhere: over all pixels, zeros beyond the border.
-      interior: over interior pixels, whose windows lie inside the picture (else the centre): no border effects.
+      interior: over interior pixels, whose windows are inside the image (else the centre): no border effects.
     """
 
     everywhere: float

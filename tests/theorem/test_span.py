@@ -110,6 +110,9 @@ def test_a_convolution_as_attention_mixes_nothing():
     np.testing.assert_allclose(span.value_maps(np.eye(9), kernel), kernel.reshape(9, 2, 5))
     with pytest.raises(UserError, match="a kernel with 4 entries: these weights are for 9 shifts"):
         span.value_maps(np.eye(9), np.zeros((2, 2, 1, 1)))
+    # Learning's error is zero for this layer.
+    (skeleton, parameters, _), x = split(layer), learning.noise(jax.random.key(0), 4, 2)
+    assert float(learning.relative_error(skeleton, parameters, jnp.ones((3, 3, 2, 2)), x)) < 1e-5
     attention = np.asarray(position_attention(layer, (6, 6)))
     # In the corner nine heads attend to four pixels: all that the shifts inside read.
     assert span.residuals(attention, SHIFTS, [(0, 0)])[0] < 1e-6
@@ -129,7 +132,7 @@ def test_attention_learns_a_convolution_the_same_every_time():
     assert np.abs(first.centre[-1] - first.centre[0]).max() > 0.01
 
 
-def test_pictures_are_drawn_apart_from_the_students_start(monkeypatch):
+def test_images_are_drawn_apart_from_the_students_start(monkeypatch):
     """Numbers of one key and of one number folded in are in the same order, whatever is made of them."""
     seen = {}
 
@@ -143,15 +146,6 @@ def test_pictures_are_drawn_apart_from_the_students_start(monkeypatch):
     drawn = [array.ravel() for array in seen["parameters"].values() if len(np.unique(array)) > 4]
     assert len(drawn) > 2
     for number in range(10):
-        picture = learning.pictures(jax.random.fold_in(seen["key"], number), 2, 8).ravel()
+        image = learning.noise(jax.random.fold_in(seen["key"], number), 2, 8).ravel()
         for values in drawn:
-            assert np.any(np.argsort(values) != np.argsort(picture[: len(values)]))
-
-
-def test_the_teacher_can_be_learned_exactly():
-    """The error is zero for the layer that Lemma 1 builds."""
-    kernel = learning.random_kernel(3, channels=2)
-    layer = conv_to_attention(kernel, sharpness=30.0).attention
-    skeleton, parameters, _ = split(layer)
-    x = learning.pictures(jax.random.key(0), 4, 2)
-    assert float(learning.relative_error(skeleton, parameters, jnp.asarray(kernel), x)) < 1e-5
+            assert np.any(np.argsort(values) != np.argsort(image[: len(values)]))

@@ -1,5 +1,7 @@
 """Attention read as a convolution: against naive loops, and exact where the theory says so."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,41 +40,27 @@ def layer(**model):
     return create_model(config.model, rngs=nnx.Rngs(0)).blocks[0].attention
 
 
-def pictures(count=2):
+def images(count=2):
     return jax.random.normal(jax.random.key(0), (count, *GRID, CHANNELS), jnp.float64)
 
 
-def shift_of(kernel_size, index):
-    return index - (kernel_size - 1) // 2
-
-
 def naive_weights_and_mass(attention, kernel_size):
-    """Loops over heads, kernel entries and queries; `kernel_size` small enough for interior queries to exist."""
+    """Loops over heads, queries and kernel entries; `kernel_size` small enough for interior queries to exist."""
     heads, height, width, _, _ = attention.shape
     weights, outside = np.zeros((heads, kernel_size, kernel_size)), np.zeros(heads)
-    for h in range(heads):
-        count = 0
-        for i in range(height):
-            for j in range(width):
-                window = [
-                    (r, c, i + shift_of(kernel_size, r), j + shift_of(kernel_size, c))
-                    for r in range(kernel_size)
-                    for c in range(kernel_size)
-                ]
-                if not all(0 <= k < height and 0 <= m < width for _, _, k, m in window):
-                    continue
-                count += 1
-                outside[h] += 1
-                for r, c, k, m in window:
-                    weights[h, r, c] += attention[h, i, j, k, m]
-                    outside[h] -= attention[h, i, j, k, m]
-        weights[h] /= count
-        outside[h] /= count
+    first = (kernel_size - 1) // 2
+    rows, columns = (range(first, size - kernel_size + 1 + first) for size in (height, width))
+    for h, i, j in itertools.product(range(heads), rows, columns):
+        outside[h] += 1 / (len(rows) * len(columns))
+        for r, c in np.ndindex(kernel_size, kernel_size):
+            taken = attention[h, i, j, i + r - first, j + c - first] / (len(rows) * len(columns))
+            weights[h, r, c] += taken
+            outside[h] -= taken
     return weights, outside
 
 
-@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 5, 6])
-@pytest.mark.parametrize("encoding", ["quadratic", "quadratic_generalized", "learned"])
+@pytest.mark.parametrize("kernel_size", [1, 2, 3, 6])
+@pytest.mark.parametrize("encoding", ["quadratic", "learned"])
 def test_weights_and_mass_against_loops(encoding, kernel_size):
     attention = position_attention(layer(encoding=encoding), GRID)
     weights, outside = naive_weights_and_mass(np.asarray(attention), kernel_size)
@@ -93,12 +81,12 @@ def test_there_and_back(kernel_size):
     assert np.asarray(back.mass_outside).max() < 1e-10
 
 
-@pytest.mark.parametrize("kernel_size", [6, 7, 8, 9, 13])
-def test_exact_at_the_centre_once_the_kernel_covers_the_picture(kernel_size):
+@pytest.mark.parametrize("kernel_size", [6, 7, 8, 13])
+def test_exact_at_the_centre_once_the_kernel_covers_the_image(kernel_size):
     size = min(kernel_size, 7)
     grid = (6, 6) if kernel_size == 6 else GRID
     attention = layer()
-    x = pictures()[:, :, : grid[1]]
+    x = images()[:, :, : grid[1]]
     actual = attention_to_conv(attention, kernel_size, grid=grid)(x)
     centre = tuple((n - 1) // 2 for n in grid)
     np.testing.assert_allclose(actual[:, *centre], attention(x)[:, *centre], atol=1e-12)
@@ -110,11 +98,11 @@ def test_exact_at_the_centre_once_the_kernel_covers_the_picture(kernel_size):
 
 
 def test_sharp_heads_are_a_convolution_with_repeated_edges():
-    """Softmax far outside the picture picks the nearest pixel inside, everywhere."""
+    """Softmax far outside the image picks the nearest pixel inside, everywhere."""
     attention = layer()
     attention.position.centre[...] = jnp.asarray(np.random.default_rng(0).integers(-2, 3, (9, 2)), jnp.float64)
     attention.position.spread[...] = jnp.full(9, 9.0)
-    x = pictures()
+    x = images()
     weights = attention_to_conv(attention, 5, grid=GRID).weights
     expected = attention(x)
     edge = GivenAttention(attention, convolved(weights, GRID, "edge"))(x)
@@ -124,10 +112,9 @@ def test_sharp_heads_are_a_convolution_with_repeated_edges():
     assert np.abs(zeros - expected).max() > 0.1
 
 
-@pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 9])
-@pytest.mark.parametrize("head_size", [0, 2])
+@pytest.mark.parametrize(("kernel_size", "head_size"), [(1, 2), (2, 0), (3, 2), (9, 0)])
 def test_given_attention_computes_the_convolution(kernel_size, head_size):
-    attention, x = layer(head_size=head_size), pictures()
+    attention, x = layer(head_size=head_size), images()
     assert (attention.value is None) == (head_size == 0)
     convolution = attention_to_conv(attention, kernel_size, grid=GRID)
     zeros = GivenAttention(attention, convolved(convolution.weights, GRID))(x)
@@ -141,16 +128,11 @@ def test_given_attention_computes_the_convolution(kernel_size, head_size):
 
 
 def test_interior():
-    assert [interior(*sizes).tolist() for sizes in ((3, 8), (4, 8), (8, 8), (9, 8), (1, 3))] == [
-        [1, 2, 3, 4, 5, 6],
-        [1, 2, 3, 4, 5],
-        [3],
-        [3],
-        [0, 1, 2],
-    ]
+    for sizes, queries in {(3, 8): [1, 6], (4, 8): [1, 5], (8, 8): [3, 3], (9, 8): [3, 3], (1, 3): [0, 2]}.items():
+        assert interior(*sizes).tolist() == list(range(queries[0], queries[1] + 1))
 
 
-def test_shifts_longer_than_the_picture_weigh_nothing():
+def test_shifts_longer_than_the_image_weigh_nothing():
     weights = np.asarray(shift_weights(position_attention(layer(), GRID), 15))  # shifts to 7, on 6x7 pixels
     assert (weights[:, :2] == 0).all()
     assert (weights[:, :, [0, -1]] == 0).all()
@@ -165,7 +147,7 @@ def test_truncated_attention_keeps_what_is_in_the_window():
     np.testing.assert_array_equal(three[:, 2, 3, 1:4, 2:5], own[:, 2, 3, 1:4, 2:5])
     np.testing.assert_array_equal(three[:, 0, 0, :2, :2], own[:, 0, 0, :2, :2])
     assert three[:, 0, 0, 2:].sum() == three[:, 2, 3, 4:].sum() == three[:, 2, 3, :, :2].sum() == 0
-    x = pictures()
+    x = images()
     np.testing.assert_allclose(GivenAttention(attention, own)(x), attention(x), atol=1e-13)
 
 
@@ -182,9 +164,9 @@ def test_output_error_with_and_without_the_border():
 
 def test_content_needs_an_attention():
     content = layer(encoding="learned", content=True)
-    with pytest.raises(UserError, match="mean over pictures"):
+    with pytest.raises(UserError, match="mean over images"):
         attention_to_conv(content, 3, grid=GRID)
-    mean = content.probabilities(pictures()).mean(axis=0).reshape(-1, *GRID, *GRID)
+    mean = content.probabilities(images()).mean(axis=0).reshape(-1, *GRID, *GRID)
     convolution = attention_to_conv(content, 3, grid=GRID, attention=mean)
     np.testing.assert_array_equal(convolution.weights, shift_weights(mean, 3))
     with pytest.raises(UserError, match="kernel_size=0"):
