@@ -49,12 +49,7 @@ class Given(nnx.Variable):
 
 
 class GivenAttention(nnx.Module):
-    """A self-attention layer with its attention replaced; its value and output maps stay.
-
-    Attributes:
-      layer: the layer.
-      attention: what each query takes of each key, `(h, i, j, k, l)`.
-    """
+    """A self-attention layer with its attention replaced by `(h, i, j, k, l)`; its value and output maps stay."""
 
     depends_on_content = False
 
@@ -69,9 +64,8 @@ class GivenAttention(nnx.Module):
     def with_intermediates(
         self, x: Activations, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b H W o"], dict[str, Any]]:
-        """The same, and the attention that is given; no scores lie behind it."""
-        none = {"position_scores": {}, "content_scores": {}}
-        return self(x, key), {"attention": self.attention[...], **none}
+        """The same, and the attention that is given; it has no scores."""
+        return self(x, key), {"attention": self.attention[...], "position_scores": {}, "content_scores": {}}
 
 
 class Result(NamedTuple):
@@ -130,14 +124,9 @@ def measure(
     images: Float[Array, "b H W C"],
     labels: Int[np.ndarray, " b"],
 ) -> Result:
-    """Replaces a network's layers, from the first on, and returns what changes.
+    """Replaces a network's layers, from the first on, by what `attention` of each gives; returns what changes.
 
-    Args:
-      model: the network.
-      attention: of every layer, or its mean over images where it depends on content.
-      kernel_size: K.
-      images: normalised; the first ERROR_IMAGES serve for the output error.
-      labels: their classes.
+    Images are normalised; the first ERROR_IMAGES serve for the output error.
     """
     accuracies = {}
     for kind in SUBSTITUTES:

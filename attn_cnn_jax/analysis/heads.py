@@ -64,14 +64,9 @@ def layer_statistics(
     masses, counts = np.zeros((probabilities.shape[1], len(shifts))), np.zeros(len(shifts))
     for i, j in queries:
         attention = moments.normalised(probabilities[:, :, i, j])
-        values = (
-            moments.centre_of_mass(attention) - (i, j),
-            moments.covariance(attention),
-            moments.entropy(attention),
-            moments.distance(attention, (i, j)),
-            moments.mass_at_centre(attention),
-        )
-        sums = [total + value.mean(axis=0) for total, value in zip(sums, values, strict=True)]
+        centre, covariance = moments.centre_of_mass(attention) - (i, j), moments.covariance(attention)
+        scalars = moments.entropy(attention), moments.distance(attention, (i, j)), moments.mass_at_centre(attention)
+        sums = [total + of.mean(axis=0) for total, of in zip(sums, (centre, covariance, *scalars), strict=True)]
         rows, columns = i + shifts[:, 0], j + shifts[:, 1]
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         masses[:, inside] += attention[:, :, rows[inside], columns[inside]].mean(axis=0)
@@ -150,13 +145,9 @@ def grid_shifts(num_heads: int, grid_size: int | None = None) -> np.ndarray:
 
 
 def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
-    """Returns which head serves which shift: the assignment with the largest total attention on its shifts.
+    """Returns the head that serves each shift, `(n,)`, each at most once; -1 where heads run out.
 
-    Args:
-      shift_mass: `(h, n)`, share of each head's attention on each shift.
-
-    Returns:
-      `(n,)` integers: the head of every shift, each head at most once; -1 where heads run out.
+    It is the assignment with the largest total attention, given each head's share on each shift, `(h, n)`.
     """
     heads, shifts = linear_sum_assignment(shift_mass, maximize=True)
     assigned = np.full(shift_mass.shape[1], -1)
@@ -195,20 +186,15 @@ def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None =
                 "interior": found.interior_centre[head],
                 "all" if query is None else "query": found.centre[head],
             }
-            of_head = {"layer": layer + 1, "head": head + 1}
+            table.append({"layer": layer + 1, "head": head + 1})
             for kind, centre in centres.items():
-                of_head |= {f"centre_{kind}_row": centre[0], f"centre_{kind}_column": centre[1]}
-            table.append(
-                of_head
-                | {
-                    "spread_major": spreads[head, 0],
-                    "spread_minor": spreads[head, 1],
-                    # Of the major axis, from the row axis (down) towards the column axis (right).
-                    "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
-                    "entropy": found.entropy[head],
-                    "distance": found.distance[head],
-                    "mass_at_centre": found.mass_at_centre[head],
-                    "degenerate": why[head],
-                }
-            )
+                table[-1] |= {f"centre_{kind}_row": centre[0], f"centre_{kind}_column": centre[1]}
+            table[-1] |= {
+                "spread_major": spreads[head, 0],
+                "spread_minor": spreads[head, 1],
+                # Of the major axis, from the row axis (down) towards the column axis (right).
+                "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
+            }
+            table[-1] |= {name: getattr(found, name)[head] for name in ("entropy", "distance", "mass_at_centre")}
+            table[-1]["degenerate"] = why[head]
     return table

@@ -64,8 +64,7 @@ ATTENTION_NETWORKS = [
     {"encoding": "learned"},
     {"encoding": "learned", "content": True, "head_size": 128},
     {"encoding": "relative"},
-    *({"encoding": "relative", "relative_terms": (term,)} for term in RELATIVE_TERMS),
-    {"encoding": "absolute_learned"},
+    {"encoding": "relative", "relative_terms": RELATIVE_TERMS[:1]},
     {"encoding": "absolute_sinusoidal", "num_heads": (2, 3), "num_layers": 2},
     {"encoding": "content"},
 ]
