@@ -15,16 +15,7 @@ from attn_cnn_jax.arrays import AnyArray, Images, Key
 
 
 def draw(key: Key, batch_size: int, crop_padding: int) -> tuple[Int32[Array, "b 2"], Bool[Array, " b"]]:
-    """Returns where each picture is cropped, and whether it is mirrored.
-
-    Args:
-      key: a JAX random key.
-      batch_size: number of pictures.
-      crop_padding: zero pixels added on every side before cropping.
-
-    Returns:
-      Row and column of the crop in the padded picture, from 0, and whether it is flipped.
-    """
+    """Returns row and column of each image's crop in the padded image, from 0, and whether it is mirrored."""
     offsets_key, flips_key = jax.random.split(key)
     offsets = jax.random.randint(offsets_key, (batch_size, 2), 0, 2 * crop_padding + 1, dtype=jnp.int32)
     return offsets, jax.random.bernoulli(flips_key, 0.5, (batch_size,))
@@ -41,11 +32,6 @@ def crop(images: Images, offsets: Int32[AnyArray, "b 2"], crop_padding: int) -> 
     return jax.vmap(crop_one)(images, offsets)
 
 
-def mirror(images: Images, flips: Bool[AnyArray, " b"]) -> UInt8[Array, "b H W C"]:
-    """Returns the pictures, the columns of those chosen by `flips` reversed."""
-    return jnp.where(flips[:, None, None, None], images[:, :, ::-1], images)
-
-
 def augment(key: Key, images: Images, *, crop_padding: int, flip: bool) -> Images:
     """Returns the pictures, each cropped at random after zero padding, then half of them mirrored.
 
@@ -58,7 +44,7 @@ def augment(key: Key, images: Images, *, crop_padding: int, flip: bool) -> Image
     offsets, flips = draw(key, images.shape[0], crop_padding)
     if crop_padding:
         images = crop(images, offsets, crop_padding)
-    return mirror(images, flips) if flip else images
+    return jnp.where(flips[:, None, None, None], images[:, :, ::-1], images) if flip else images
 
 
 def normalise(

@@ -184,9 +184,8 @@ def rows_of(kind: str, name: str, file: str, data: bytes) -> Rows:
             raise Fault(f"{file} has {len(data):,} bytes, not a multiple of {size:,}")
         return np.frombuffer(data, np.uint8).reshape(-1, size)
     content = unpickled(file, data)
-    pixels, columns = content.get("data"), []
-    is_array = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.size
-    if not is_array or pixels.shape[1:] != (PIXELS,):
+    pixels, columns = pixels_of(content.get("data")), []
+    if pixels is None or pixels.shape[1:] != (PIXELS,) or not pixels.size:
         raise Fault(f"{file} has no 'data' of N x {PIXELS:,} bytes")
     for _, key, _ in LABELS[name]:
         column = content.get(key)
@@ -198,18 +197,38 @@ def rows_of(kind: str, name: str, file: str, data: bytes) -> Rows:
     return np.column_stack([*columns, pixels])
 
 
+class Pickled:
+    """Stands for an array or a dtype in a pickle: NumPy's own trust their state, and a damaged one crashes Python."""
+
+    def __init__(self, *arguments: Any):
+        self.arguments, self.state = arguments, ()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def pixels_of(value: Any) -> np.ndarray | None:
+    """Returns the array of bytes that was pickled, None for anything else."""
+    try:
+        _, shape, dtype, is_fortran, data = value.state
+        data = data.encode("latin-1") if isinstance(data, str) else data
+        is_bytes = dtype.arguments[0] == "u1"
+        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if is_fortran else "C") if is_bytes else None
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+        return None
+
+
 class Unpickler(pickle._Unpickler):
-    """Imports nothing but the names that an array of NumPy is made of.
+    """Imports nothing: the names that an array of NumPy is made of give a `Pickled`.
 
     The one in Python: that in C reserves memory for whatever index a pickle names.
     """
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what a pickle asks for; UnpicklingError for anything else than an array needs."""
-        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
-            return getattr(np, name)
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np._core.multiarray._reconstruct  # pyright: ignore[reportAttributeAccessIssue]
+        arrays = [f"numpy{core}.multiarray _reconstruct" for core in (".core", "._core")]
+        if f"{module} {name}" in ("numpy ndarray", "numpy dtype", *arrays):
+            return Pickled
         raise pickle.UnpicklingError(f"it asks to import {f'{module} {name}'!r}, which the layout has no need of")
 
 

@@ -148,7 +148,8 @@ def collect_folder(path: Path, source: Source, scratch: Path) -> Collection:
                 "only in one of both; every split needs every class"
             )
         found[split] = entries_of(classes, names, ignored)
-    ranks = [rank(path, entry) for entry in found["train"]]
+    places = [f"0/{os.path.relpath(entry.key, path)}" for entry in found["train"]]
+    ranks = [hashlib.blake2b(place.encode(), digest_size=16).digest() for place in places]
     notes += split_off(found, names, str(path), source.test_fraction, ranks)
     images = [os.path.basename(entry.name) for entries in found.values() for entry in entries]
     if dotted := [name for name in (*names, *images) if name.startswith(".")]:
@@ -259,10 +260,9 @@ def entries_of(classes: dict[str, list[Path]], names: tuple[str, ...], ignored: 
             if suffix in SUFFIXES:  # what is a folder or no image is found when it is read
                 found.append((entry.name, label, entry.path))
             elif is_folder(entry):
-                inner, folder = printable(entry.path), printable(os.path.dirname(entry.path))
-                advice = f"a class folder holds images; where the classes are the folders in {folder}, give that"
                 raise UserError(
-                    f"{inner} is a folder in a class folder: {LAYOUT if split_named(entry.name) else advice}"
+                    f"{printable(entry.path)} is a folder in a class folder: {LAYOUT}; "
+                    f"where the classes are the folders in {printable(os.path.dirname(entry.path))}, give that"
                 )
             elif suffix in (*OTHER_SUFFIXES, *UNREAD_SUFFIXES):
                 raise UserError(
@@ -294,11 +294,6 @@ def stamp(path: Path) -> str | None:
             facts = None
         digest.update(repr((file, facts)).encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-def rank(path: Path, entry: Entry) -> bytes:
-    """Returns a hash of where an image lies below a folder."""
-    return hashlib.blake2b(f"0/{os.path.relpath(entry.key, path)}".encode(), digest_size=16).digest()
 
 
 def printable(path: str | Path) -> str:

@@ -120,7 +120,7 @@ def read_picture(
 
     Args:
       file: a path, or an open file.
-      channels: 1 or 3.
+      channels: 1 or 3, of the result.
       formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
       size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
       name: by which messages call it, if not by its path.

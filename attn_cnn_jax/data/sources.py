@@ -90,21 +90,20 @@ def read(source: Source, data_dir: str | Path | None = None) -> Dataset:
     except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
         what = f"The prepared data set {folder} is damaged: {shortened(error)}"
         raise UserError(f"{what}.\nPrepare it again: `{again} --replace`.") from error
-    if remark := unofficial(dataset, (about or {}).get("origin", {})):
-        log.warning("%s in %s: %s.", source.name, folder, remark)
+    spec, found = dataset.spec, (len(dataset.train.labels), len(dataset.test.labels))
+    if spec.train_examples and found != (spec.train_examples, spec.test_examples):
+        log.warning(
+            f"{source.name} in {folder}: a reduced copy with {found[0]:,} training and {found[1]:,} test images "
+            f"(the official data set has {spec.train_examples:,} and {spec.test_examples:,})."
+        )
+    elif not (about or {}).get("origin", {}).get("official", True):
+        log.warning(f"{source.name} in {folder}: made from an archive whose SHA-256 is not the official one.")
     return dataset
 
 
 def is_prepared(source: Source, data_dir: str | Path | None = None) -> bool:
     """Whether a data set is in a data folder, or needs none."""
     return source.name == "digits" or folder_of(source, data_dir or None).exists()
-
-
-def is_current(source: Source, folder: Path) -> bool:
-    """Whether a data set is prepared from the files that there are now, or that are gone: the copy is then all."""
-    about = store.read_about(folder)
-    stamp = own.stamp(own_path(source)) if source.name in OWN else None
-    return about is not None and stamp in (about.get("stamp"), None)
 
 
 def prepare(
@@ -130,8 +129,11 @@ def prepare(
     folder = folder_of(source, data_dir)
 
     def is_there() -> bool:
-        about = is_current(source, folder) and store.read_about(folder)
-        return bool(about) and not replace and (archive is None or about["origin"] == archive.origin)
+        about = store.read_about(folder)
+        if about is None or replace or (archive and about["origin"] != archive.origin):
+            return False
+        stamp = own.stamp(own_path(source)) if source.name in OWN else None
+        return stamp in (about.get("stamp"), None)  # None: the files are gone, and the copy is all there is
 
     try:
         if is_there():
@@ -182,14 +184,3 @@ def describe(source: Source, data_dir: str | Path | None = None) -> list[str]:
     if ignored := about["ignored"]:
         lines.append(f"passed over {len(ignored):,} that are no images: {listed(ignored)}")
     return [f"{source.words}: {line}" for line in lines]
-
-
-def unofficial(dataset: Dataset, origin: dict) -> str:
-    """Returns in what a data set is known to differ from the official one, "" if in nothing."""
-    spec, train, test = dataset.spec, len(dataset.train.labels), len(dataset.test.labels)
-    if spec.train_examples and (train, test) != (spec.train_examples, spec.test_examples):
-        return (
-            f"a reduced copy with {train:,} training and {test:,} test images "
-            f"(the official data set has {spec.train_examples:,} and {spec.test_examples:,})"
-        )
-    return "" if origin.get("official", True) else "made from an archive whose SHA-256 is not the official one"

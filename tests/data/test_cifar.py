@@ -50,20 +50,39 @@ def test_a_path_that_is_no_file(tmp_path):
     assert "no plain file" in refusal(tmp_path / "fifo")  # to open it would wait for a writer
 
 
-@pytest.mark.parametrize("data", [b"", b"not an archive", b"PK\x03\x04 a zip", b"\x1f\x8b\x08\x00"])
-def test_another_kind_of_file(tmp_path, data):
-    path = tmp_path / "a.tar.gz"
-    path.write_bytes(data)
-    assert "no .tar.gz" in refusal(path)
-
-
-@pytest.mark.parametrize("fraction", [0.02, 0.5, 0.9, 0.9999])
 @pytest.mark.parametrize("kind", ["binary", "python"])
-def test_a_truncated_file(tmp_path, fraction, kind):
+def test_another_kind_of_file_and_a_truncated_one(tmp_path, kind):
     path = cifar_archives.write(tmp_path / "a.tar.gz", kind=kind)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * fraction)])
-    assert "truncated" in refusal(path)
+    whole = path.read_bytes()
+    cut = [whole[: int(len(whole) * fraction)] for fraction in (0.02, 0.5, 0.9, 0.9999)]
+    for data in (b"", b"not an archive", b"PK\x03\x04 a zip", b"\x1f\x8b\x08\x00", *cut):
+        path.write_bytes(data)
+        assert "truncated, damaged or no .tar.gz" in refusal(path)
+
+
+def test_an_archive_of_something_else(tmp_path):
+    path = tmp_path / "a.tar.gz"
+    assert "it holds 'cifar-100-binary'" in refusal(cifar_archives.write(path, "cifar100"), "cifar10")
+    assert "it holds 'x'" in refusal(cifar_archives.write_tar(path, [("x/y", b"z")]))
+    assert "it holds no files" in refusal(cifar_archives.write_tar(path, []))
+    assert "more than 100 members" in refusal(cifar_archives.write_tar(path, [(f"x/{i}", b"") for i in range(101)]))
+
+
+ROWS = np.zeros((10_001, 3073), np.uint8).tobytes()
+# What a file of the binary layout has instead, None where it is missing, and what is said of it.
+CONTENTS = [
+    *((name, None, f"{name} is missing") for name in ("data_batch_3.bin", "test_batch.bin", "batches.meta.txt")),
+    *(("data_batch_2.bin", data, "not a multiple of 3,073") for data in (ROWS[:3072], b"", ROWS[:3074])),
+    ("test_batch.bin", ROWS, "10,001 test images; cifar10 has 10,000"),
+    *(("batches.meta.txt", text, "class names") for text in (b"", b"cat\n" * 10, b"\xff\xfe" * 10, b"a b c")),
+    *(("batches.meta.txt", b"a b c d e f g h i " + last, "class names") for last in (b"j k", b"\x1b[2J")),
+]
+
+
+@pytest.mark.parametrize(("file", "data", "message"), CONTENTS, ids=range(len(CONTENTS)))
+def test_a_file_inside_that_is_wrong(tmp_path, file, data, message):
+    change = lambda files: files.pop(file) if data is None else files.update({file: data})  # noqa: E731
+    assert message in changed(tmp_path, change)
 
 
 def test_a_flipped_bit_anywhere_is_found(tmp_path):
@@ -76,27 +95,6 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path):
         data[place] ^= 1
 
 
-def test_the_archive_of_the_other_data_set(tmp_path):
-    assert "it holds 'cifar-100-binary'" in refusal(cifar_archives.write(tmp_path / "a.tar.gz", "cifar100"), "cifar10")
-
-
-def test_an_archive_of_something_else(tmp_path):
-    assert "it holds 'x'" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", [("x/y", b"z")]))
-    assert "it holds no files" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", []))
-
-
-@pytest.mark.parametrize("missing", ["data_batch_3.bin", "test_batch.bin", "batches.meta.txt"])
-def test_a_missing_file(tmp_path, missing):
-    assert f"{FOLDER}/{missing} is missing" in changed(tmp_path, lambda files: files.pop(missing))
-
-
-@pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"x"])
-def test_a_file_that_is_not_whole_records(tmp_path, cut):
-    change = lambda files: files.update({"data_batch_2.bin": cut(files["data_batch_2.bin"])})  # noqa: E731
-    assert "data_batch_2.bin has" in changed(tmp_path, change)
-    assert "not a multiple of 3,073" in changed(tmp_path, change)
-
-
 @pytest.mark.parametrize(("name", "place", "limit"), [("cifar10", 0, 10), ("cifar100", 0, 20), ("cifar100", 1, 100)])
 def test_a_label_out_of_range(tmp_path, name, place, limit):
     file = "test_batch.bin" if name == "cifar10" else "test.bin"
@@ -107,27 +105,6 @@ def test_a_label_out_of_range(tmp_path, name, place, limit):
         files[file] = bytes(data)
 
     assert f"the label {limit}; {name} has 0 to {limit - 1}" in changed(tmp_path, change, name)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"cat\n" * 10,
-        b"\xff\xfe" * 10,
-        b"a b c d e f g h i",
-        b"a b c d e f g h i j k",
-        b"a b c d e f g h i \x1b[2J",
-    ],
-)
-def test_wrong_class_names(tmp_path, text):
-    assert "class names" in changed(tmp_path, lambda files: files.update({"batches.meta.txt": text}))
-
-
-def test_more_images_than_official(tmp_path):
-    rows = np.zeros((10_001, 3073), np.uint8).tobytes()
-    message = changed(tmp_path, lambda files: files.update({"test_batch.bin": rows}))
-    assert "10,001 test images; cifar10 has 10,000" in message
 
 
 def test_members_beside_the_folder_are_left_alone_and_nothing_is_unpacked(tmp_path):
@@ -145,40 +122,20 @@ def test_a_member_that_is_no_plain_file(tmp_path, kind):
     assert "no plain file" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", [(info, b"")]))
 
 
-def test_a_bomb_by_claim(tmp_path):
-    info = tarfile.TarInfo(f"{FOLDER}/test_batch.bin")
+def test_bombs_are_stopped_at_the_limit(tmp_path, monkeypatch):
+    path, info = tmp_path / "a.tar.gz", tarfile.TarInfo(f"{FOLDER}/test_batch.bin")
     info.size = 2**40
-    path = tmp_path / "a.tar.gz"
-    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)))
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)))  # by claim
     assert "claims 1,099,511,627,776 bytes" in refusal(path)
-
-
-def test_a_bomb_in_fact_is_stopped_at_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar, "MAX_BYTES", 2**22)
-    path = cifar_archives.write_huge(tmp_path / "a.tar.gz", 2**22)
-    assert path.stat().st_size < 2**16
-    assert "unpacks to more than 4 MiB" in refusal(path)
-
-
-def test_a_bomb_behind_the_last_member(tmp_path, monkeypatch):
-    path = cifar_archives.write(tmp_path / "a.tar.gz")
     monkeypatch.setattr(cifar, "MAX_BYTES", 2**20)
-    path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**21)))
+    assert "unpacks to more than 1 MiB" in refusal(cifar_archives.write_huge(path, 2**20))  # in fact
+    path = cifar_archives.write(path)
+    path.write_bytes(path.read_bytes() + gzip.compress(bytes(2**21)))  # behind the last member
     assert "unpacks to more than 1 MiB" in refusal(path)
-
-
-def test_a_long_name_that_is_a_bomb(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar, "MAX_BYTES", 2**20)
     info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
-    path = tmp_path / "a.tar.gz"
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33  # as a long name
     path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2**21)))
     assert "unpacks to more than 1 MiB" in refusal(path)
-
-
-def test_very_many_members(tmp_path):
-    members = [(f"x/{i}", b"") for i in range(101)]
-    assert "more than 100 members" in refusal(cifar_archives.write_tar(tmp_path / "a.tar.gz", members))
 
 
 class Malicious:
@@ -262,7 +219,7 @@ def test_a_python_batch_with_wrong_content(tmp_path, edit, reason):
 def test_a_column_major_array_is_read_right():
     array = np.asfortranarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
     found = cifar.unpickled("file", cifar_archives.old_pickle({b"data": array}))
-    np.testing.assert_array_equal(found["data"], array)
+    np.testing.assert_array_equal(cifar.pixels_of(found["data"]), array)
 
 
 @settings(max_examples=100, deadline=None)
@@ -273,4 +230,5 @@ def test_any_change_of_a_pickle_gives_content_or_a_fault(data):
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(cifar.Fault):
-        assert isinstance(cifar.unpickled("file", bytes(damaged)), dict)
+        content = cifar.unpickled("file", bytes(damaged))
+        assert isinstance(cifar.pixels_of(content.get("data")), np.ndarray | None)  # NumPy's own array may crash here

@@ -30,34 +30,21 @@ def result(name, image, amount):
     return np.asarray(applied()(image.astype(np.float32), jnp.int32(NAMES.index(name)), jnp.float32(amount)))
 
 
-@pytest.mark.parametrize("amount", [-1.0, -0.3, 0.0, 0.5, 1.0])
-@pytest.mark.parametrize(
-    ("name", "enhance"),
-    [
-        ("brightness", ImageEnhance.Brightness),
-        ("contrast", ImageEnhance.Contrast),
-        ("colour", ImageEnhance.Color),
-    ],
-)
-def test_colours_are_those_of_pillow(name, enhance, amount):
+ENHANCE = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "colour": ImageEnhance.Color}
+
+
+def test_colours_are_those_of_pillow():
     image = pictures()[0]
-    expected = np.asarray(enhance(Image.fromarray(image)).enhance(1 + 0.9 * amount), np.float32)
-    # Pillow rounds luminance to whole numbers before it blends, and values down.
-    np.testing.assert_allclose(result(name, image, amount), expected, atol=2.0)
-
-
-@pytest.mark.parametrize(("amount", "bits"), [(0.0, 8), (-0.25, 7), (0.5, 6), (1.0, 4)])
-def test_posterised_pictures_are_those_of_pillow(amount, bits):
-    image = pictures()[0]
-    expected = np.asarray(ImageOps.posterize(Image.fromarray(image), bits))
-    np.testing.assert_array_equal(result("posterise", image, amount), expected)
-
-
-@pytest.mark.parametrize(("amount", "threshold"), [(0.0, 256), (0.25, 192), (-0.5, 128), (1.0, 0)])
-def test_solarised_pictures_are_those_of_pillow(amount, threshold):
-    image = pictures()[0]
-    expected = np.asarray(ImageOps.solarize(Image.fromarray(image), threshold))
-    np.testing.assert_array_equal(result("solarise", image, amount), expected)
+    of_pillow = Image.fromarray(image)
+    for name, enhance in ENHANCE.items():
+        for amount in (-1.0, -0.3, 0.0, 0.5, 1.0):
+            expected = np.asarray(enhance(of_pillow).enhance(1 + 0.9 * amount), np.float32)
+            # Pillow rounds luminance to whole numbers before it blends, and values down.
+            np.testing.assert_allclose(result(name, image, amount), expected, atol=2.0)
+    for amount, bits in ((0.0, 8), (-0.25, 7), (0.5, 6), (1.0, 4)):
+        np.testing.assert_array_equal(result("posterise", image, amount), ImageOps.posterize(of_pillow, bits))
+    for amount, threshold in ((0.0, 256), (0.25, 192), (-0.5, 128), (1.0, 0)):
+        np.testing.assert_array_equal(result("solarise", image, amount), ImageOps.solarize(of_pillow, threshold))
 
 
 def matrix(name, amount, height, width):
@@ -90,13 +77,6 @@ def test_geometry_is_a_loop_over_pixels_and_their_four_neighbours(name, amount):
     np.testing.assert_allclose(result(name, image, amount), expected, atol=0.02)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_operation_changes_the_picture_unless_its_amount_is_zero(name):
-    image = pictures()[0]
-    np.testing.assert_allclose(result(name, image, 0.0), image, atol=1e-4)
-    assert np.abs(result(name, image, 0.7) - image).mean() > 3
-
-
 def operated(images, seed=0, **options):
     run = jax.jit(functools.partial(operations.operate, **({"count": 2, "magnitude": 0.8} | options)))
     return run(jax.random.key(seed), images)
@@ -114,13 +94,6 @@ def test_pictures_get_operations_of_their_own_in_order():
             x = result(NAMES[int(kind)], x, amount)
         assert np.abs(got[place].astype(float) - np.round(x)).max() <= 1  # a half may be rounded either way
     assert len({picture.tobytes() for picture in np.asarray(operated(np.repeat(images[:1], 12, axis=0)))}) > 8
-
-
-def test_pictures_are_the_same_where_numbers_have_64_bits():
-    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), np.uint8)
-    expected = operated(images, magnitude=0.5)
-    with jax.enable_x64(True):
-        np.testing.assert_array_equal(operated(images, magnitude=0.5), expected)
 
 
 def test_operations_are_the_same_on_several_devices_and_for_filled_up_batches():

@@ -36,15 +36,6 @@ def test_digits_are_the_same_as_data_set_folder_and_file(tmp_path):
         assert found.class_names == spec.class_names == tuple("0123456789")
 
 
-def test_mean_and_deviation_are_those_of_the_training_images(tmp_path):
-    write_folder(tmp_path / "own", splits=("train", "test"), size=(5, 7))
-    data = sources.load(folder(tmp_path / "own"), tmp_path)
-    scaled = data.train.images.astype(np.float64) / 255
-    assert data.train.images.shape == (8, 5, 7, 3)
-    np.testing.assert_allclose(data.spec.mean, scaled.mean(axis=(0, 1, 2)), atol=5.1e-5)
-    np.testing.assert_allclose(data.spec.std, scaled.std(axis=(0, 1, 2)), atol=5.1e-5)
-
-
 def test_a_channel_of_one_value_is_not_divided_by_zero(tmp_path):
     images = np.zeros((4, 2, 2, 3), np.uint8)
     images[..., 0] = [[[0]], [[255]], [[0]], [[255]]]
@@ -81,18 +72,7 @@ def test_the_test_split_of_a_file_is_that_of_version_0_2(tmp_path):
     images = np.arange(20, dtype=np.uint8).reshape(20, 1, 1)
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(20) % 2)
     data = sources.load(Source("npz", str(tmp_path / "a.npz")), tmp_path)
-    assert data.test.images.reshape(-1).tolist() == OF_NPZ
-
-
-OF_NPZ = [2, 3, 11, 18]
-
-
-def test_a_validation_split_of_its_own(tmp_path):
-    write_folder(tmp_path / "own", splits=("train", "validation", "test"))
-    data = sources.load(folder(tmp_path / "own"), tmp_path)
-    assert data.spec.has_validation
-    first = Image.open(tmp_path / "own" / "validation" / "cat" / "cat_0.png")
-    np.testing.assert_array_equal(data.validation.images[0], np.asarray(first))
+    assert data.test.images.reshape(-1).tolist() == [2, 3, 11, 18]
 
 
 def test_data_is_prepared_anew_when_a_file_changes_and_kept_when_all_are_gone(tmp_path):
@@ -112,7 +92,7 @@ def test_other_sizes_and_fractions_of_the_same_folder_stand_beside_each_other(tm
     wanted = [folder(path), folder(path, image_size=(4, 6)), folder(path, test_fraction=0.5)]
     shapes = [sources.load(source, tmp_path).train.images.shape for source in wanted]
     assert shapes == [(6, 8, 8, 3), (6, 4, 6, 3), (4, 8, 8, 3)]
-    assert all(sources.is_current(source, sources.folder_of(source, tmp_path)) for source in wanted)
+    assert not any(sources.prepare(source, tmp_path) for source in wanted)
 
 
 def test_unreadable_images_are_skipped_counted_and_named_only_if_asked_for(tmp_path):
@@ -131,17 +111,12 @@ def test_unreadable_images_are_skipped_counted_and_named_only_if_asked_for(tmp_p
 def test_what_is_left_out_is_counted_and_named_and_what_systems_leave_is_not(tmp_path):
     path = write_folder(tmp_path / "own", classes=(".NET", "java"))
     (path / "java" / "java_0.png").rename(path / "java" / ".5mm.png")
+    (path / "java" / "java_2.png").rename(path / "java" / "photo.JFIF")
     for name in ("notes.txt", ".hidden", "java/report.pdf", "java/features.h5", ".git/config", ".NET/more"):
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).touch()
-    for name in (
-        "._java_1.png",
-        ".DS_Store",
-        "Thumbs.db",
-        "__MACOSX/x.png",
-        ".ipynb_checkpoints/x.png",
-        "@eaDir/x.png",
-    ):
+    folders = ("__MACOSX/x.png", ".ipynb_checkpoints/x.png", "@eaDir/x.png")
+    for name in ("._java_1.png", ".DS_Store", "Thumbs.db", *folders):
         for place in (path / name, path / "java" / name):
             place.parent.mkdir(exist_ok=True)
             place.write_text("x")
@@ -160,11 +135,8 @@ SPLIT_NAMES = [
     ("Training", "Testing", "Validation"),
     ("TRAIN", "TEST", "VAL"),
     ("train_set", "test-set", "dev set"),
-    ("tr ain", "testing_data", "valid"),
-    ("train_images", "test_images", "eval"),
-    ("train2017", "test2017", "val2017"),
-    ("Training Set", "tests", "evaluation"),
-    ("01_train", "02_test", "development"),
+    ("train2017", "testing_data", "valid"),
+    ("01_train_images", "02_tests", "development"),
 ]
 
 
@@ -173,12 +145,10 @@ def test_splits_are_known_by_any_name_that_people_give_them(tmp_path, names):
     path = write_folder(tmp_path / "own", splits=names)
     data = sources.load(folder(path), tmp_path)
     assert data.class_names == ("cat", "dog")
-    first = {
-        split: np.asarray(Image.open(path / name / "cat" / "cat_0.png"))
-        for split, name in zip(("train", "test", "validation"), names, strict=True)
-    }
-    for split, pixels in first.items():
-        np.testing.assert_array_equal(data.splits[split].images[0], pixels)
+    assert data.spec.has_validation
+    for split, name in zip(("train", "test", "validation"), names, strict=True):
+        first = Image.open(path / name / "cat" / "cat_0.png")
+        np.testing.assert_array_equal(data.splits[split].images[0], np.asarray(first))
 
 
 def test_a_class_called_train_is_one_beside_others(tmp_path):
@@ -187,14 +157,13 @@ def test_a_class_called_train_is_one_beside_others(tmp_path):
     assert "train is taken for a class" in sources.describe(folder(path), tmp_path)[1]
 
 
-@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_names_that_differ_only_in_how_letters_are_composed_are_one_class(tmp_path, forms):
-    for form, split in zip(forms, ("train", "test"), strict=True):
+def test_names_that_differ_only_in_how_letters_are_composed_are_one_class(tmp_path):
+    for form, split in (("NFC", "train"), ("NFD", "test")):
         write_folder(tmp_path / "own", classes=(unicodedata.normalize(form, "café"), "thé"), splits=(split,))
     data = sources.load(folder(tmp_path / "own"), tmp_path)
     assert data.class_names == ("café", unicodedata.normalize("NFC", "thé"))
-    write_folder(tmp_path / "own", classes=(unicodedata.normalize(forms[1], "café"),), count=2, splits=("train",))
-    assert len(sources.load(folder(tmp_path / "own"), tmp_path).train.labels) == 8 if forms[0] == forms[1] else 10
+    write_folder(tmp_path / "own", classes=(unicodedata.normalize("NFD", "café"),), count=2, splits=("train",))
+    assert len(sources.load(folder(tmp_path / "own"), tmp_path).train.labels) == 10
 
 
 def test_arrays_need_not_fit_into_memory(tmp_path):
@@ -205,18 +174,13 @@ def test_arrays_need_not_fit_into_memory(tmp_path):
     found = {image.tobytes() for split in data.splits.values() for image in split.images}
     assert found == {image.tobytes() for image in images}
     place = sources.folder_of(Source("npz", str(tmp_path / "a.npz")), tmp_path)
-    assert {file.name for file in place.iterdir()} == {
-        *(f"{split}_{kind}.npy" for split in ("train", "test") for kind in ("images", "labels")),
-        "about.json",
-    }
-    assert isinstance(data.train.images.base, np.memmap) or isinstance(data.train.images, np.memmap)
+    assert len(list(place.iterdir())) == 5  # images and labels of two splits, and about.json
+    assert isinstance(data.train.images.base, np.memmap)
 
 
 def test_arrays_that_claim_more_than_the_disk_holds_are_refused_before(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((2000, 100, 100), np.uint8), labels=np.arange(2000) % 2)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 10**7))
-    with pytest.raises(
-        UserError, match=r"a.npz: its arrays take 0.0 GB once they are unpacked, and .* room for 0.0 GB"
-    ):
+    with pytest.raises(UserError, match=r"a.npz: its arrays take 0.0 GB once they are unpacked, and .* room for 0.0"):
         sources.load(Source("npz", str(tmp_path / "a.npz")), tmp_path)
     assert not [path for path in Path(tmp_path / "prepared").iterdir() if path.is_dir()]

@@ -1,7 +1,5 @@
 """Splits, validation images, fingerprints: what a data set is, whichever way it came."""
 
-import hashlib
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -9,11 +7,6 @@ from sklearn.datasets import load_digits
 from attn_cnn_jax.data import sets, sources
 from attn_cnn_jax.data.sets import Split, differences, fingerprint
 from attn_cnn_jax.errors import UserError
-
-DIGITS_SHA256 = (
-    "0d9c5288f6e33780c379517635d2a09a9a36ba665165e1332d94557bc77dac86",
-    "3f53dde2e1e7e8a55378950dc46794171d8451ca9063e7992a75fb9672256dc1",
-)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +27,6 @@ def test_every_fifth_digit_of_a_class_is_test_in_the_order_of_scikit_learn(data)
         # Sixteenths come back exactly: the scaling to bytes loses nothing.
         np.testing.assert_array_equal(np.round(split.images[..., 0] * (16 / 255)), bundled.images[chosen])
         assert split.images.max() == 255
-    sums = [hashlib.sha256(s.images.tobytes() + s.labels.tobytes()).hexdigest() for s in (data.train, data.test)]
-    assert tuple(sums) == DIGITS_SHA256
 
 
 def test_what_is_known_of_the_digits_without_them_is_true(data):
@@ -103,7 +94,7 @@ def test_the_validation_split_is_the_same_for_ever_and_more_images_only_add_some
     assert few < more
 
 
-@pytest.mark.parametrize("count", [-1, 10, 11])
-def test_an_impossible_validation_split(count):
-    with pytest.raises(UserError, match=f"{count} validation images .* 10 .*\nChoose 0 to 9"):
-        sets.split_validation(split_of(10), count, 0)
+def test_an_impossible_validation_split():
+    for count in (-1, 10, 11):
+        with pytest.raises(UserError, match=f"{count} validation images .* 10 .*\nChoose 0 to 9"):
+            sets.split_validation(split_of(10), count, 0)

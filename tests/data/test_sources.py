@@ -5,13 +5,12 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
 
-from attn_cnn_jax.data import own, sources, store
+from attn_cnn_jax.data import sources, store
 from attn_cnn_jax.data.sets import Source, fingerprint
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
@@ -94,34 +93,16 @@ def test_another_archive_needs_replace(tmp_path):
     assert_holds(tmp_path, seed=1)
 
 
-def test_a_replacement_that_fails_keeps_the_old_data(tmp_path, monkeypatch):
-    prepare(tmp_path)
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(store, "write_header", fail)
-    with pytest.raises(UserError, match=r"Cannot write .*prepared/cifar10: No space left on device\.\nMake room"):
-        prepare(tmp_path, seed=1, replace=True)
-    monkeypatch.undo()
-    assert_holds(tmp_path, seed=0)
-
-
 @pytest.mark.parametrize("kind", ["cifar", "folder"])
 def test_a_disk_that_fills_up_is_said(tmp_path, kind):
     """No file may grow, which is the same as a full disk to tfds's writer, a C++ library, and to the arrays."""
     path = write_folder(tmp_path / "own", size=(100, 100))
-    archive = cifar_archives.write(tmp_path / "a.tar.gz")
-    prepared = {
-        "cifar": lambda: prepare(tmp_path),
-        "folder": lambda: sources.load(Source("folder", str(path)), tmp_path),
-    }
-    (tmp_path / "cifar10_binary_0.tar.gz").write_bytes(archive.read_bytes())
+    cifar_archives.write(tmp_path / "cifar10_binary_0.tar.gz")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(UserError, match=r"Cannot write the data set .* to .*: File too large\.\nMake room"):
-            prepared[kind]()
+            prepare(tmp_path) if kind == "cifar" else sources.load(Source("folder", str(path)), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert {path.suffix for path in (tmp_path / "prepared").iterdir()} == {".lock"}
@@ -197,7 +178,7 @@ def test_killed_while_replacing_one_of_both_is_there_whole(tmp_path, moment, lef
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], capture_output=True, text=True, timeout=120)
     assert done.returncode == -9, done.stderr
     assert {path.name for path in (tmp_path / "prepared").iterdir() if path.suffix != ".lock"} == left
-    assert prepare(tmp_path, seed=seed) == (moment == "neither")  # nothing has to be made
+    assert not prepare(tmp_path, seed=seed)  # nothing has to be made
     with store.locked(sources.folder_of(CIFAR10, tmp_path), print):
         pass
     assert_holds(tmp_path, seed=seed)
@@ -227,23 +208,6 @@ def test_several_at_once_wait_for_each_other_and_all_end_well(tmp_path):
     found = sources.read(CIFAR10, tmp_path).train.labels.tolist()
     seeds = [random_pictures("cifar10", seed)["train"][1][:, -1].tolist() for seed in range(2)]
     assert_holds(tmp_path, seed=seeds.index(found))
-
-
-def test_who_waited_finds_the_work_done(tmp_path, monkeypatch):
-    path = write_folder(tmp_path / "own")
-    source, said = Source("folder", str(path)), []
-    waiting = threading.Thread(target=sources.prepare, args=(source, tmp_path), kwargs={"say": said.append})
-    place = sources.folder_of(source, tmp_path)
-    with store.locked(place, print):
-        waiting.start()
-        while waiting.is_alive() and not said:
-            time.sleep(0.01)
-        with store.replacing(place) as new:
-            collection, facts = sources.collect(source, tmp_path, tmp_path, None, False, print)
-            store.write(new, collection, source, facts)
-    monkeypatch.setattr(own, "collect_folder", None)
-    waiting.join(60)
-    assert said == [f"Another process is preparing {place.name}; waiting for it."]
 
 
 @pytest.mark.parametrize(
@@ -283,9 +247,7 @@ def test_of_a_set_larger_than_a_quarter_of_memory_not_all_is_read(tmp_path, monk
 
 
 def test_who_looks_writes_nothing_and_is_told_what_to_do(tmp_path):
-    with pytest.raises(
-        UserError, match=r"not in .*\nPrepare it by `.*prepare cifar10 --data-dir .*--data-dir=DIR.*TFDS"
-    ):
+    with pytest.raises(UserError, match=r"not in .*\nPrepare it by `.*prepare cifar10 --data-dir .*--data-dir=DIR"):
         sources.read(CIFAR10, tmp_path / "nowhere")
     assert not list(tmp_path.iterdir())
 
@@ -304,34 +266,16 @@ def test_neither_tensorflow_nor_anything_in_tmpdir(tmp_path):
     code = """
 import pathlib, sys
 import attn_cnn_jax.data.sources as sources
-print({"tensorflow_datasets", "jax", "sklearn"} & {*sys.modules})
 from tests.support import cifar_archives
 sources.load("digits")
-print({"tensorflow_datasets", "sklearn"} & {*sys.modules})
+assert not {"tensorflow_datasets", "jax", "sklearn"} & {*sys.modules}
 root = pathlib.Path(sys.argv[1])
 cifar_archives.prepare(root)
 sources.load("cifar10", root)
-print(any(name.split(".")[0] in ("tensorflow", "importlib_resources") and "resources" not in str(module)
-    for name, module in sys.modules.items()))
+assert "tensorflow_datasets" in sys.modules and "tensorflow" not in sys.modules
 """
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     environment = os.environ | {"TMPDIR": str(temporary)}
-    command = [sys.executable, "-c", code, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
-    before, digits, *_, after = done.stdout.splitlines()
-    assert (before, digits, after) == ("set()", "set()", "False"), done.stderr
+    subprocess.run([sys.executable, "-c", code, tmp_path], timeout=120, env=environment, check=True)
     assert not list(temporary.iterdir())
-
-
-@pytest.mark.skipif("ATTN_CNN_CIFAR10_ARCHIVE" not in os.environ, reason="ATTN_CNN_CIFAR10_ARCHIVE names no archive")
-def test_the_full_archive(tmp_path):
-    from attn_cnn_jax.data import cifar
-
-    content = cifar.read(os.environ["ATTN_CNN_CIFAR10_ARCHIVE"], "cifar10")
-    sources.prepare(CIFAR10, tmp_path, archive=content)
-    dataset = sources.load("cifar10", tmp_path)
-    assert dataset.train.images.shape == (50_000, 32, 32, 3)
-    assert dataset.test.images.shape == (10_000, 32, 32, 3)
-    assert np.bincount(dataset.train.labels).tolist() == [5_000] * 10
-    np.testing.assert_allclose((dataset.train.images[::10] / 255).mean((0, 1, 2)), dataset.spec.mean, atol=0.005)
