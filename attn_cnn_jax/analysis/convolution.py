@@ -57,6 +57,11 @@ class GivenAttention(nnx.Module):
         self.layer = layer
         self.attention = Given(attention)
 
+    @property
+    def target(self) -> str:
+        """The platform that the layer is compiled for."""
+        return self.layer.target
+
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
         pixels = x.shape[1] * x.shape[2]
         return dense(self.attention[...].reshape(-1, pixels, pixels), x, self.layer.maps()) + self.layer.bias

@@ -10,12 +10,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from attn_cnn_jax.arrays import Activations, AnyArray
+from attn_cnn_jax.arrays import Activations, AnyArray, Attention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Sizes
-from attn_cnn_jax.models.attention.layer import SelfAttention, implementation_for
+from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
-from attn_cnn_jax.models.grid import identity_kernel, start_on_grid
+from attn_cnn_jax.models.grid import identity_values, start_on_grid
 from attn_cnn_jax.models.layers import at_least_float32, check_rate, check_sizes, dropout, flattened, linear
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
@@ -24,7 +24,7 @@ Intermediates = dict[str, Any]
 
 
 def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "b i j f"]:
-    """Returns pictures in which squares of `size` pixels are one pixel, `f = size^2 C` in the order `(dy, dx, C)`."""
+    """Returns images in which squares of `size` pixels are one pixel, `f = size^2 C` in the order `(dy, dx, C)`."""
     b, height, width, channels = images.shape
     x = images.reshape(b, height // size, size, width // size, size, channels)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, size * size * channels)
@@ -34,12 +34,7 @@ class Block(nnx.Module):
     """BERT's post-norm block: `x = LN(x + drop(dense(attention(x))))`, `x = LN(x + drop(W2 gelu(W1 x)))`.
 
     For inference `dense` may be None: see merging.py.
-
-    Attributes:
-      platform: what the block is compiled for, see models/platform.py; None for JAX's default backend.
     """
-
-    platform: str | None = None
 
     def __init__(
         self,
@@ -56,28 +51,19 @@ class Block(nnx.Module):
         if (channels := attention.output.out_features) != hidden_size:
             raise UserError(f"hidden_size={hidden_size}: attention returns {channels} channels, added to the input")
 
+        common = {"dtype": dtype, "rngs": rngs}
+
         def layer_norm():
-            return nnx.LayerNorm(
-                hidden_size,
-                epsilon=LAYER_NORM_EPSILON,
-                use_fast_variance=False,
-                dtype=dtype,
-                param_dtype=at_least_float32(dtype),
-                rngs=rngs,
-            )
+            types = {"param_dtype": at_least_float32(dtype), **common}
+            return nnx.LayerNorm(hidden_size, epsilon=LAYER_NORM_EPSILON, use_fast_variance=False, **types)
 
         self.attention = attention
-        self.dense: nnx.Linear | None = linear(hidden_size, hidden_size, dtype=dtype, rngs=rngs)
+        self.dense: nnx.Linear | None = linear(hidden_size, hidden_size, **common)
         self.attention_norm = layer_norm()
-        self.intermediate = linear(hidden_size, intermediate_size, dtype=dtype, rngs=rngs)
-        self.output = linear(intermediate_size, hidden_size, dtype=dtype, rngs=rngs)
+        self.intermediate = linear(hidden_size, intermediate_size, **common)
+        self.output = linear(intermediate_size, hidden_size, **common)
         self.output_norm = layer_norm()
         self.dropout_rate = dropout_rate
-
-    @property
-    def target(self) -> str:
-        """The platform that the block is compiled for: "cpu", "gpu" or "tpu"."""
-        return self.platform or jax.default_backend()
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
         """Returns the output of the block; `key` is given in training."""
@@ -91,9 +77,8 @@ class Block(nnx.Module):
         Args:
           x: activations.
           key: given in training.
-          pixels_first: whether activations are `(H, W, b, d)`. An axis of images that is split over devices is not
-            flattened behind another. Else all axes but the last are one: beyond two XLA copies a transpose for the
-            weight gradient.
+          pixels_first: whether activations are `(H, W, b, d)`: images split over devices are not flattened behind
+            pixels. Else all axes but the last are one, see `layers.flattened`.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         images_first = (lambda x: jnp.moveaxis(x, 2, 0)) if pixels_first else (lambda x: x)
@@ -110,7 +95,7 @@ class Block(nnx.Module):
 
         def add_and_norm(norm, key, x, change):
             added = lambda x, change: norm(x + dropout(key, change, self.dropout_rate))  # noqa: E731
-            return (jax.checkpoint(added) if self.target == "cpu" else added)(x, change)
+            return (jax.checkpoint(added) if self.attention.target == "cpu" else added)(x, change)
 
         if self.dense is not None:
             attended = self.dense(attended)
@@ -150,27 +135,14 @@ class AttentionClassifier(nnx.Module):
         """Creates the network.
 
         Args:
-          image_shape: height, width and channels of the pictures; learned tables reach across this size.
-          num_classes: number of classes.
-          encoding: name of a registered encoding.
-          encoding_options: values of the encoding's own options.
-          content: whether `q . k / sqrt(D_h)` is added to the position scores.
-          gate: whether a gate per head weighs the two softmaxes instead.
-          num_layers: number of blocks.
+          image_shape: height, width and channels of the images; learned tables reach across this size.
+          encoding, encoding_options: name of a registered encoding, and the values of its own options.
           num_heads: `N_h`, one number or (after pruning) one per layer.
-          hidden_size: `D`.
-          head_size: `D_h`.
-          intermediate_size: channels between the two maps of a block's feed-forward part.
-          downsample: side of the squares of pixels that become one.
+          hidden_size, head_size: `D` and `D_h`.
           dropout: rate after `dense` and after the feed-forward part.
-          attention_dropout: rate of dropout on attention.
-          attention_dropout_on: see `SelfAttention.dropout_on`.
-          implementation: see `SelfAttention`.
-          init: "paper"; "grid": centres on a square grid of shifts; "identity": there, and every head moves its share
-            of the channels.
-          locality: `alpha` of every head on the grid, in one over square pixels.
-          dtype: of activations.
+          attention_dropout, attention_dropout_on, implementation: see `SelfAttention`.
           rngs: source of the initial parameters.
+          Others: as `config.model` describes them.
         """
         common = {"dtype": dtype, "rngs": rngs}
         height, width, channels = image_shape
@@ -196,16 +168,9 @@ class AttentionClassifier(nnx.Module):
                 **common,
             )
             if init != "paper":
-                kernel = identity_kernel(heads, hidden_size) if init == "identity" else None
-                start_on_grid(layer, locality, kernel)
-            block = Block(
-                layer,
-                hidden_size=hidden_size,
-                intermediate_size=intermediate_size,
-                dropout_rate=dropout,
-                **common,
-            )
-            blocks.append(block)
+                start_on_grid(layer, locality, identity_values(heads, hidden_size) if init == "identity" else None)
+            widths = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
+            blocks.append(Block(layer, **widths, dropout_rate=dropout, **common))
         self.blocks = nnx.List(blocks)
         self.classifier = linear(hidden_size, num_classes, **common)
 
@@ -222,15 +187,14 @@ class AttentionClassifier(nnx.Module):
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
           of it everything is computed, attention between all pairs of pixels included.
           - `embedding`: activations `(b, H, W, d)` before the first layer.
-          - `layers`: for each layer a dictionary: `input` and `output`, activations; `attention`, `(h, i, j, k, l)`
-            where it does not depend on content, else `(b, h, i, j, k, l)`, without dropout; `position_scores` and
-            `content_scores`, score terms by name.
+          - `layers`: for each layer `input` and `output`, activations; `attention`, `position_scores` and
+            `content_scores`, see `SelfAttention.with_intermediates`, without dropout.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         out: Intermediates = {"layers": [{} for _ in self.blocks]}
         out["embedding"] = x = flattened(self.embedding, space_to_depth(jnp.asarray(images), self.downsample))
         # Pixels before images where attention has them in this order, see attention/accelerator.py.
-        pixels_first = self.blocks[0].target != "cpu" and not self.depends_on_content
+        pixels_first = self.blocks[0].attention.target != "cpu" and not self.depends_on_content
         x = jnp.moveaxis(x, 0, 2) if pixels_first else x
         for n, block in enumerate(self.blocks):
             block_key = None if key is None else jax.random.fold_in(key, n)
@@ -239,18 +203,13 @@ class AttentionClassifier(nnx.Module):
         out["pixel_logits"] = flattened(self.classifier, jnp.moveaxis(x, 2, 0) if pixels_first else x)
         return logits.astype(at_least_float32(logits.dtype)), out
 
-    def attention(self, image_shape: Sequence[int]) -> list[Float[Array, "h i j k l"]]:
-        """Returns attention of a position-only network at a picture size, one array per layer."""
-        size = image_shape[0] // self.downsample, image_shape[1] // self.downsample
-        return [block.attention.position_probabilities(size) for block in self.blocks]
-
-    def implementations(self, batch: int, image_shape: Sequence[int], *, training: bool) -> list[str]:
-        """Returns the name of the attention implementation that runs in every layer, for a batch of pictures."""
-        height, width = (size // self.downsample for size in image_shape[:2])
-        shape = (batch, height, width, self.embedding.out_features)
-        return [implementation_for(block.attention, shape, training=training) for block in self.blocks]
+    def attention(self, image_shape: Sequence[int]) -> list[Attention]:
+        """Attention of a position-only network at an image size, one array per layer."""
+        height, width = image_shape[0] // self.downsample, image_shape[1] // self.downsample
+        x = jnp.zeros((1, height, width, self.embedding.out_features))
+        return [block.attention.probabilities(x) for block in self.blocks]
 
     @property
     def depends_on_content(self) -> bool:
-        """Whether the attention of any layer differs from picture to picture."""
+        """Whether the attention of any layer differs from image to image."""
         return any(block.attention.depends_on_content for block in self.blocks)

@@ -21,18 +21,18 @@ Padding = str | Pads
 
 
 class ConvolutionalAttention(nnx.Module):
-    """Self-attention that begins as a convolution: pads the picture, attends, keeps every `stride`-th query.
+    """Self-attention that begins as a convolution: pads the image, attends, keeps every `stride`-th query.
 
     Head `h` of a quadratic encoding (eq. 9) has its centre at the shift that kernel entry `h` reads (Lemma 1)
-    and all of its attention there as `alpha -> infinity` (Lemma 2). The padded picture is what the softmax
+    and all of its attention there as `alpha -> infinity` (Lemma 2). The padded image is what the softmax
     sees, so that borders are those of a zero-padded convolution.
 
     Attributes:
-      attention: the layer that sees the padded picture: `(b, H, W, d) -> (b, H, W, o)`.
-      kernel_size, stride, dilation: rows and columns; of a 1-D layer the rows are 1.
+      attention: the layer that sees the padded image: `(b, H, W, d) -> (b, H, W, o)`.
+      kernel_size, stride, dilation: rows and columns; of a 1-D layer, with images `(b, L, d)`, the rows are 1.
       padding: "SAME", "VALID", or zeros before and after each axis.
       exact: whether alpha is infinite: a head then copies one pixel, the one nearest to its centre.
-      num_axes: 2, or 1 of a layer whose pictures are `(b, L, d)`.
+      num_axes: 2 or 1.
     """
 
     def __init__(
@@ -67,21 +67,16 @@ class ConvolutionalAttention(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "*pixels d"]) -> Float[Array, "*queries o"]:
-        """Returns the output, `(b, H, W, d) -> (b, H / stride, W / stride, o)`; a 1-D layer takes `(b, L, d)`.
-
-        One picture is taken without the axis `b` too, as `nnx.Conv` takes it.
-        """
+        """`(b, H, W, d) -> (b, H / stride, W / stride, o)`; also without `b`, as `nnx.Conv`, and 1-D `(b, L, d)`."""
         if x.ndim == self.num_axes + 1:
             return self(x[None])[0]
         if x.ndim == 3:
             return self(x[:, None])[:, 0]
         attention = self.attention
-        output = attention.output
         pads = self.pads((x.shape[1], x.shape[2]))
-        x = jnp.pad(x.astype(output.dtype), ((0, 0), *pads, (0, 0)))
+        x = jnp.pad(x.astype(attention.output.dtype), ((0, 0), *pads, (0, 0)))
         rows, columns = self.queries((x.shape[1], x.shape[2]))
-        maps = attention.maps()
-        position = attention.position
+        maps, position = attention.maps(), attention.position
         assert isinstance(position, Quadratic)
         if self.exact:
             starts = jnp.round(position.centre[...]).astype(jnp.int32)
@@ -93,7 +88,7 @@ class ConvolutionalAttention(nnx.Module):
         return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> Pads:
-        """Returns the zeros before and after the rows and the columns of a picture of this size, in pixels."""
+        """The zeros before and after the rows and the columns of a image of this size, in pixels."""
         if self.padding == "VALID":
             return (0, 0), (0, 0)
         if self.padding == "SAME":
@@ -103,12 +98,12 @@ class ConvolutionalAttention(nnx.Module):
         return self.padding
 
     def window(self) -> tuple[int, int]:
-        """Returns rows and columns from the first to the last pixel that the kernel reads."""
+        """Rows and columns from the first to the last pixel that the kernel reads."""
         rows, columns = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True))
         return rows, columns
 
     def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
-        """Returns rows and columns of the padded picture whose output is kept; UserError where there are none."""
+        """Rows and columns of the padded image whose output is kept; UserError where there are none."""
         queries = []
         for a, size in enumerate(padded_size):
             before = self.dilation[a] * ((self.kernel_size[a] - 1) // 2)
@@ -116,7 +111,7 @@ class ConvolutionalAttention(nnx.Module):
             queries.append(np.arange(before, size - after, self.stride[a]))
             if not queries[a].size:
                 raise UserError(
-                    f"a padded picture of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
+                    f"a padded image of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
                     f"{self.window()[0]}x{self.window()[1]} needs a larger one, or more padding"
                 )
         return queries[0], queries[1]
@@ -125,14 +120,7 @@ class ConvolutionalAttention(nnx.Module):
 def shifted(
     x: Shaped[Array, "H W ..."], shift: Int[Array, "2"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
 ) -> Shaped[Array, "i j ..."]:
-    """Returns the pixels at one shift from every query.
-
-    Args:
-      x: pixels.
-      shift: in pixels, row first.
-      rows: of the queries, evenly spaced.
-      columns: likewise.
-    """
+    """The pixels at one shift, in pixels and row first, from every query; rows and columns of queries are even."""
     for axis, queries in enumerate((rows, columns)):
         stride = int(queries[1] - queries[0]) if queries.size > 1 else 1
         length = int(queries[-1] - queries[0]) + 1

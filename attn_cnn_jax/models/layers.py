@@ -15,18 +15,16 @@ from attn_cnn_jax.errors import UserError
 
 
 def in_precision(precision: str, function: Callable) -> Callable:
-    """Returns the function, to be jitted, with its matrix products in a precision.
+    """The function, to be jitted, with its matrix products in a precision of `jax.default_matmul_precision`.
 
-    Args:
-      precision: "default" leaves it to JAX and its settings; else as `jax.default_matmul_precision` has it.
-      function: any; what it calls is traced in this precision too.
+    "default" leaves it to JAX and its settings.
     """
     return function if precision == "default" else jax.default_matmul_precision(precision)(function)
 
 
 @functools.cache
 def uniform(fan_in: int) -> nnx.Initializer:
-    """Returns PyTorch's initialiser of linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
+    """PyTorch's initialiser of linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
     bound = 1 / math.sqrt(fan_in)
 
     def init(key, shape, dtype, out_sharding=None):
@@ -37,14 +35,14 @@ def uniform(fan_in: int) -> nnx.Initializer:
 
 
 def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
-    """Returns the type of parameters, scores, softmax and loss where activations are of `dtype`."""
+    """The type of parameters, scores, softmax and loss where activations are of `dtype`."""
     return max(jnp.dtype(dtype), jnp.dtype(jnp.float32), key=lambda d: d.itemsize)
 
 
 def flattened(
     function: Callable[[Float[Array, "_ d"]], Float[Array, "_ o"]], x: Float[Array, "*pixels d"]
 ) -> Float[Array, "*pixels o"]:
-    """Returns `function(x)`, a map of the last axis, computed over flattened leading axes.
+    """`function(x)`, a map of the last axis, computed over flattened leading axes.
 
     Beyond two axes XLA copies a transpose of the activations for the weight gradient.
     """
@@ -55,29 +53,17 @@ def flattened(
 def linear(
     in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.Rngs, use_bias: bool = True
 ) -> nnx.Linear:
-    """Returns a linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
-    return nnx.Linear(
-        in_features,
-        out_features,
-        use_bias=use_bias,
-        dtype=dtype,
-        param_dtype=at_least_float32(dtype),
-        kernel_init=uniform(in_features),
-        bias_init=uniform(in_features),
-        rngs=rngs,
-    )
+    """A linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
+    start = uniform(in_features)
+    common = {"dtype": dtype, "param_dtype": at_least_float32(dtype), "rngs": rngs}
+    return nnx.Linear(in_features, out_features, use_bias=use_bias, kernel_init=start, bias_init=start, **common)
 
 
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> Float[Array, "*any"]:
-    """Zeroes entries with probability `rate` and scales the others to keep the mean.
+    """Zeroes entries with probability `rate`, each on its own, and scales the others to keep the mean.
 
-    The rate is rounded to a multiple of 2^-16: sixteen random bits per entry are enough for a mask and
-    cost half of what 32 cost.
-
-    Args:
-      key: random key, or None in evaluation, which leaves `x` as it is.
-      x: one independent sample per entry.
-      rate: from 0 to `1 - 2^-16`.
+    The rate, from 0 to `1 - 2^-16`, is rounded to a multiple of 2^-16: sixteen random bits per entry are enough for a
+    mask and cost half of what 32 cost. Without a key, in evaluation, `x` is left as it is.
     """
     return masked(x, *dropout_mask(key, x.shape, rate))
 

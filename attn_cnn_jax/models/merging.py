@@ -13,17 +13,16 @@ Model = TypeVar("Model", bound=nnx.Module)
 
 
 def merged(model: Model, image_shape: Sequence[int]) -> Model:
-    """Returns a copy in which linear maps that follow one another are one; its logits are the same to rounding.
+    """A copy in which linear maps that follow one another are one; its logits are the same to rounding.
 
-    In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. To be
-    used without dropout: the maps are not those that were trained. Other networks than attention classifiers are
-    returned as they are. Works on tracers too.
-
-    The products are in float32 on every device, or rounding to fewer bits would show in every logit.
+    In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. For
+    inference: the maps are not those that were trained. Other networks than attention classifiers are returned as they
+    are. Works on tracers too. The products are in float32 on every device, or rounding to fewer bits would show in
+    every logit.
 
     Args:
       model: left as it is.
-      image_shape: rows and columns of the pictures to come; what follows them is not read.
+      image_shape: rows and columns of the images to come; what follows them is not read.
     """
     if not isinstance(model, AttentionClassifier):
         return model
@@ -32,7 +31,9 @@ def merged(model: Model, image_shape: Sequence[int]) -> Model:
         for block in model.blocks:
             merge_dense(block)
             if block.attention.value is not None and merging_pays(block.attention, pixels):
-                merge_values(block.attention)
+                maps = block.attention.merged_maps()
+                block.attention.output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
+                block.attention.value = None
     return model
 
 
@@ -43,14 +44,13 @@ def merge_dense(block: Block) -> None:
         return
     assert output.bias is not None
     assert dense.bias is not None
-    bias = output.bias[...] @ dense.kernel[...] + dense.bias[...]
-    kernel = output.kernel[...] @ dense.kernel[...]
-    output.kernel[...], output.bias[...] = kernel, bias
+    output.bias[...] = output.bias[...] @ dense.kernel[...] + dense.bias[...]
+    output.kernel[...] = output.kernel[...] @ dense.kernel[...]
     block.dense = None
 
 
 def merging_pays(layer: SelfAttention, pixels: int) -> bool:
-    """Returns whether averaging pixels (`D` channels per head) costs less than averaging values (`D_h`) and their map.
+    """Whether averaging pixels (`D` channels per head) costs less than averaging values (`D_h`) and their map.
 
     Compared are a head's multiply-adds for one pixel: `pixels` times the channels that are averaged, and the maps.
     """
@@ -58,10 +58,3 @@ def merging_pays(layer: SelfAttention, pixels: int) -> bool:
     value, output = layer.value.kernel, layer.output.kernel
     hidden, head, out = value.shape[0], value.shape[1] // layer.num_heads, output.shape[1]
     return hidden * (pixels + out) < head * (hidden + pixels + out)
-
-
-def merge_values(layer: SelfAttention) -> None:
-    """Merges value maps into the output map; see SelfAttention.merged_maps."""
-    maps = layer.merged_maps()
-    layer.output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
-    layer.value = None

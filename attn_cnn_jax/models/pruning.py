@@ -5,7 +5,7 @@ Works on the named arrays of a network (variables.py) and on `head_axis` of its 
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,47 +28,35 @@ Heads = Mapping[int, Collection[int]]  # of some layers, by the layer's number
 
 
 def degenerate_heads(model: AttentionClassifier, grid: Grid) -> dict[int, dict[int, str]]:
-    """Returns the heads that learned nothing, by layer and head, with the reason; layers without any are left out.
+    """The heads that learned nothing, by layer and head, with the reason; layers without any are left out.
 
     A layer that also attends by content has none: a head without a position of its own still attends.
     """
-    found = {
-        n: reasons(block.attention.position, grid)
-        for n, block in enumerate(model.blocks)
-        if not block.attention.depends_on_content
-    }
+    layers = {n: block.attention for n, block in enumerate(model.blocks) if not block.attention.depends_on_content}
+    found = {n: reasons(layer.position, grid) for n, layer in layers.items()}
     return {layer: heads for layer, heads in found.items() if heads}
 
 
 def reasons(encoding: Encoding, grid: Grid) -> dict[int, str]:
-    """Returns the degenerate heads of an encoding, with the reason.
+    """The degenerate heads of an encoding, with the reason.
 
     Quadratic heads by their parameters, as the release judges them; all others by the entropy of the attention of the
     central query pixel.
     """
     if isinstance(encoding, CentredEncoding):
-        why = map(reason, np.asarray(encoding.spread[...], np.float64))
+        why = [reason(spread) for spread in np.asarray(encoding.spread[...], np.float64)]
     else:
         height, width = grid
         terms = encoding.position_terms(height, width, jnp.array([height // 2])).values()
         scores = np.sum([np.asarray(term, np.float64)[:, 0, width // 2] for term in terms], axis=0)
-        weights = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True))
-        why = (uniform(float(value), grid) for value in np.atleast_1d(moments.entropy(weights)))
+        weights, most = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True)), math.log(height * width)
+        entropies = np.atleast_1d(moments.entropy(weights))
+        why = [f"uniform: entropy {e:.4f} of at most {most:.4f}" if e > UNIFORM * most else "" for e in entropies]
     return {head: text for head, text in enumerate(why) if text}
 
 
-def uniform(entropy: float, grid: Grid) -> str:
-    """Returns why a head whose attention has this entropy is degenerate; "" if it is not."""
-    most = math.log(math.prod(grid))
-    return f"uniform: entropy {entropy:.4f} of at most {most:.4f}" if entropy > UNIFORM * most else ""
-
-
 def reason(spread: float | Float[np.ndarray, "2 2"]) -> str:
-    """Returns "uniform" or "a line" with the number by the eigenvalues of `Sigma^-1` (release); "" for other heads.
-
-    Args:
-      spread: `s`, a number, or `S`, `(2, 2)`.
-    """
+    """Why a head of spread `s`, or `S` `(2, 2)`, is degenerate, by the eigenvalues of `Sigma^-1` (release); else ""."""
     if np.ndim(spread) == 0:
         return f"uniform: s^2 {spread**2:.1e} < 1e-05" if spread**2 < SMALLEST_PRECISION else ""
     largest, smallest = np.linalg.svd(spread, compute_uv=False) ** 2
@@ -82,7 +70,7 @@ def reason(spread: float | Float[np.ndarray, "2 2"]) -> str:
 
 
 def head_axes(layer: SelfAttention) -> dict[str, int]:
-    """Returns, by parameter of a layer, the axis that counts heads, alone or together with the channels of a head."""
+    """By parameter of a layer, the axis that counts heads, alone or together with the channels of a head."""
     axes = dict(layer.head_axis)
     for part, encoding in (("position", layer.position), ("content", layer.content)):
         if encoding is not None:
@@ -91,64 +79,60 @@ def head_axes(layer: SelfAttention) -> dict[str, int]:
 
 
 def prune(model: AttentionClassifier, heads: Heads) -> Arrays:
-    """Returns the parameters without some heads; their network computes what it did with these heads' values zero."""
+    """The parameters without some heads; their network computes what it did with these heads' values zero."""
     parameters = split(model)[1]
-    removed = entries(model, heads)
     return parameters | {
         name: jnp.compress(~mask.ravel(), parameters[name], axis=mask.shape.index(mask.size))
-        for name, mask in removed.items()
+        for name, mask in entries(model, heads).items()
     }
 
 
 def reset(model: AttentionClassifier, fresh: Arrays, heads: Heads) -> Arrays:
-    """Returns the parameters with some heads taken from `fresh`, the parameters of a new network of the same shape."""
+    """The parameters with some heads taken from `fresh`, the parameters of a new network of the same shape."""
     parameters = split(model)[1]
     return parameters | {
         name: jnp.where(mask, fresh[name], parameters[name]) for name, mask in entries(model, heads).items()
     }
 
 
+def parameters_of_layers(model: AttentionClassifier) -> Iterator[tuple[str, Array, int, str]]:
+    """Parameters of attention layers: each one's name, its values, the layer's number, its name below the layer."""
+    for name, array in split(model)[1].items():
+        if match := NAME.fullmatch(name):
+            yield name, array, int(match[1]), match[2]
+
+
 def entries(model: AttentionClassifier, heads: Heads) -> dict[str, Bool[np.ndarray, "..."]]:
-    """Returns which entries of the parameters are those of some heads.
+    """Which entries of the parameters are those of some heads.
 
     Returns:
       By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any is true.
     """
     masks = {}
-    for name, array in split(model)[1].items():
-        match = NAME.fullmatch(name)
-        layer = model.blocks[int(match[1])].attention if match else None
-        if match and layer and match[2] in (axes := head_axes(layer)):
-            masks[name] = head_mask(array, axes[match[2]], layer.num_heads, heads.get(int(match[1]), ()))
-    return {name: mask for name, mask in masks.items() if mask.any()}
+    for name, array, n, part in parameters_of_layers(model):
+        count, axis = model.blocks[n].attention.num_heads, head_axes(model.blocks[n].attention).get(part)
+        if axis is not None and (chosen := np.isin(np.arange(count), list(heads.get(n, ())))).any():
+            along = np.repeat(chosen, array.shape[axis] // count)
+            masks[name] = along.reshape(*(-1 if a == axis else 1 for a in range(array.ndim)))
+    return masks
 
 
 def fixed(
     model: AttentionClassifier, free: Heads, *, positions: bool, values: bool
 ) -> dict[str, Bool[np.ndarray, "..."]]:
-    """Returns which entries training must leave alone to keep the positions or value maps of all heads but `free`.
+    """Which entries training must leave alone to keep the positions or value maps of all heads but `free`.
 
     Returns:
       As `entries`; where all heads share a parameter of positions, such as a table, all of it.
     """
     held = {n: set(range(block.attention.num_heads)) - set(free.get(n, ())) for n, block in enumerate(model.blocks)}
     of_heads, masks = entries(model, held), {}
-    for name, array in split(model)[1].items():
-        match = NAME.fullmatch(name)
-        layer = model.blocks[int(match[1])].attention if match else None
-        if not (match and layer):
-            continue
-        is_position = match[2].startswith("position.") and layer.position.accepts_content()
-        if not (positions and is_position) and not (values and match[2] in layer.values):
-            continue
-        if match[2] not in head_axes(layer):
-            masks[name] = np.ones((1,) * array.ndim, bool)
-        elif name in of_heads:
-            masks[name] = of_heads[name]
+    for name, array, n, part in parameters_of_layers(model):
+        layer = model.blocks[n].attention
+        is_position = part.startswith("position.") and layer.position.accepts_content()
+        if (positions and is_position) or (values and part in layer.values):
+            if part not in head_axes(layer):
+                masks[name] = np.ones((1,) * array.ndim, bool)
+            elif name in of_heads:
+                masks[name] = of_heads[name]
     return masks
-
-
-def head_mask(array: Array, axis: int, num_heads: int, heads: Collection[int]) -> Bool[np.ndarray, "..."]:
-    """Returns a mask, true at the entries of some heads: `(1, ..., h c, ..., 1)`, which broadcasts to `array`."""
-    along = np.repeat(np.isin(np.arange(num_heads), list(heads)), array.shape[axis] // num_heads)
-    return along.reshape(*(-1 if a == axis else 1 for a in range(array.ndim)))

@@ -17,11 +17,8 @@ class Skeleton(NamedTuple):
 
 
 def split(model: nnx.Module) -> tuple[Skeleton, Arrays, Arrays]:
-    """Takes a network apart.
-
-    Returns:
-      Its skeleton; its parameters, by dotted name such as `blocks.0.attention.position.centre`; and what
-      else it keeps, the running statistics of batch norm.
+    """Takes a network apart into its skeleton, its parameters by dotted name, such as
+    `blocks.0.attention.position.centre`, and what else it keeps, the running statistics of batch norm.
     """
     graph, parameters, statistics = nnx.split(model, nnx.Param, ...)
     skeleton = Skeleton(graph, jax.tree.structure(parameters), jax.tree.structure(statistics))

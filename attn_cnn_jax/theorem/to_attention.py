@@ -14,7 +14,7 @@ from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import grid_positions
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
-from attn_cnn_jax.models.low_rank import truncate
+from attn_cnn_jax.models.grid import truncate
 from attn_cnn_jax.models.variables import join, split
 
 PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sets import Spec
+from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
-from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.feed import NONE, Chunk

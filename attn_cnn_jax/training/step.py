@@ -20,9 +20,9 @@ from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.operations import operate
 from attn_cnn_jax.data.order import epoch_order
 from attn_cnn_jax.data.sets import Spec
-from attn_cnn_jax.models.encodings.quadratic_generalized import covariance_penalty
+from attn_cnn_jax.models.attention.layer import for_platform
+from attn_cnn_jax.models.encodings.quadratic import covariance_penalty
 from attn_cnn_jax.models.layers import in_precision
-from attn_cnn_jax.models.platform import for_platform
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk

@@ -126,22 +126,10 @@ def test_ten_steps_of_sgd_with_warmup_and_weight_decay_agree(name):
     assert float(ours) < 0.9 * first  # it did train
 
 
-@pytest.mark.parametrize("depth", [10, 18])
-def test_resnet_agrees_with_pytorch(depth):
-    config = resnet_config(depth=depth, width=8, dtype="float64").model
-    skeleton, parameters, statistics = split(create_model(config, rngs=nnx.Rngs(0)))
-    statistics = {n: x + 0.5 if n.endswith("var") else x + 0.1 for n, x in statistics.items()}
-    network = torch_networks.ResNet(depth, width=8).double()
-    load(network, parameters, statistics, blocks_a_stage=BLOCKS[depth])
-    images, _ = batch((16, 12, 3), 10)
-    network.eval()
-    ours = jax.jit(lambda x: join(skeleton, parameters, statistics)(x)[0])(jnp.asarray(images))
-    assert relative_error(ours, network(torch.tensor(images)).detach().numpy()) < 1e-10
-
-
-def test_resnet_trains_on_batch_statistics_as_pytorch_does():
+def test_resnet_agrees_with_pytorch_and_trains_on_batch_statistics():
     config = resnet_config(depth=10, width=8, dtype="float64").model
     skeleton, parameters, statistics = split(create_model(config, rngs=nnx.Rngs(0)))
+    statistics = {n: x + 0.5 if n.endswith("var") else x + 0.1 for n, x in statistics.items()}
     network = torch_networks.ResNet(10, width=8).double()
     load(network, parameters, statistics, blocks_a_stage=BLOCKS[10])
     images, _ = batch((16, 12, 3), 10)
@@ -149,11 +137,12 @@ def test_resnet_trains_on_batch_statistics_as_pytorch_does():
     @jax.jit
     def forward(images):
         model = join(skeleton, parameters, statistics)
-        return model(images, key=jax.random.key(0))[0], split(model)[2]
+        evaluated = model(images)[0]
+        return evaluated, model(images, key=jax.random.key(0))[0], split(model)[2]
 
-    logits, moved = forward(jnp.asarray(images))
-    network.train()
-    assert relative_error(logits, network(torch.tensor(images)).detach().numpy()) < 1e-10
+    evaluated, trained, moved = forward(jnp.asarray(images))
+    assert relative_error(evaluated, network.eval()(torch.tensor(images)).detach().numpy()) < 1e-10
+    assert relative_error(trained, network.train()(torch.tensor(images)).detach().numpy()) < 1e-10
     theirs = network.state_dict()
     means = {n: x for n, x in moved.items() if n.endswith("mean")}
     # Variances differ by design: PyTorch's is the unbiased one.

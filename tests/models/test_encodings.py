@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from tests.support import numpy_attention as naive
@@ -47,9 +48,7 @@ def naive_scores(layer, x):
     """Scores `(h, i, j, k, l)` of the layer's parameters by a loop over heads and pairs of pixels."""
     position, kind = layer.position, type(layer.position).__name__
     x = np.asarray(x)
-    if layer.content is not None:
-        query, query_bias = per_head(layer.content.query)
-        key, key_bias = per_head(layer.content.key)
+    content = None if layer.content is None else per_head(layer.content.query) + per_head(layer.content.key)
     if kind == "Relative":
         maps = {name: per_head(getattr(position, name))[0] for name in ("query", "key") if getattr(position, name)}
         tables = [value(position.tables.row), value(position.tables.column)] if position.tables else None
@@ -60,48 +59,35 @@ def naive_scores(layer, x):
         elif kind == "GeneralizedQuadratic":
             total = naive.generalized_quadratic_score(q, k, value(position.centre)[h], value(position.spread)[h])
         elif kind == "Learned":
-            total = naive.learned_score(
-                q,
-                k,
-                value(position.tables.row),
-                value(position.tables.column),
-                value(position.row_weight)[h],
-                value(position.column_weight)[h],
-            )
+            rows, columns = value(position.tables.row), value(position.tables.column)
+            weights = value(position.row_weight)[h], value(position.column_weight)[h]
+            total = naive.learned_score(q, k, rows, columns, *weights)
         elif kind == "Content":
             maps_and_biases = [part[h] for each in (position.query, position.key) for part in per_head(each)]
             total = naive.content_score(x[q], x[k], *maps_and_biases)
         elif kind == "Relative":
-            nothing = np.zeros((HIDDEN, HEAD_SIZE))
             names = {"position_content": "bias_content", "position_position": "bias_position"}
+            of_head = lambda parameter, shape: np.zeros(shape) if parameter is None else value(parameter)[h]  # noqa: E731
             total = naive.relative_score(
                 x[q],
                 x[k],
                 naive.relative_vector(q, k, *tables) if tables else np.zeros(HIDDEN),
-                maps["query"][h] if "query" in maps else nothing,
-                maps["key"][h] if "key" in maps else nothing,
-                value(position.position_key)[h] if position.position_key is not None else nothing,
-                value(position.content_bias)[h] if position.content_bias is not None else np.zeros(HEAD_SIZE),
-                value(position.position_bias)[h] if position.position_bias is not None else np.zeros(HEAD_SIZE),
+                *(maps[name][h] if name in maps else np.zeros((HIDDEN, HEAD_SIZE)) for name in ("query", "key")),
+                of_head(position.position_key, (HIDDEN, HEAD_SIZE)),
+                of_head(position.content_bias, HEAD_SIZE),
+                of_head(position.position_bias, HEAD_SIZE),
                 terms=tuple(names.get(term, term) for term in position.terms),
             )
         else:
             weights = [per_head(m)[0][h] for m in (position.query, position.key)]
-            total = naive.absolute_score(
-                *pixel_and_position(position, x, q), *pixel_and_position(position, x, k), *weights
-            )
-        if layer.content is not None:
-            total += naive.content_score(x[q], x[k], query[h], query_bias[h], key[h], key_bias[h])
+            learned = position.position
+            p = naive.sinusoidal_positions(HEIGHT, WIDTH, HIDDEN) if learned is None else value(learned)
+            total = naive.absolute_score(x[q], p[q], x[k], p[k], *weights)
+        if content is not None:
+            total += naive.content_score(x[q], x[k], *(each[h] for each in content))
         return total
 
-    return naive.scores_of_picture(score, HEADS, HEIGHT, WIDTH)
-
-
-def pixel_and_position(position, x, pixel):
-    """`X` and `P` at a pixel."""
-    learned = position.position
-    p = naive.sinusoidal_positions(HEIGHT, WIDTH, HIDDEN) if learned is None else value(learned)
-    return x[pixel], p[pixel]
+    return naive.scores_of_image(score, HEADS, HEIGHT, WIDTH)
 
 
 CASES = [
@@ -154,7 +140,7 @@ def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre(
     layer, _ = layer_and_picture(encoding="quadratic", image_shape=(31, 31, 3))
     layer.position.centre[...] = jnp.array([[2.0, -1.0], [0.5, 0.25]])
     layer.position.spread[...] = jnp.array([1.0, 0.8])
-    attention = layer.position_probabilities((31, 31))
+    attention = layer.probabilities(jnp.zeros((1, 31, 31, HIDDEN), jnp.float64))
     row, column = np.meshgrid(np.arange(31) - 15, np.arange(31) - 15, indexing="ij")
     for h, spread in enumerate((1.0, 0.8)):
         p = np.asarray(attention[h, 15, 15])
@@ -165,8 +151,6 @@ def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre(
 
 
 def test_pictures_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables():
-    from attn_cnn_jax.errors import UserError
-
     layer, _ = layer_and_picture(encoding="quadratic")
     assert layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64)).shape == (1, 7, 2, HIDDEN)
     layer, _ = layer_and_picture(encoding="learned")

@@ -12,8 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention import cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.attention.layer import implementation_for
-from attn_cnn_jax.models.platform import for_platform
+from attn_cnn_jax.models.attention.layer import for_platform, implementation_for
 from attn_cnn_jax.models.variables import join, split
 
 GRID = (6, 4)
@@ -29,8 +28,7 @@ ENCODINGS = {
     "absolute": {"encoding": "absolute_learned"},
 }
 FACTORISED = ("quadratic", "learned", "value maps")
-CASES = [(name, ("blocked", "factorised") if name in FACTORISED else ("blocked",), 6) for name in ENCODINGS]
-CASES += [("quadratic", ("factorised",), 1), ("content", ("blocked",), 1)]
+CASES = [(name, ("blocked", "factorised") if name in FACTORISED else ("blocked",)) for name in ENCODINGS]
 
 
 @pytest.fixture
@@ -73,9 +71,9 @@ def small_parts(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_parts", "float64")
-@pytest.mark.parametrize(("name", "implementations", "batch"), CASES)
-def test_implementations_equal_dense_forward_and_backward(name, implementations, batch):
-    x = jax.random.normal(jax.random.key(1), (batch, *GRID, HIDDEN), jnp.float64)
+@pytest.mark.parametrize(("name", "implementations"), CASES)
+def test_implementations_equal_dense_forward_and_backward(name, implementations):
+    x = jax.random.normal(jax.random.key(1), (6, *GRID, HIDDEN), jnp.float64)
     attention = layer(**ENCODINGS[name])
     dense = value_and_gradients(attention, x, "dense")
     for implementation in implementations:
@@ -178,7 +176,7 @@ def test_parts_divide_what_they_split():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["content", "gated", "relative", "absolute"])
+@pytest.mark.parametrize("name", ["content", "gated", "relative"])
 def test_content_of_a_few_images_at_a_time_is_that_of_all(name, monkeypatch):
     """On CPUs; value and gradients with the same dropout, and no array has the probabilities of all images."""
     attention = layer(**ENCODINGS[name], attention_dropout=0.4)
@@ -225,19 +223,13 @@ def test_factors_are_dropped_on_their_own_and_keep_the_mean():
 
 
 @pytest.mark.usefixtures("float64", "small_parts")
-@pytest.mark.parametrize("name", ["generalised", "content"])
-def test_blocked_dropout_drops_single_probabilities_and_keeps_the_mean(name):
-    attention = layer(attention_dropout=0.4, implementation="blocked", **ENCODINGS[name])
-    assert_mean_is_kept(attention, jax.random.normal(jax.random.key(1), (2, *GRID, HIDDEN), jnp.float64))
-
-
-@pytest.mark.usefixtures("float64", "small_parts")
 def test_every_block_draws_a_mask_of_its_own(monkeypatch):
-    """A mask that is one number for a whole block shows which block has which."""
-    number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
-    monkeypatch.setattr(attention_module, "dropout", number)
+    """A mask that is one number for a whole block shows which block has which; whole masks keep the mean."""
     attention = layer(attention_dropout=0.4, implementation="blocked", **ENCODINGS["generalised"])
     x = jax.random.normal(jax.random.key(1), (1, *GRID, HIDDEN), jnp.float64)
+    assert_mean_is_kept(attention, x)
+    number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
+    monkeypatch.setattr(attention_module, "dropout", number)
     masks = ((attention(x, jax.random.key(3)) - attention.bias) / (attention(x) - attention.bias)).reshape(3, -1)
     chex.assert_trees_all_close(masks, jnp.broadcast_to(masks[:, :1], masks.shape), rtol=1e-8)
     assert len(set(masks[:, 0].round(6).tolist())) == 3
@@ -249,7 +241,6 @@ def test_every_block_draws_a_mask_of_its_own(monkeypatch):
     [
         ("content", "dense", "probabilities"),
         ("content", "blocked", "probabilities"),
-        ("quadratic", "dense", "factors"),
         ("quadratic", "factorised", "factors"),
     ],
 )
@@ -279,20 +270,13 @@ def peak_bytes(name, implementation, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "implementation"), [("quadratic", "factorised"), ("generalised", "blocked"), ("content", "blocked")]
-)
+@pytest.mark.parametrize(("name", "implementation"), [("quadratic", "factorised"), ("content", "blocked")])
 def test_memory_grows_as_the_pixels(name, implementation):
     assert peak_bytes(name, implementation, 128) <= 1.2 * 4 * peak_bytes(name, implementation, 64)
+    assert peak_bytes(name, "dense", 64) > 2 * 4 * peak_bytes(name, "dense", 32)  # the check can fail
 
 
-@pytest.mark.slow
-def test_dense_memory_grows_as_the_square_of_the_pixels():
-    """The check above can fail."""
-    assert peak_bytes("quadratic", "dense", 64) / peak_bytes("quadratic", "dense", 32) > 2 * 4
-
-
-@pytest.mark.parametrize("implementation", ["dense", "factorised", "blocked"])
+@pytest.mark.parametrize("implementation", ["factorised", "blocked"])
 def test_bfloat16_attention_stays_near_float32(implementation):
     options = {"attention_dropout": 0.0, "implementation": implementation}
     x = jax.random.normal(jax.random.key(1), (2, 8, 8, HIDDEN))

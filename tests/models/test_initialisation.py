@@ -10,7 +10,6 @@ from scipy import stats
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models import variables
-from attn_cnn_jax.models.layers import linear
 
 # One layer and many heads: a thousand centres and spreads show a standard deviation to a few percent.
 SIZES = {"image_shape": (8, 12, 3), "num_layers": 1, "num_heads": 1000, "hidden_size": 8, "intermediate_size": 64}
@@ -90,11 +89,3 @@ def test_every_parameter_follows_its_law_and_no_draw_repeats(parameters):
         first = tuple(np.round(x[:4] / deviation, 3))
         assert first not in seen, f"{name} starts like {seen.get(first)}"
         seen[first] = name
-
-
-def test_the_seed_decides():
-    first, again, other = (
-        linear(3, 5, dtype=np.dtype("float32"), rngs=nnx.Rngs(seed)).kernel[...] for seed in (0, 0, 1)
-    )
-    assert (first == again).all()
-    assert not (first == other).any()

@@ -38,10 +38,6 @@ def network(name, **model):
     return create_model(config, rngs=nnx.Rngs(key))
 
 
-def abstract_resnet(**model):
-    return nnx.eval_shape(lambda: create_model(resnet_config(depth=10, **model).model, rngs=nnx.Rngs(0)))
-
-
 @functools.partial(jax.jit, static_argnames=("graph", "return_attention"))
 def merged(graph, state, images, key=None, return_attention=False):
     logits, intermediates = nnx.merge(graph, state, copy=True)(images, key=key)
@@ -66,6 +62,8 @@ def test_attention_sums_to_one_over_keys_and_has_a_picture_axis_where_it_reads_t
         assert layer.std() > 1e-3  # not uniform
         if name not in POSITION_ONLY:
             assert not jnp.allclose(layer[0], layer[1], atol=1e-4)
+    if name in POSITION_ONLY:
+        chex.assert_trees_all_close(network(name).attention((4, 6, 3)), attention, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["quadratic", "learned and content", "relative"])
@@ -100,12 +98,7 @@ def test_intermediates_that_nobody_reads_cost_nothing_under_jit(name):
     def flops(function):
         return jax.jit(function).lower(state, PICTURES).compile().cost_analysis()["flops"]
 
-    used, read = (
-        flops(lambda state, x: merged(graph, state, x)),
-        flops(lambda state, x: merged(graph, state, x, None, True)),
-    )
-    assert used == flops(by_hand)
-    assert read >= used
+    assert flops(lambda state, x: merged(graph, state, x)) == flops(by_hand)
 
 
 @pytest.mark.parametrize("name", ["quadratic", "learned and content"])
@@ -132,35 +125,18 @@ def test_forward_mode_agrees_with_reverse_mode(name):
     np.testing.assert_allclose(forward, jnp.vdot(gradient, u), rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", POSITION_ONLY)
-def test_position_attention_needs_no_picture(name):
-    attention = apply(network(name), PICTURES, return_attention=True)[1]
-    without = jax.jit(lambda: network(name).attention((4, 6, 3)))()
-    chex.assert_trees_all_close(without, attention, rtol=1e-5)
-
-
-def test_a_picture_has_the_same_logits_alone_and_in_a_batch():
-    model = network("learned and content")
-    alone = jnp.concatenate([apply(model, picture[None]) for picture in PICTURES])
-    chex.assert_trees_all_close(apply(model, PICTURES), alone, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["quadratic", "learned and content", "relative", "sinusoidal"])
 def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logits(name):
     """bfloat16 keeps 8 bits: each rounding is off by up to 0.4%, a few of them by some percent of the logits' size."""
     half, full = network(name, dtype="bfloat16"), network(name)
     chex.assert_trees_all_equal(variables.split(half)[1:], variables.split(full)[1:])
-    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(half))} == {jnp.dtype("float32")}
     with jax.numpy_dtype_promotion("standard"):  # Flax's norms promote bfloat16 against float32 by themselves
-        got, attention = apply(half, PICTURES.astype(jnp.bfloat16), return_attention=True)
-    expected, expected_attention = apply(full, PICTURES, return_attention=True)
-    assert got.dtype == expected.dtype == jnp.float32
-    error = jnp.abs(got - expected).max() / jnp.abs(expected).max()
-    assert 0 < error < 0.04
-    for layer, expected_layer in zip(attention, expected_attention, strict=True):
-        assert layer.dtype == jnp.float32
-        chex.assert_trees_all_close(layer.sum(axis=(-2, -1)), jnp.ones(layer.shape[:-2]), atol=1e-6)
-        chex.assert_trees_all_close(layer, expected_layer, atol=0.03)
+        got, (attention,) = apply(half, PICTURES.astype(jnp.bfloat16), return_attention=True)
+    expected, (expected_attention,) = apply(full, PICTURES, return_attention=True)
+    assert {got.dtype, attention.dtype, expected.dtype} == {jnp.dtype("float32")}
+    assert 0 < jnp.abs(got - expected).max() < 0.04 * jnp.abs(expected).max()
+    chex.assert_trees_all_close(attention.sum(axis=(-2, -1)), jnp.ones(attention.shape[:-2]), atol=1e-6)
+    chex.assert_trees_all_close(attention, expected_attention, atol=0.03)
 
 
 TWINS = jnp.stack([PICTURES[0]] * 2)  # two equal pictures: only their masks can tell them apart
@@ -168,13 +144,15 @@ TWINS = jnp.stack([PICTURES[0]] * 2)  # two equal pictures: only their masks can
 
 @pytest.mark.parametrize(
     ("name", "one_mask"),
-    [("quadratic", True), ("generalised", True), ("learned", True), ("learned and content", False)],
+    [("quadratic", True), ("learned and content", False)],
 )
 def test_attention_dropout_has_one_mask_a_batch_where_attention_depends_on_position_alone(name, one_mask):
     model = network(name, dropout=0.0, attention_dropout=0.5)
     first, second = apply(model, TWINS, key=KEYS[0])
     assert bool(jnp.allclose(first, second, atol=1e-6)) == one_mask
     assert not jnp.allclose(first, apply(model, TWINS)[0], atol=1e-3)
+    first, second = apply(network(name, dropout=0.5, attention_dropout=0.0), TWINS, key=KEYS[0])
+    assert not jnp.allclose(first, second, atol=1e-3)  # all other dropout has a mask per image
 
 
 def test_every_dropout_has_a_key_of_its_own(monkeypatch):
@@ -192,71 +170,17 @@ def test_every_dropout_has_a_key_of_its_own(monkeypatch):
     assert len(keys) == len(set(keys)) == 6
 
 
-def test_other_dropout_has_a_mask_a_picture():
-    first, second = apply(network("quadratic", dropout=0.5, attention_dropout=0.0), TWINS, key=KEYS[0])
-    assert not jnp.allclose(first, second, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_join_undoes_split(name):
-    parts = variables.split(network(name))
-    again = variables.join(*parts)
-    assert variables.split(again)[0] == parts[0]
-    assert hash(variables.split(again)[0]) == hash(parts[0])
-    chex.assert_trees_all_equal(variables.split(again)[1:], parts[1:])
-    logits = apply(network(name), PICTURES, return_attention=True)[0]
-    chex.assert_trees_all_equal(apply(again, PICTURES, return_attention=True)[0], logits)
-
-
-def test_join_gives_a_copy_with_the_arrays_it_was_given():
-    model = network("quadratic")
-    skeleton, parameters, statistics = variables.split(model)
+def test_join_undoes_split_with_a_copy_that_has_the_arrays_it_was_given():
+    model = network("learned and content")
+    skeleton, *arrays = variables.split(model)
+    again = variables.split(variables.join(skeleton, *arrays))
+    assert again[0] == skeleton
+    assert hash(again[0]) == hash(skeleton)
+    chex.assert_trees_all_equal(again[1:], tuple(arrays))
     before = apply(model, PICTURES)
-    zeros = jax.tree.map(jnp.zeros_like, parameters)
-    chex.assert_trees_all_equal(apply(variables.join(skeleton, zeros, statistics), PICTURES), jnp.zeros((2, 10)))
+    zeros = variables.join(skeleton, jax.tree.map(jnp.zeros_like, arrays[0]), arrays[1])
+    chex.assert_trees_all_equal(apply(zeros, PICTURES), jnp.zeros((2, 10)))
     chex.assert_trees_all_equal(apply(model, PICTURES), before)
-
-
-@pytest.mark.parametrize("name", ["quadratic", "learned"])
-def test_gradients_go_through_join_to_every_parameter(name):
-    skeleton, parameters, statistics = variables.split(network(name))
-
-    @jax.jit
-    def gradients(parameters):
-        return jax.grad(lambda p: jnp.square(variables.join(skeleton, p, statistics)(PICTURES)[0]).sum())(parameters)
-
-    for key, gradient in gradients(parameters).items():
-        assert gradient.shape == parameters[key].shape
-        assert np.abs(gradient).max() > 0, key
-
-
-def test_names_of_variables_are_those_of_checkpoints():
-    """Renaming one breaks every checkpoint that people have: a reason to think twice, or to convert."""
-    linear = lambda name: {f"{name}.bias", f"{name}.kernel"}  # noqa: E731
-    expected = linear("embedding") | linear("classifier")
-    for n in range(SIZES["num_layers"]):
-        block = f"blocks.{n}"
-        for name in ("attention.content.key", "attention.content.query", "attention.output", "dense"):
-            expected |= linear(f"{block}.{name}")
-        expected |= linear(f"{block}.intermediate") | linear(f"{block}.output")
-        expected |= {f"{block}.{norm}_norm.{kind}" for norm in ("attention", "output") for kind in ("bias", "scale")}
-        position = f"{block}.attention.position"
-        expected |= {f"{position}.{kind}_weight" for kind in ("row", "column")}
-        expected |= {f"{position}.tables.{kind}" for kind in ("row", "column")}
-        expected.add(f"{block}.attention.value.kernel")
-    _, parameters, statistics = variables.split(network("learned and content"))
-    assert set(parameters) == expected
-    assert statistics == {}
-
-
-def test_names_of_the_resnets_variables():
-    _, parameters, statistics = variables.split(abstract_resnet())
-    norms = {name.rpartition(".")[0] for name in statistics}
-    assert {"stem_norm", "blocks.0.norm1", "blocks.1.shortcut_norm"} <= norms
-    assert set(statistics) == {f"{norm}.{kind}" for norm in norms for kind in ("mean", "var")}
-    assert {f"{norm}.{kind}" for norm in norms for kind in ("scale", "bias")} <= set(parameters)
-    assert {"stem.kernel", "blocks.3.conv2.kernel", "blocks.1.shortcut.kernel", "classifier.bias"} <= set(parameters)
-    assert "blocks.0.shortcut.kernel" not in parameters
 
 
 def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
@@ -276,12 +200,10 @@ def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
     assert kept(2) - kept(1) == 2 * 3 * (5 * model.hidden_size + 2 * model.intermediate_size)
 
 
-def batch_norm(norm, x, train):
-    """Over pictures and pixels, as it was before this call."""
-    mean, variance = (
-        (x.mean((0, 1, 2)), x.var((0, 1, 2))) if train else (np.asarray(norm.mean[...]), np.asarray(norm.var[...]))
-    )
-    return (x - mean) / np.sqrt(variance + 1e-5) * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
+def batch_norm(norm, x):
+    """Over images and pixels."""
+    x = (x - x.mean((0, 1, 2))) / np.sqrt(x.var((0, 1, 2)) + 1e-5)
+    return x * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
 
 
 def convolved(layer, x, stride=1):
@@ -295,11 +217,10 @@ def test_deep_resnets_are_made_of_bottlenecks():
     assert nnx.eval_shape(lambda: model(jnp.ones((2, 8, 8, 3)))[0]).shape == (2, 10)
     block = model.blocks[3]
     x = np.random.default_rng(0).normal(size=(2, 4, 4, 8))
-    y = np.maximum(batch_norm(block.norm1, convolved(block.conv1, x), True), 0)
-    y = np.maximum(batch_norm(block.norm2, convolved(block.conv2, y, stride=2), True), 0)
-    y = batch_norm(block.norm3, convolved(block.conv3, y), True)
+    y = np.maximum(batch_norm(block.norm1, convolved(block.conv1, x)), 0)
+    y = np.maximum(batch_norm(block.norm2, convolved(block.conv2, y, stride=2)), 0)
+    y = batch_norm(block.norm3, convolved(block.conv3, y))
     assert y.shape == (2, 2, 2, 16)
-    short = batch_norm(block.shortcut_norm, convolved(block.shortcut, x, stride=2), True)
-    chex.assert_trees_all_close(
-        block(jnp.asarray(x, jnp.float32), True), np.maximum(y + short, 0).astype(np.float32), atol=1e-4
-    )
+    short = batch_norm(block.shortcut_norm, convolved(block.shortcut, x, stride=2))
+    found = block(jnp.asarray(x, jnp.float32), True)
+    chex.assert_trees_all_close(found, np.maximum(y + short, 0).astype(np.float32), atol=1e-4)

@@ -1,6 +1,6 @@
 """The paper's formulas as naive Python loops in float64: slow, and plain enough to be checked by eye.
 
-A score function takes one query and one key and returns one number. `scores_of_picture` asks it about every
+A score function takes one query and one key and returns one number. `scores_of_image` asks it about every
 head, query pixel and key pixel. Pixels and shifts are `(row, column)`; the shift is `delta = key - query`.
 
 Axis letters: `h` head, `i j` query row and column, `k l` key row and column, `d` input channel, `o` output
@@ -134,7 +134,7 @@ def sinusoidal_positions(height, width, size):
 # From the score of one pair to the output of a layer
 
 
-def scores_of_picture(score, num_heads, height, width):
+def scores_of_image(score, num_heads, height, width):
     """`score(head, query, key)` for every head, query pixel and key pixel: `(h, i, j, k, l)`."""
     scores = np.zeros((num_heads, height, width, height, width))
     for h, i, j, k, l in np.ndindex(scores.shape):  # noqa: E741
@@ -151,29 +151,26 @@ def softmax_over_keys(scores):
     return probabilities
 
 
-def mhsa(probabilities, picture, weights, bias):
-    """`sum_h sum_k a_h(q, k) X_k W^(h) + b`: probabilities `(h, i, j, k, l)`, picture `(k, l, d)`, weights `(h, d, o)`.
+def mhsa(probabilities, image, weights, bias):
+    """`sum_h sum_k a_h(q, k) X_k W^(h) + b`: probabilities `(h, i, j, k, l)`, image `(k, l, d)`, weights `(h, d, o)`.
 
     The output is `(i, j, o)`.
     """
     _, height, width = probabilities.shape[:3]
     output = np.zeros((height, width, len(bias))) + bias
     for h, i, j, k, l in np.ndindex(probabilities.shape):  # noqa: E741
-        output[i, j] += probabilities[h, i, j, k, l] * picture[k, l] @ weights[h]
+        output[i, j] += probabilities[h, i, j, k, l] * image[k, l] @ weights[h]
     return output
 
 
-# The rest of the network
-
-
-def conv2d(picture, kernel, bias=None, stride=1, dilation=1, padding=None):
-    """Convolution (a correlation, as in every framework) with zeros around the picture.
+def conv2d(image, kernel, bias=None, stride=1, dilation=1, padding=None):
+    """Convolution (a correlation, as in every framework) with zeros around the image.
 
     Picture `(H, W, d)`, kernel `(K_row, K_col, d, o)`, output `(rows, columns, o)`. `padding` is the
     zeros a side, `(rows, columns)`; unless given, `dilation * (K - 1) / 2`, which keeps the size at stride 1
     (odd kernels).
     """
-    height, width, _ = picture.shape
+    height, width, _ = image.shape
     kernel_rows, kernel_columns, _, out_channels = kernel.shape
     if padding is None:
         padding = (dilation * (kernel_rows // 2), dilation * (kernel_columns // 2))
@@ -189,47 +186,5 @@ def conv2d(picture, kernel, bias=None, stride=1, dilation=1, padding=None):
                     row = i * stride + m * dilation - padding[0]
                     column = j * stride + n * dilation - padding[1]
                     if 0 <= row < height and 0 <= column < width:
-                        output[i, j] += picture[row, column] @ kernel[m, n]
-    return output
-
-
-def space_to_depth(picture, factor):
-    """`(H, W, C)` to `(H / factor, W / factor, factor * factor * C)`, channels ordered `(dy, dx, c)`."""
-    height, width, channels = picture.shape
-    output = np.zeros((height // factor, width // factor, factor * factor * channels))
-    for i in range(height // factor):
-        for j in range(width // factor):
-            for dy in range(factor):
-                for dx in range(factor):
-                    for c in range(channels):
-                        channel = (dy * factor + dx) * channels + c
-                        output[i, j, channel] = picture[i * factor + dy, j * factor + dx, c]
-    return output
-
-
-def layer_norm(vector, weight, bias, epsilon=1e-12):
-    """`weight * (x - mean) / sqrt(variance + epsilon) + bias` of one vector `(d,)`, biased variance."""
-    mean = sum(vector) / len(vector)
-    variance = sum((value - mean) ** 2 for value in vector) / len(vector)
-    return weight * (vector - mean) / math.sqrt(variance + epsilon) + bias
-
-
-def gelu(vector):
-    """Exact GELU of one vector: `x / 2 (1 + erf(x / sqrt(2)))`."""
-    return np.array([x / 2 * (1 + math.erf(x / math.sqrt(2))) for x in vector])
-
-
-def post_norm_block(picture, attended, dense, norm_1, w1, w2, norm_2):
-    """BERT's post-norm block without dropout, a pixel at a time: `(H, W, d)` to `(H, W, d)`.
-
-        x = LN(x + dense(attended))
-        x = LN(x + W2 gelu(W1 x))
-
-    `attended` `(H, W, d)` is the output of attention; the others are pairs `(weight, bias)`.
-    """
-    output = np.zeros_like(picture)
-    for i, j in np.ndindex(picture.shape[:2]):
-        x = layer_norm(picture[i, j] + attended[i, j] @ dense[0] + dense[1], *norm_1)
-        x = layer_norm(x + gelu(x @ w1[0] + w1[1]) @ w2[0] + w2[1], *norm_2)
-        output[i, j] = x
+                        output[i, j] += image[row, column] @ kernel[m, n]
     return output

@@ -16,12 +16,6 @@ def test_spread_and_centre_by_hand():
     assert loops.generalized_quadratic_score((1, 1), (3, 0), centre=(1.0, 1.0), spread=spread) == -30.5
 
 
-def test_space_to_depth_by_hand():
-    image = np.arange(16.0).reshape(2, 4, 2)
-    expected = [[[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]]
-    np.testing.assert_array_equal(loops.space_to_depth(image, 2), expected)
-
-
 def test_sinusoidal_positions_by_hand():
     expected = [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
     expected += [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
@@ -90,6 +84,6 @@ def test_heads_on_a_grid_are_a_convolution():
     def score(head, query, key):
         return loops.quadratic_score(query, key, centres[head], spread=math.sqrt(2 * 50))
 
-    probabilities = loops.softmax_over_keys(loops.scores_of_picture(score, 9, *padded.shape[:2]))
+    probabilities = loops.softmax_over_keys(loops.scores_of_image(score, 9, *padded.shape[:2]))
     output = loops.mhsa(probabilities, padded, kernel.reshape(9, 2, 4), bias)[1:-1, 1:-1]
     np.testing.assert_allclose(output, loops.conv2d(picture, kernel, bias), rtol=0, atol=1e-12)

@@ -10,7 +10,7 @@ Where each formula is:
 - learned 2-D relative, `w_row . e_row[delta_row] + w_col . e_col[delta_col]`: `LearnedSelfAttention`
 - the same plus content, `q . k / sqrt(D_h)`: `LearnedContentSelfAttention`
 
-Axis letters: `b` picture, `i j` query row and column, `k l` key row and column, `h` head, `d` channel.
+Axis letters: `b` image, `i j` query row and column, `k l` key row and column, `h` head, `d` channel.
 The shift is `delta = key - query`, rows first.
 """
 
@@ -33,7 +33,7 @@ def over_pixels(by_row, by_column):
 
 
 def offsets_from_centres(x, centres):
-    """`delta - Delta_h` for all pixels of pictures `x` `(b, i, j, d)`: its row and its column part."""
+    """`delta - Delta_h` for all pixels of images `x` `(b, i, j, d)`: its row and its column part."""
     row = axis_shifts(x.shape[1], x.device)[:, :, None] - centres[:, 0]
     column = axis_shifts(x.shape[2], x.device)[:, :, None] - centres[:, 1]
     return over_pixels(row, column)
@@ -48,20 +48,19 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def scores(self, x):
-        """`(i, j, h, k, l)`, or `(b, i, j, h, k, l)` where scores depend on pictures `x` `(b, i, j, d)`."""
+        """`(i, j, h, k, l)`, or `(b, i, j, h, k, l)` where scores depend on images `x` `(b, i, j, d)`."""
         raise NotImplementedError
 
     def forward(self, x):
-        """Pictures `(b, i, j, d)` to new pictures `(b, i, j, d)` and the probabilities before dropout.
+        """Images `(b, i, j, d)` to new images `(b, i, j, d)`.
 
-        Probabilities that do not depend on the picture have no axis `b`: one dropout mask serves the batch.
+        Probabilities that do not depend on the image have no axis `b`: one dropout mask serves the batch.
         """
         scores = self.scores(x)
-        probabilities = functional.softmax(scores.flatten(-2), dim=-1).reshape(scores.shape)
-        dropped = self.dropout(probabilities)
+        dropped = self.dropout(functional.softmax(scores.flatten(-2), dim=-1).reshape(scores.shape))
         equation = "ijhkl,bkld->bijhd" if dropped.ndim == 5 else "bijhkl,bkld->bijhd"
         averages = torch.einsum(equation, dropped, x)
-        return self.value(averages.flatten(-2)), probabilities
+        return self.value(averages.flatten(-2))
 
 
 class QuadraticSelfAttention(SelfAttention):

@@ -1,6 +1,6 @@
 """The paper's networks a second time, in plain PyTorch: the reference for tests of the JAX networks.
 
-Written from the formulas alone and computed the slow, literal way: pictures stay four-dimensional. Nothing here or in
+Written from the formulas alone and computed the slow, literal way: images stay four-dimensional. Nothing here or in
 torch_attention.py, which has the attention layers, imports the rest of the package.
 
 Where each formula is:
@@ -71,7 +71,7 @@ class DenseAndNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """`LN(x + drop(dense(attention(x))))`, and the attention probabilities."""
+    """`LN(x + drop(dense(attention(x))))`."""
 
     def __init__(self, self_attention, hidden_size, dropout):
         super().__init__()
@@ -79,8 +79,7 @@ class Attention(nn.Module):
         self.output = DenseAndNorm(hidden_size, hidden_size, dropout)
 
     def forward(self, x):
-        attended, probabilities = self.self(x)
-        return self.output(attended, x), probabilities
+        return self.output(self.self(x), x)
 
 
 class Intermediate(nn.Module):
@@ -104,23 +103,19 @@ class Layer(nn.Module):
         self.output = DenseAndNorm(intermediate_size, hidden_size, dropout)
 
     def forward(self, x):
-        x, probabilities = self.attention(x)
-        return self.output(self.intermediate(x), x), probabilities
+        x = self.attention(x)
+        return self.output(self.intermediate(x), x)
 
 
 class Encoder(nn.Module):
-    """The layers in order, and the list of their attention probabilities."""
+    """The layers in order."""
 
     def __init__(self, layers):
         super().__init__()
-        self.layer = nn.ModuleList(layers)
+        self.layer = nn.Sequential(*layers)
 
     def forward(self, x):
-        all_probabilities = []
-        for layer in self.layer:
-            x, probabilities = layer(x)
-            all_probabilities.append(probabilities)
-        return x, all_probabilities
+        return self.layer(x)
 
 
 class AttentionClassifier(nn.Module):
@@ -128,13 +123,10 @@ class AttentionClassifier(nn.Module):
 
     Args:
         encoding: 'quadratic', 'quadratic_generalized', 'learned' or 'learned_content'.
-        image_shape: `(H, W, C)`. The quadratic networks take pictures of any size, the learned ones up
-            to what their tables cover.
+        image_shape: `(H, W, C)`; the learned tables cover it after down-sampling.
         num_heads: one number for all layers, or a list with one number per layer.
-        downsample: factor of the space-to-depth step; 1 leaves the pictures as they are.
+        downsample: factor of the space-to-depth step; 1 leaves the images as they are.
         dropout: rate on the probabilities, after `dense` and after `W2`.
-        table_shape: rows and columns that the learned tables cover; unless given, `image_shape` after
-            down-sampling.
     """
 
     def __init__(
@@ -148,26 +140,19 @@ class AttentionClassifier(nn.Module):
         num_heads=9,
         downsample=2,
         dropout=0.1,
-        table_shape=None,
     ):
         super().__init__()
         height, width, channels = image_shape
-        if table_shape is None:
-            table_shape = (height // downsample, width // downsample)
+        table_shape = (height // downsample, width // downsample)
         heads_per_layer = [num_heads] * num_layers if isinstance(num_heads, int) else list(num_heads)
-        if len(heads_per_layer) != num_layers:
-            raise ValueError(f"num_heads lists {len(heads_per_layer)} layers, num_layers is {num_layers}")
 
         def self_attention(heads):
             if encoding == "quadratic":
                 return QuadraticSelfAttention(hidden_size, heads, dropout)
             if encoding == "quadratic_generalized":
                 return GeneralizedQuadraticSelfAttention(hidden_size, heads, dropout)
-            if encoding == "learned":
-                return LearnedSelfAttention(hidden_size, heads, dropout, table_shape)
-            if encoding == "learned_content":
-                return LearnedContentSelfAttention(hidden_size, heads, dropout, table_shape)
-            raise ValueError(f"unknown encoding {encoding!r}")
+            kind = {"learned": LearnedSelfAttention, "learned_content": LearnedContentSelfAttention}[encoding]
+            return kind(hidden_size, heads, dropout, table_shape)
 
         self.downsample = downsample
         self.features_upscale = nn.Linear(downsample * downsample * channels, hidden_size)
@@ -176,16 +161,10 @@ class AttentionClassifier(nn.Module):
         )
         self.classifier = nn.Linear(hidden_size, num_classes)
 
-    def forward(self, images, return_attention=False):
-        """Normalised pictures `(b, H, W, C)` to logits `(b, classes)`.
-
-        With `return_attention`, also a list of each layer's probabilities before dropout: `(i, j, h, k, l)`,
-        or `(b, i, j, h, k, l)` with content.
-        """
-        x = self.features_upscale(space_to_depth(images, self.downsample))
-        x, probabilities = self.encoder(x)
-        logits = self.classifier(x.mean(dim=(1, 2)))
-        return (logits, probabilities) if return_attention else logits
+    def forward(self, images):
+        """Normalised images `(b, H, W, C)` to logits `(b, classes)`."""
+        x = self.encoder(self.features_upscale(space_to_depth(images, self.downsample)))
+        return self.classifier(x.mean(dim=(1, 2)))
 
 
 class BasicBlock(nn.Module):
@@ -214,7 +193,7 @@ class ResNet(nn.Module):
 
     `width` is the number of channels of the first stage.
 
-    The mean over all pixels that are left is the 4x4 average pool for 32x32 pictures.
+    The mean over all pixels that are left is the 4x4 average pool for 32x32 images.
     """
 
     BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -236,16 +215,11 @@ class ResNet(nn.Module):
         return nn.Sequential(first, *[BasicBlock(channels, channels, 1) for _ in range(num_blocks - 1)])
 
     def forward(self, images):
-        """Normalised pictures `(b, H, W, C)` to logits `(b, classes)`."""
+        """Normalised images `(b, H, W, C)` to logits `(b, classes)`."""
         x = images.permute(0, 3, 1, 2)
         x = functional.relu(self.bn1(self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.linear(x.mean(dim=(2, 3)))
-
-
-def count_parameters(model):
-    """Returns how many trainable numbers a model has."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def sgd_with_warmup(model, learning_rate, weight_decay, total_steps, warmup_steps):

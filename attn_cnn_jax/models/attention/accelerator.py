@@ -1,16 +1,14 @@
 """The sum over heads for GPUs and TPUs, `sum_h attention_h X W_val^(h) W_out^(h)`: no array of all heads is transposed.
 
 Attention that all images share: activations `(H, W, b, d)`, pixels before images, so that an average over keys is one
-plain product for all images; values before averages. Its gradients are written out: those of autodiff contract heads
-and channels that lie apart, which costs a transpose of the largest arrays there are, `(h, q, b, d)`, 18 of them a step
+plain product for all images; values before averages. The gradients of `dense` are written out: autodiff would contract
+heads and channels that lie apart, which costs transposes of the largest arrays there are, `(h, q, b, d)`, 18 per step
 of the paper's network. The ones below compute the averages once more instead, and keep nothing of that size.
-The factorised form is limited by memory: of all orders of its three products this one reads and writes the least, as no
-axis of heads is summed before the last.
 
 Attention from content: activations `(b, pixels, d)`, one image after the other. As query and key maps are merged, all
 heads read the keys' activations themselves; with axes `(b, q, h, p)` those that a product sums over follow each other.
 
-`einsum` sums over axes in the order of their letters, so letters follow the axes: `n` images, `x` and `y` channels.
+`einsum` sums over axes in the order of their letters, so letters follow the axes, `x` channels too.
 Functions take and return images first: XLA cancels consecutive transposes.
 """
 
@@ -52,11 +50,6 @@ def attended(
     return jnp.einsum("hqp,hpbo->qbo", probabilities, values)
 
 
-def attended_forward(probabilities, x, maps):
-    """`attended`, and what its gradients need: the arguments."""
-    return attended(probabilities, x, maps), (probabilities, x, maps)
-
-
 def attended_backward(arguments, gradient):
     """Gradients with respect to probabilities, pixels and maps, from that of the result, `(q, b, o)`.
 
@@ -65,7 +58,7 @@ def attended_backward(arguments, gradient):
     """
     # Else XLA computes the averages in the forward pass, where all they need is known, and keeps those of all layers.
     gradient, (probabilities, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
-    of_heads = for_each(len(maps), gradient)
+    of_heads = jnp.broadcast_to(gradient, (len(maps), *gradient.shape))
     wide = at_least_float32(x.dtype)
     of_averages = jnp.einsum("hqbo,hdo->hqbd", of_heads, maps)
     of_x = jnp.einsum("hqp,hqbd->pbd", probabilities, of_averages)
@@ -78,66 +71,27 @@ def attended_backward(arguments, gradient):
     return jax.lax.optimization_barrier(gradients)
 
 
-attended.defvjp(attended_forward, attended_backward)
+attended.defvjp(lambda *arguments: (attended(*arguments), arguments), attended_backward)
 
 
+@jax.checkpoint  # keeps the arguments alone for gradients: averages of all heads are large, and cost little
 def factorised(
     rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "b k l d"], maps: Maps
 ) -> Float[Array, "b i j o"]:
-    """The sum over heads from row and column probabilities; no array has two pixel axes."""
+    """The sum over heads from row and column probabilities; memory grows as the pixels.
+
+    Values of all heads, averages along columns, averages along rows; of merged maps the last are one product over
+    (head, row), so that no axis of heads is summed before it.
+    """
     rows, columns, x = rows.astype(x.dtype), columns.astype(x.dtype), jnp.moveaxis(x, 0, 2)
-    if maps.value is None:
-        return jnp.moveaxis(cast(Array, attended_by_factors(rows, columns, x, maps.output)), 2, 0)
-    values = jnp.einsum("klbd,hdc->hklbc", x, maps.value)
+    values = jnp.einsum("klbd,hdc->hklbc", x, maps.output if maps.value is None else maps.value)
     by_column = jnp.einsum("hjl,hklbc->hkjbc", columns, values)
-    averages = jnp.einsum("hik,hkjbc->hijbc", rows, by_column)
-    return jnp.einsum("hijbc,hco->bijo", averages, maps.output)
-
-
-@jax.custom_vjp
-def attended_by_factors(
-    rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "k l b d"], maps: Float[Array, "h d o"]
-) -> Float[Array, "i j b o"]:
-    """`sum_h attention_h X W^(h)`, where attention is the product of row and column probabilities.
-
-    Values of all heads, averages along columns, then one product over (head, row). Memory grows as the pixels.
-    """
-    values = jnp.einsum("hklnx,hxy->hklny", for_each(len(maps), x), maps)
-    by_column = jnp.einsum("hkjl,hklny->hkjny", for_each(x.shape[0], columns, 1), values)
-    return jnp.einsum("hik,hkjny->ijny", rows, by_column)
-
-
-def attended_by_factors_forward(rows, columns, x, maps):
-    """`attended_by_factors`, and what its gradients need: the arguments."""
-    return attended_by_factors(rows, columns, x, maps), (rows, columns, x, maps)
-
-
-def attended_by_factors_backward(arguments, gradient):
-    """Gradients with respect to row and column probabilities, pixels and maps, from that of the result, `(i, j, b, o)`.
-
-    Through the products in another order, maps first, so that pixels too come from one product over (head, row).
-    """
-    # As in `attended_backward`.
-    gradient, (rows, columns, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
-    wide = at_least_float32(x.dtype)
-    of_heads, columns_of_rows = for_each(len(maps), gradient), for_each(gradient.shape[0], columns, 1)
-    of_averages = jnp.einsum("hijny,hxy->hijnx", of_heads, maps)
-    of_by_row = jnp.einsum("hijl,hijnx->hilnx", columns_of_rows, of_averages)
-    of_x = jnp.einsum("hik,hilnx->klnx", rows, of_by_row)
-    of_rows = jnp.einsum("hilnx,klnx->hik", of_by_row, x, preferred_element_type=wide)
-    by_row = jnp.einsum("hik,klnx->hilnx", rows, x)
-    of_columns = jnp.einsum("hijnx,hilnx->hijl", of_averages, by_row, preferred_element_type=wide).sum(axis=1)
-    averages = jnp.einsum("hijl,hilnx->hijnx", columns_of_rows, by_row)
-    of_maps = jnp.einsum("hijnx,hijny->hxy", averages, of_heads, preferred_element_type=wide)
-    return of_rows.astype(rows.dtype), of_columns.astype(columns.dtype), of_x, of_maps.astype(maps.dtype)
-
-
-attended_by_factors.defvjp(attended_by_factors_forward, attended_by_factors_backward)
-
-
-def for_each(count: int, x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
-    """The array repeated along a new axis: products with that axis on both sides leave it where it is."""
-    return jnp.broadcast_to(jnp.expand_dims(x, axis), (*x.shape[:axis], count, *x.shape[axis:]))
+    if maps.value is None:
+        result = jnp.einsum("hik,hkjbo->ijbo", rows, by_column)
+    else:
+        averages = jnp.einsum("hik,hkjbc->hijbc", rows, by_column)
+        result = jnp.einsum("hijbc,hco->ijbo", averages, maps.output)
+    return jnp.moveaxis(result, 2, 0)
 
 
 def content(
@@ -148,15 +102,14 @@ def content(
     key: PRNGKeyArray | None,
     rate: float,
 ) -> Float[Array, "b i j o"]:
-    """The sum over heads from content scores of all pairs of pixels, after dropout.
+    """The sum over heads from content scores of all pairs of pixels, after dropout where a key is given.
 
     Args:
       x: images.
       merged: maps of the content scores.
       positions: scores that are added; None for none.
       output: merged maps of values and output, in the type of activations.
-      key: samples the dropout mask; None in evaluation.
-      rate: of dropout.
+      key, rate: of the dropout mask.
     """
     batch, height, width, channels = x.shape
     pixels, heads, wide = height * width, len(output), at_least_float32(x.dtype)
@@ -204,7 +157,7 @@ def attended_by_content_forward(queries, x, of_keys, of_pairs, keep, factor):
 
 
 def attended_by_content_backward(factor, residuals, gradient):
-    """Gradients with respect to queries, pixels and both terms of scores, from that of the averages, `(b, m, d)`."""
+    """Gradients with respect to queries, pixels and both terms of scores, from that of the averages."""
     queries, x, signed = residuals
     heads, wide = signed.shape[1] // signed.shape[2], at_least_float32(x.dtype)
     of_kept = jnp.einsum("bqx,bpx->bqp", gradient, x)

@@ -71,13 +71,8 @@ def factorised(
 def sum_over_heads(average: Callable, heads: Any, x: Float[Array, "b k l d"], maps: Maps) -> Float[Array, "b i j o"]:
     """`sum_h average(head_h, X W_val^(h)) W_out^(h)`, one head after the other, so that no array holds all of them.
 
-    Images lie between pixels and channels here: all products are then plain ones, without transposes.
-
-    Args:
-      average: takes one head's entry of `heads` and its values `(k, l, b, c)`, returns `(i, j, b, c)`.
-      heads: a tree of arrays, heads first.
-      x: images.
-      maps: of every head.
+    Images lie between pixels and channels here: all products are then plain ones, without transposes. `average` takes
+    one head's entry of `heads`, a tree of arrays with heads first, and its values `(k, l, b, c)`, to `(i, j, b, c)`.
     """
     x = jnp.moveaxis(x, 0, 2)
     total_dtype = at_least_float32(x.dtype)

@@ -1,16 +1,16 @@
-"""What an encoding states: its parameters, and the scores that it adds.
+"""What an encoding states: its parameters, and the scores that it adds; and the registry, `config.model.encoding`.
 
 An encoding adds up to two kinds of score terms, each under a name: `position_terms`, of the two pixels alone, and
 `content_terms`, of what the image shows there. The softmax over keys of their sum is the attention. A score that is a
 row score plus a column score factorises exactly: see `FactorisingEncoding`.
 
-This is all that an encoding can override. Analysis, figures, the page and pruning work with any encoding through these
-members; what they know beyond that of a class is in tables of their own.
+Analysis, figures, the page and pruning work with any encoding through these members; what they know beyond that of a
+class is in tables of their own.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 from flax import nnx
@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.scores import MergedMaps
 
 
@@ -25,13 +26,10 @@ class Sizes(NamedTuple):
     """The layer that an encoding is made for.
 
     Attributes:
-      num_heads: `N_h`.
-      hidden_size: `D`, channels of the layer's input.
-      head_size: `D_h`.
+      num_heads, hidden_size, head_size: `N_h`, `D` and `D_h`.
       grid: rows and columns of the pixels that the layer attends over.
       dtype: of activations; parameters are float32 or wider.
-      layer: number of the layer, from 0.
-      num_layers: of the network.
+      layer, num_layers: number of the layer, from 0, and of all.
     """
 
     num_heads: int
@@ -58,9 +56,8 @@ class Projections(NamedTuple):
     key: Float[Array, "b h H W c"] | None = None
 
     def queries(self, rows: Int[Array, " i"]) -> Float[Array, "b h i W c"]:
-        """Queries of consecutive rows."""
+        """Queries of consecutive rows, by a slice: looking up each row costs more than the scores of all rows."""
         assert self.query is not None
-        # A slice: looking up each row costs more than the scores when all rows are asked for, the usual case.
         return jax.lax.dynamic_slice_in_dim(self.query, rows[0], len(rows), axis=2)
 
 
@@ -83,12 +80,7 @@ class Encoding(nnx.Module):
 
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> "Encoding":
-        """Returns the encoding of one layer.
-
-        Args:
-          sizes: of the layer.
-          rngs: source of the initial parameters.
-          **options: the values of `options` in the configuration.
+        """The encoding of a layer of these sizes; `options` are the values of those in the configuration.
 
         Raises:
           UserError: for sizes or options that do not go together.
@@ -117,12 +109,7 @@ class Encoding(nnx.Module):
         return None
 
     def content_terms(self, projections: Any, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
-        """Scores that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`.
-
-        Args:
-          projections: what `project` returns.
-          query_rows: consecutive rows.
-        """
+        """Scores of consecutive rows that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return {}
 
     def merged_content(self) -> MergedMaps | None:
@@ -142,3 +129,29 @@ class FactorisingEncoding(Encoding):
     ) -> dict[str, Float[Array, "h i j k l"]]:
         row, column = self.axis_scores(height, width)
         return {"position": row[:, query_rows][:, :, None, :, None] + column[:, None, :, None, :]}
+
+
+REGISTRY: dict[str, type[Encoding]] = {}  # by name
+EncodingClass = TypeVar("EncodingClass", bound=type[Encoding])
+
+
+def register(name: str) -> Callable[[EncodingClass], EncodingClass]:
+    """Class decorator: makes an encoding available as `config.model.encoding=NAME`."""
+
+    def add(encoding: EncodingClass) -> EncodingClass:
+        known = REGISTRY.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (encoding.__module__, encoding.__qualname__):
+            raise UserError(f"encoding {name!r} is registered twice, by {known.__module__} and {encoding.__module__}")
+        REGISTRY[name] = encoding
+        return encoding
+
+    return add
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """The class registered under a name, else UserError."""
+    if name not in REGISTRY:
+        known = ", ".join(sorted(REGISTRY))
+        advice = "if it is your own, import the file that registers it first"
+        raise UserError(f"encoding {name!r} is not registered: allowed are {known}\n{advice}")
+    return REGISTRY[name]

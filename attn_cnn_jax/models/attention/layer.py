@@ -5,7 +5,7 @@ Which score: an `Encoding`, alone or with a content term added.
 """
 
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,11 @@ from attn_cnn_jax.models.layers import (
     masked,
 )
 
+Model = TypeVar("Model", bound=nnx.Module)
 Terms = dict[str, Float[Array, "..."]]
+Factors = tuple[Float[Array, "h i k"], Float[Array, "h j l"]]
+Attended = tuple[Float[Array, "b H W o"], dict[str, Any]]
+Flat = Float[Array, "h q p"] | Float[Array, "b h q p"]  # probabilities
 
 
 class SelfAttention(nnx.Module):
@@ -41,12 +45,10 @@ class SelfAttention(nnx.Module):
       content: the encoding whose scores are added, `q . k / sqrt(D_h)`, or None.
       gate: `(h,)`, or None where scores are added. Its sigmoid `g` weighs two softmaxes instead, as in ConViT:
         `g softmax(position) + (1 - g) softmax(content)`; starts at 1, so `g = 0.73`.
-      dropout_on: which attention dropout drops: "probabilities" one by one, as the paper does, or "factors": entries
-        of the row and of the column softmax, each with the same rate, which keeps attention a product.
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
       output: linear map from the concatenated head averages, head by head, to the output channels.
-      platform: what the layer is compiled for, see `models.platform.for_platform`; None for JAX's default backend.
+      platform: what the layer is compiled for, see `for_platform`; None for JAX's default backend.
     """
 
     # As for an encoding's `head_axis`.
@@ -77,18 +79,17 @@ class SelfAttention(nnx.Module):
           position: the encoding, for `num_heads` heads.
           num_heads: `N_h`.
           hidden_size: channels of the input.
-          head_size: `D_h`; None for the hidden size, as in the paper.
-          output_size: channels of the output; None for the hidden size.
+          head_size, output_size: `D_h`, channels of the output; None for the hidden size.
           content: an encoding whose content scores are added, such as `Content`.
           gated: whether a gate per head weighs two softmaxes; needs `content`.
           dropout_rate: of attention, from 0 to `1 - 2^-16`; applied where a key is given.
-          dropout_on: "probabilities" or "factors".
+          dropout_on: "probabilities" one by one, as the paper does, or "factors": entries of the row and of the column
+            softmax, each with the same rate, which keeps attention a product.
           implementation: one of `parts.IMPLEMENTATIONS`.
           dtype: of activations; parameters, scores and softmax are float32 or wider.
           rngs: source of the initial parameters.
         """
-        output_size = hidden_size if output_size is None else output_size
-        head_size = hidden_size if head_size is None else head_size
+        output_size, head_size = (hidden_size if size is None else size for size in (output_size, head_size))
         check_sizes(num_heads=num_heads, hidden_size=hidden_size, head_size=head_size, output_size=output_size)
         check_choice("dropout_on", dropout_on, ("probabilities", "factors"))
         check_choice("implementation", implementation, IMPLEMENTATIONS)
@@ -105,11 +106,9 @@ class SelfAttention(nnx.Module):
             if getattr(self, name) == value and not self.factorises:
                 raise UserError(f"{name}={value!r}: attention is a product only where rows and columns add, no content")
         merged = head_size >= min(hidden_size, output_size)
-        self.value = (
-            None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, dtype=dtype, rngs=rngs)
-        )
-        averaged = num_heads * (hidden_size if merged else head_size)
-        self.output = linear(averaged, output_size, dtype=dtype, rngs=rngs)
+        common = {"dtype": dtype, "rngs": rngs}
+        self.value = None if merged else linear(hidden_size, num_heads * head_size, use_bias=False, **common)
+        self.output = linear(num_heads * (hidden_size if merged else head_size), output_size, **common)
 
     @property
     def depends_on_content(self) -> bool:
@@ -121,21 +120,19 @@ class SelfAttention(nnx.Module):
         """Whether the attention is a product of a row and a column softmax."""
         return isinstance(self.position, FactorisingEncoding) and self.content is None
 
-    def maps(self) -> Maps:
-        """Value and output maps of every head, in the type of activations."""
-        return jax.tree.map(lambda kernel: kernel.astype(self.output.dtype), self._parameters_of_maps())
-
-    def merged_maps(self) -> Float[Array, "h d o"]:
-        """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it, in the type of parameters."""
-        value, output = self._parameters_of_maps()
-        return output if value is None else jnp.einsum("hdc,hco->hdo", value, output, precision="highest")
-
-    def _parameters_of_maps(self) -> Maps:
-        output = self.output.kernel[...].reshape(self.num_heads, -1, self.output.out_features)
+    def maps(self, dtype: DTypeLike | None = None) -> Maps:
+        """Value and output maps of every head, in the type of activations unless another is given."""
+        dtype = self.output.dtype if dtype is None else dtype
+        output = self.output.kernel[...].reshape(self.num_heads, -1, self.output.out_features).astype(dtype)
         if self.value is None:
             return Maps(None, output)
         value = self.value.kernel[...]
-        return Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2), output)
+        return Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2).astype(dtype), output)
+
+    def merged_maps(self) -> Float[Array, "h d o"]:
+        """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it, in the type of parameters."""
+        value, output = self.maps(self.output.kernel.dtype)
+        return output if value is None else jnp.einsum("hdc,hco->hdo", value, output, precision="highest")
 
     @property
     def target(self) -> str:
@@ -151,27 +148,23 @@ class SelfAttention(nnx.Module):
     @property
     def readers(self) -> list[Encoding]:
         """Encodings that read the image: the layer's own, the content that is added, both or none."""
-        readers = [self.position] if self.position.depends_on_content else []
-        return readers + ([] if self.content is None else [self.content])
+        return [e for e in (self.position, self.content) if e is not None and e.depends_on_content]
 
     def merged_content(self) -> MergedMaps | None:
         """Merged maps of the content scores, where there are such of all of them and values are merged; else None."""
         readers = self.readers
         return readers[0].merged_content() if len(readers) == 1 and self.gate is None and self.value is None else None
 
-    def position_terms(
-        self, height: int, width: int, query_rows: Int[Array, " i"] | None = None
-    ) -> dict[str, Float[Array, "h i j k l"]]:
-        """Score terms that depend on the two pixels alone, by name; of all query rows by default."""
-        rows = jnp.arange(height) if query_rows is None else query_rows
-        return self.position.position_terms(height, width, rows)
+    def position_terms(self, height: int, width: int, query_rows: Int[Array, " i"] | None = None) -> Terms:
+        """Score terms that depend on the two pixels alone, `(h, i, j, k, l)` by name; of all query rows by default."""
+        return self.position.position_terms(height, width, jnp.arange(height) if query_rows is None else query_rows)
 
     def content_terms(self, x: Float[Array, "b H W d"]) -> Terms:
         """Score terms that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return self._terms_of(self._project(x), jnp.arange(x.shape[1]))
 
     def _project(self, x: Float[Array, "b H W d"]) -> list[Any]:
-        """Queries and keys of `x`, one of each of `readers`."""
+        """What each of `readers` reads of `x`, such as queries and keys."""
         return [reader.project(x) for reader in self.readers]
 
     def _terms_of(self, projections: list[Any], query_rows: Int[Array, " i"]) -> Terms:
@@ -181,9 +174,7 @@ class SelfAttention(nnx.Module):
             terms |= reader.content_terms(projections=projected, query_rows=query_rows)  # nnx.tabulate wants names
         return terms
 
-    def factors(
-        self, size: Grid, key: PRNGKeyArray | None = None
-    ) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
+    def factors(self, size: Grid, key: PRNGKeyArray | None = None) -> Factors:
         """Row and column softmax of attention that factorises, after dropout where a key is given."""
         assert isinstance(self.position, FactorisingEncoding)
         rows, columns = map(softmax, self.position.axis_scores(*size))
@@ -192,9 +183,7 @@ class SelfAttention(nnx.Module):
         of_rows, of_columns = jax.random.split(key)
         return dropout(of_rows, rows, self.dropout_rate), dropout(of_columns, columns, self.dropout_rate)
 
-    def _softmax_of_scores(
-        self, projections: list[Any], size: Grid, query_rows: Int[Array, " i"]
-    ) -> Float[Array, "h q p"] | Float[Array, "b h q p"]:
+    def _softmax_of_scores(self, projections: list[Any], size: Grid, query_rows: Int[Array, " i"]) -> Flat:
         """`softmax_k(score_h(q, .))` of the pixels in `query_rows`, flattened: `q = i W`, `p = H W`."""
 
         def sum_of(terms):
@@ -212,25 +201,16 @@ class SelfAttention(nnx.Module):
             return add_shared((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
         return softmax(add_shared(content, sum_of(position)) if position else content)
 
-    def position_probabilities(self, size: Grid) -> Float[Array, "h i j k l"]:
-        """Attention of a layer that does not depend on content, over `size` rows and columns of pixels."""
-        every_row = jnp.arange(size[0])
-        flat = outer(*self.factors(size)) if self.factorises else self._softmax_of_scores([], size, every_row)
-        return flat.reshape(*flat.shape[:-2], *size, *size)
-
     def probabilities(self, x: Float[Array, "b H W d"]) -> Attention:
-        """Attention of every head without dropout, float32 or wider.
+        """Attention of every head without dropout, float32 or wider: query pixel, then key pixel.
 
-        Args:
-          x: images; of a position-only layer only the shape is read.
-
-        Returns:
-          Query pixel, then key pixel; with an axis of images where attention depends on content.
+        With an axis of images where it depends on content; else only the shape of `x` is read.
         """
         size = x.shape[1], x.shape[2]
-        if not self.depends_on_content:
-            return self.position_probabilities(size)
-        flat = self._softmax_of_scores(self._project(x), size, jnp.arange(size[0]))
+        if self.factorises:
+            flat = outer(*self.factors(size))
+        else:
+            flat = self._softmax_of_scores(self._project(x), size, jnp.arange(size[0]))
         return flat.reshape(*flat.shape[:-2], *size, *size)
 
     def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
@@ -240,14 +220,8 @@ class SelfAttention(nnx.Module):
         """
         return self._attend(x, key)[0]
 
-    def with_intermediates(
-        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None
-    ) -> tuple[Float[Array, "b H W o"], dict[str, Any]]:
-        """What the layer returns, and by name the arrays on the way there.
-
-        Returns:
-          The output, and `attention`, as `probabilities`; `position_scores` and `content_scores`, score terms by name.
-        """
+    def with_intermediates(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Attended:
+        """The output, and what leads there: `attention`, as `probabilities`; `position_scores`, `content_scores`."""
         attended, attention = self._attend(x, key)
         return attended, {
             "attention": self.probabilities(x) if attention is None else attention,
@@ -258,7 +232,7 @@ class SelfAttention(nnx.Module):
     def _attend(
         self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None
     ) -> tuple[Float[Array, "b H W o"], Attention | None]:
-        """Returns the output, and the attention before dropout where the computation has all of it at once."""
+        """The output, and the attention before dropout where the computation has all of it at once."""
         x = x.astype(self.output.dtype)
         form = cpu if self.target == "cpu" else accelerator
         (_, height, width, _), size, attention = x.shape, (x.shape[1], x.shape[2]), None
@@ -266,20 +240,17 @@ class SelfAttention(nnx.Module):
         if implementation == "dense" and self.depends_on_content:
             return self._attend_by_content(x, key) + self.bias, None
         of_factors, key = (key, None) if self.dropout_on == "factors" else (None, key)
-        if self.factorises:
-            rows, columns = self.factors(size, of_factors)
+        factors = self.factors(size, of_factors) if self.factorises else None
+        projections = self._project(x)
 
-            def probabilities(query_rows):
-                return outer(rows[:, query_rows], columns)
-
-        else:
-            projections = self._project(x)
-
-            def probabilities(query_rows):
+        def probabilities(query_rows):
+            if factors is None:
                 return self._softmax_of_scores(projections, size, query_rows)
+            return outer(factors[0][:, query_rows], factors[1])
 
         if implementation == "factorised":
-            attended = form.factorised(rows, columns, x, self.maps())
+            assert factors is not None
+            attended = form.factorised(*factors, x, self.maps())
         elif implementation == "blocked":
 
             @jax.checkpoint
@@ -297,7 +268,7 @@ class SelfAttention(nnx.Module):
 
     def _attend_by_content(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None) -> Float[Array, "b H W o"]:
         """The sum over heads of dense attention that depends on the image, without bias."""
-        (batch, height, width, _), size = x.shape, (x.shape[1], x.shape[2])
+        batch, height, width, _ = x.shape
         pixels, on_cpu = height * width, self.target == "cpu"
         if not on_cpu and (merged := self.merged_content()) is not None:
             terms = self.position_terms(height, width).values()
@@ -308,7 +279,7 @@ class SelfAttention(nnx.Module):
         @jax.checkpoint
         def of_images(images_and_keep, _, query_rows):
             images, keep = images_and_keep
-            probabilities = self._softmax_of_scores(self._project(images), size, query_rows)
+            probabilities = self._softmax_of_scores(self._project(images), (height, width), query_rows)
             return cpu.dense(masked(probabilities, keep, factor), images, self.maps())
 
         most = PART_BYTES // (4 * self.num_heads * pixels**2) if on_cpu else None
@@ -329,12 +300,23 @@ def implementation_for(layer: SelfAttention, shape: tuple[Any, ...], *, training
     )
 
 
+def for_platform(model: Model, platform: str) -> Model:
+    """A copy of a network, tracers too, whose attention takes the form for "cpu", "gpu" or "tpu".
+
+    Without dropout all compute the same to rounding.
+    """
+    model = nnx.clone(model)
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, SelfAttention):
+            module.platform = platform
+    return model
+
+
 def check_encodings(position: Encoding, content: Encoding | None, num_heads: int, hidden_size: int) -> None:
     """Raises UserError unless encodings go together and are for this number of heads and these channels."""
     if content is not None and not content.depends_on_content:
-        raise UserError(
-            f"content={type(content).__name__}(...): it does not read the image; give one such as Content(...)"
-        )
+        kind = type(content).__name__
+        raise UserError(f"content={kind}(...): it does not read the image; give one such as Content(...)")
     if content is not None and not position.accepts_content():
         raise UserError(f"content: {type(position).__name__} has content scores of its own; leave content out")
     for name, encoding in (("position", position), ("content", content)):

@@ -1,10 +1,8 @@
 """What attention looks like as a distribution over key pixels: moments, entropy, distance, mass in one pixel.
 
-NumPy in float64, of probabilities alone and so the same for every encoding. Every function takes
-`(..., k, l)` probabilities of one query pixel each, which sum to one up to rounding. Lengths are in pixels
-of the grid that attention works on (after the down-sampling), shifts are `key - query`, rows first.
-
-Axis letters: `k l` key row and column; what stands before them is kept.
+NumPy in float64, of probabilities alone and so the same for every encoding. Every function takes `(..., k, l)`
+probabilities of one query pixel each, which sum to one up to rounding; the axes before are kept. Lengths are in pixels
+of the grid that attention works on (after the down-sampling), rows first.
 """
 
 import numpy as np
@@ -64,24 +62,19 @@ def mass_at_centre(probabilities: Probabilities) -> np.ndarray | np.floating:
 
 
 def main_axes(covariances: Float[AnyArray, "... 2 2"]) -> tuple[np.ndarray, np.ndarray]:
-    """Spread along the two main axes of covariances `(..., 2, 2)`.
+    """Standard deviations `(..., 2)` in pixels along the main axes of covariances, the larger first; and its direction.
 
-    Returns:
-      Standard deviations `(..., 2)` in pixels, the larger first; and the direction of the larger one,
-      a unit vector `(..., 2)`, row first.
+    The direction is a unit vector `(..., 2)`, row first.
     """
     values, vectors = np.linalg.eigh(covariances)
     return np.sqrt(np.maximum(values[..., ::-1], 0)), vectors[..., :, 1]
 
 
 def covariance_of_spread(spread: Float[AnyArray, "h ..."]) -> np.ndarray:
-    """Covariance of a quadratic encoding's Gaussian, on a plane without borders.
+    """Covariance of a quadratic encoding's Gaussian on a plane without borders, `(h, 2, 2)` square pixels.
 
-    Args:
-      spread: `s` `(h,)`, or `S` `(h, 2, 2)` with `Sigma^-1 = S S^T`; one over pixels.
-
-    Returns:
-      `(h, 2, 2)` square pixels; all infinite where a spread is singular.
+    All infinite where a spread is singular. Spreads are `s` `(h,)`, or `S` `(h, 2, 2)` with `Sigma^-1 = S S^T`, in one
+    over pixels.
     """
     spread = np.asarray(spread, np.float64)
     factors = spread[:, None, None] * np.eye(2) if spread.ndim == 1 else spread

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 IMPLEMENTATIONS = ("auto", "dense", "factorised", "blocked")
-# Bytes of probabilities that a layer may hold for the backward pass before the blocked form is taken.
-DENSE_BYTES = 2**28
+DENSE_BYTES = 2**28  # of probabilities that a layer may hold for the backward pass before the blocked form is taken
 # Bytes of probabilities of content that are held at a time on CPUs, where they then stay in the cache: two images of
 # 16x16 pixels, or 25 of 8x8 in a batch of 100, with nine heads. GPUs and TPUs hold those of all images.
 PART_BYTES = 5 * 2**20
@@ -42,8 +41,7 @@ def choose(
       implementation: one of `IMPLEMENTATIONS`.
       factorises: whether attention is a product, also after dropout.
       images: whose probabilities dense attention keeps; 1 where all share them, or a few are held at a time.
-      size: rows and columns of pixels.
-      num_heads: of the layer.
+      size, num_heads: of the layer.
       platform: "cpu", "gpu" or "tpu"; another counts as a GPU.
     """
     if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):

@@ -1,7 +1,6 @@
 """The paper's formula for one head: its scores, pure functions of shifts and of content; softmax; its linear maps.
 
-The softmax over keys of the sum of a head's scores is its attention; constants that do not depend on the key drop out
-there.
+Attention is the softmax over keys of the sum of a head's scores; constants that do not depend on the key drop out.
 """
 
 from typing import NamedTuple
@@ -26,11 +25,11 @@ class Maps(NamedTuple):
 
 
 class MergedMaps(NamedTuple):
-    """Maps of content scores `x_q M x_k + v x_k`, in the type of parameters.
+    """Maps of content scores, up to a constant per query `x_q M x_k + v x_k`, in the type of parameters.
 
     Attributes:
-      product: `M`, `(d, h, d)`: channel of the query, head, channel of the key.
-      key: `v`, `(h, d)`; None without.
+      product: `M = W_q W_k^T / sqrt(D_h)`, `(d, h, d)`: channel of the query, head, channel of the key.
+      key: `v = W_k b_q / sqrt(D_h)`, `(h, d)`; None without a bias of queries.
     """
 
     product: Float[Array, "d h d"]
@@ -51,15 +50,10 @@ def outer(rows: Float[Array, "h i k"], columns: Float[Array, "h j l"]) -> Float[
 def quadratic_axis(
     shift: Float[Array, "*shifts"], centre: Float[Array, ""], spread: Float[Array, ""]
 ) -> Float[Array, "*shifts"]:
-    """One axis of the isotropic quadratic encoding (eq. 9): `-alpha (delta - Delta)^2`.
+    """One axis of the isotropic quadratic encoding (eq. 9): `-alpha (delta - Delta)^2`, `alpha = s^2 / 2`.
 
-    `alpha = spread^2 / 2`, so `spread` is the inverse standard deviation of the attention. The
-    whole score `-alpha |delta - Delta|^2` is the sum of both axes.
-
-    Args:
-      shift: `delta` along this axis in pixels.
-      centre: `Delta` along this axis in pixels.
-      spread: one over pixels.
+    Both axes together are `-alpha |delta - Delta|^2`. Shift and centre are in pixels, spread `s` in one over pixels:
+    the inverse standard deviation of the attention.
     """
     return -0.5 * jnp.square(spread) * jnp.square(shift - centre)
 
@@ -72,14 +66,7 @@ def gaussian(
 ) -> Float[Array, "..."]:
     """Generalised quadratic encoding: `-1/2 (delta - mu)^T Sigma^-1 (delta - mu)`, `Sigma^-1 = S S^T`.
 
-    Args:
-      row_shift: rows of `delta` in pixels; broadcasts against `column_shift`.
-      column_shift: columns of `delta` in pixels.
-      centre: `mu`, `(2,)` pixels, row first.
-      spread: `S`, `(2, 2)`, one over pixels.
-
-    Returns:
-      Scores in the broadcast shape of the two shifts.
+    Rows and columns of `delta` and centre `mu`, row first, in pixels; spread `S` in one over pixels.
     """
     row, column = row_shift - centre[0], column_shift - centre[1]
     # |S^T delta|^2 rather than delta^T (S S^T) delta: never positive, whatever the rounding.
@@ -88,15 +75,7 @@ def gaussian(
 
 
 def learned_axis(table: Float[Array, "s d"], weight: Float[Array, " d"]) -> Float[Array, " s"]:
-    """One axis of the learned 2-D relative encoding: `w . e[delta]` for every shift.
-
-    Args:
-      table: a vector per shift, from `-(M - 1)` to `M - 1`.
-      weight: the head's weight vector for this axis.
-
-    Returns:
-      Scores; that of shift `delta` stands at `delta + M - 1`.
-    """
+    """One axis of the learned 2-D relative encoding, `w . e[delta]`, for every shift of a table as in `at_shifts`."""
     return jnp.einsum("sd,d->s", table, weight)
 
 
@@ -109,18 +88,6 @@ def content(query: Float[Array, "q c"], key: Float[Array, "p c"]) -> Float[Array
     """Content scores `q . k / sqrt(D_h)` (first term of eq. 8, scaled), in float32 or wider."""
     scores = jnp.einsum("qc,pc->qp", query, key, preferred_element_type=at_least_float32(query.dtype))
     return scores * query.shape[-1] ** -0.5
-
-
-def merge(
-    query: Float[Array, "d h c"], key: Float[Array, "d h c"], query_bias: Float[Array, "h c"] | None
-) -> MergedMaps:
-    """Merged maps of `content`: up to a constant per query it is `x_q M x_k + v x_k`, `M = W_q^T W_k`, `v = W_k^T b_q`.
-
-    `einsum` sums over axes in the order of their letters: `x` and `y` are channels of the query and of the key.
-    """
-    scale = query.shape[-1] ** -0.5
-    product = jnp.einsum("xhc,yhc->xhy", query, key) * scale
-    return MergedMaps(product, None if query_bias is None else jnp.einsum("hc,yhc->hy", query_bias, key) * scale)
 
 
 @jax.custom_jvp
@@ -138,26 +105,3 @@ def _add_shared_jvp(arguments, tangents):
     of_images, shared = tangents
     ones = jnp.ones((of_images.shape[0], 1), shared.dtype)
     return add_shared(*arguments), of_images + (ones @ shared.reshape(1, -1)).reshape(of_images.shape)
-
-
-def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtype) -> Float[Array, "H W d"]:
-    """Fixed absolute positions in two dimensions: half of the channels for the row, half for the column.
-
-    Within a half, channels `2 n` and `2 n + 1` are sine and cosine of `position / 10000^(2 n / half)`.
-
-    Args:
-      height: rows of pixels.
-      width: columns of pixels.
-      channels: `d`, a multiple of four.
-      dtype: of the result.
-    """
-    half = channels // 2
-
-    def axis(size):
-        frequency = 10000.0 ** (-2 * jnp.arange(half // 2, dtype=dtype) / half)
-        angle = jnp.arange(size, dtype=dtype)[:, None] * frequency[None, :]
-        return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(size, half)
-
-    rows = jnp.broadcast_to(axis(height)[:, None], (height, width, half))
-    columns = jnp.broadcast_to(axis(width)[None, :], (height, width, half))
-    return jnp.concatenate([rows, columns], axis=-1)

@@ -10,10 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes, register
 from attn_cnn_jax.models.encodings.content import QueryKey
-from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32
 
 
@@ -22,7 +20,7 @@ class Absolute(QueryKey):
 
     Attributes:
       query, key: linear maps `D -> h D_h`.
-      position: `P`, `(H, W, D)`, learned from N(0, 1); or None for fixed sinusoids.
+      position: `P`, `(H, W, D)`, learned from N(0, 1) for a grid of pixels; or None for fixed sinusoids.
     """
 
     def __init__(
@@ -35,22 +33,12 @@ class Absolute(QueryKey):
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        """Creates the query and key maps, and the learned positions.
-
-        Args:
-          num_heads: `N_h`.
-          hidden_size: `D`.
-          head_size: `D_h`.
-          grid: rows and columns of learned positions; None for sinusoids.
-          dtype: of activations.
-          rngs: source of the initial parameters.
-        """
         super().__init__(num_heads, hidden_size, head_size, use_bias=False, dtype=dtype, rngs=rngs)
-        self.position = (
-            None
-            if grid is None
-            else nnx.Param(jax.random.normal(rngs.params(), (*grid, hidden_size), at_least_float32(dtype)))
-        )
+
+        def positions(grid):
+            return nnx.Param(jax.random.normal(rngs.params(), (*grid, hidden_size), at_least_float32(dtype)))
+
+        self.position = None if grid is None else positions(grid)
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return super().project(x + self.position_vectors(x))
@@ -59,10 +47,10 @@ class Absolute(QueryKey):
         return {"content_and_position": super().content_terms(projections, query_rows)["content"]}
 
     def position_vectors(self, x: Float[Array, "b H W d"]) -> Float[Array, "1 H W d"]:
-        """Returns `P` for the activations of an image, in their type."""
+        """`P` for the activations of an image, in their type."""
         _, height, width, channels = x.shape
         if self.position is None:
-            return scores.sinusoidal_positions(height, width, channels, at_least_float32(x.dtype)).astype(x.dtype)[None]
+            return sinusoidal_positions(height, width, channels, at_least_float32(x.dtype)).astype(x.dtype)[None]
         if self.position.shape[:2] != (height, width):
             raise UserError(
                 f"an image of {height}x{width} pixels, where learned absolute positions are for "
@@ -88,7 +76,24 @@ class AbsoluteSinusoidal(Absolute):
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
         if sizes.hidden_size % 4:
-            raise UserError(
-                f"config.model.hidden_size={sizes.hidden_size}: allowed is a multiple of 4 for sinusoidal positions"
-            )
+            size = f"config.model.hidden_size={sizes.hidden_size}"
+            raise UserError(f"{size}: allowed is a multiple of 4 for sinusoidal positions")
         return cls(*sizes[:3], grid=None, dtype=sizes.dtype, rngs=rngs)
+
+
+def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtype) -> Float[Array, "H W d"]:
+    """Fixed absolute positions in two dimensions: half of the channels for the row, half for the column.
+
+    Within a half, channels `2 n` and `2 n + 1` are sine and cosine of `position / 10000^(2 n / half)`. `d` is a
+    multiple of four.
+    """
+    half = channels // 2
+
+    def axis(size):
+        frequency = 10000.0 ** (-2 * jnp.arange(half // 2, dtype=dtype) / half)
+        angle = jnp.arange(size, dtype=dtype)[:, None] * frequency[None, :]
+        return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(size, half)
+
+    rows = jnp.broadcast_to(axis(height)[:, None], (height, width, half))
+    columns = jnp.broadcast_to(axis(width)[None, :], (height, width, half))
+    return jnp.concatenate([rows, columns], axis=-1)

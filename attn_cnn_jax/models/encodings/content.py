@@ -9,9 +9,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes
-from attn_cnn_jax.models.attention.scores import MergedMaps, merge
-from attn_cnn_jax.models.encodings.registry import register
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes, register
+from attn_cnn_jax.models.attention.scores import MergedMaps
 from attn_cnn_jax.models.layers import flattened, linear
 
 
@@ -49,15 +48,11 @@ class QueryKey(Encoding):
 
 @register("content")
 class Content(QueryKey):
-    """Content scores `q . k / sqrt(D_h)`, with biases on queries and keys; as an encoding alone it knows no positions.
-
-    Attributes:
-      query, key: linear maps `D -> h D_h`.
-    """
+    """Content scores `q . k / sqrt(D_h)`, with biases; as an encoding alone it knows no positions."""
 
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, sizes.hidden_size, sizes.head_size, dtype=sizes.dtype, rngs=rngs)
+        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
 
     def merged_content(self) -> MergedMaps | None:
         if self.query.out_features < self.num_heads * self.query.in_features:
@@ -65,8 +60,12 @@ class Content(QueryKey):
         query, key = (
             layer.kernel[...].reshape(layer.in_features, self.num_heads, -1) for layer in (self.query, self.key)
         )
-        bias = self.query.bias
-        return merge(query, key, None if bias is None else bias[...].reshape(self.num_heads, -1))
+        scale, bias = query.shape[-1] ** -0.5, self.query.bias
+        # `einsum` sums over axes in the order of their letters: `x` and `y` are channels of the query and of the key.
+        product = jnp.einsum("xhc,yhc->xhy", query, key) * scale
+        if bias is None:
+            return MergedMaps(product, None)
+        return MergedMaps(product, jnp.einsum("hc,yhc->hy", bias[...].reshape(self.num_heads, -1), key) * scale)
 
 
 def split_heads(x: Float[Array, "b i j f"], num_heads: int) -> Float[Array, "b h i j c"]:

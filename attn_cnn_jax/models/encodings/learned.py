@@ -11,9 +11,8 @@ from jaxtyping import Array, Float
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Option, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Option, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
-from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, uniform
 
 POSITION_SIZE = Option(
@@ -24,11 +23,9 @@ POSITION_SIZE = Option(
 
 
 class RelativeTables(nnx.Module):
-    """A vector for every row shift and one for every column shift of an image of `(H, W)` pixels.
+    """A vector for every row shift, `row` `(2 H - 1, D_p)`, and one for every column shift, `column` `(2 W - 1, D_p)`.
 
-    Attributes:
-      row: `(2 H - 1, D_p)`, starts as N(0, 1).
-      column: `(2 W - 1, D_p)`, likewise.
+    They start as N(0, 1), and serve images of at most `(H, W)` pixels.
     """
 
     def __init__(self, grid: Grid, position_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
@@ -59,7 +56,7 @@ class Learned(FactorisingEncoding):
     `score_h(delta) = w_row^(h) . e_row[delta_row] + w_col^(h) . e_col[delta_col]`.
 
     Attributes:
-      tables: the vectors `e`.
+      tables: the vectors `e`, of `D_p` channels, for an image of at most `grid` pixels.
       row_weight, column_weight: `(h, D_p)`, start uniform in `+-1/sqrt(D_p)`; no bias.
     """
 
@@ -67,23 +64,8 @@ class Learned(FactorisingEncoding):
     head_axis = {"row_weight": 0, "column_weight": 0}
 
     def __init__(
-        self,
-        num_heads: int,
-        grid: Grid,
-        position_size: int,
-        *,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        self, num_heads: int, grid: Grid, position_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
     ):
-        """Creates the tables and weights.
-
-        Args:
-          num_heads: `N_h`.
-          grid: rows and columns of the largest image.
-          position_size: `D_p`.
-          dtype: of activations.
-          rngs: source of the initial parameters.
-        """
         self.tables = RelativeTables(grid, position_size, dtype=dtype, rngs=rngs)
         self.row_weight, self.column_weight = (
             nnx.Param(uniform(position_size)(rngs.params(), (num_heads, position_size), at_least_float32(dtype)))
@@ -99,8 +81,7 @@ class Learned(FactorisingEncoding):
 
         def axis(size, table, weight):
             shift = relative_positions(jnp.arange(size), size)
-            one_head = lambda w: scores.at_shifts(scores.learned_axis(table, w), shift)  # noqa: E731
-            return jax.vmap(one_head)(weight)
+            return jax.vmap(lambda w: scores.at_shifts(scores.learned_axis(table, w), shift))(weight)
 
         return (
             axis(height, self.tables.row[...], self.row_weight[...]),

@@ -10,21 +10,19 @@ from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes
+from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import content_scores, split_heads
 from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables
-from attn_cnn_jax.models.encodings.registry import register
 from attn_cnn_jax.models.layers import at_least_float32, flattened, linear, uniform
 
 RELATIVE_TERMS = ("content_content", "content_position", "position_content", "position_position")
 
 
 def some_terms(value: Any) -> bool:
-    """Returns whether a value names at least one of the four terms, each once, and nothing else."""
-    if not isinstance(value, tuple | list):
-        return False
-    return bool(value) and all(term in RELATIVE_TERMS and value.count(term) == 1 for term in value)
+    """Whether a value names at least one of the four terms, each once, and nothing else."""
+    known = isinstance(value, tuple | list) and all(term in RELATIVE_TERMS for term in value)
+    return known and len(value) == len(set(value)) > 0
 
 
 @register("relative")
@@ -73,27 +71,18 @@ class Relative(Encoding):
             return nnx.Param(uniform(fan_in)(rngs.params(), shape, at_least_float32(dtype)))
 
         # Drawn in any case: the random numbers of all others do not depend on the terms.
-        tables, vector, bias = RelativeTables(grid, position_size, dtype=dtype, rngs=rngs), position_size, head_size
-        positions = needed("content_position", "position_position")
+        tables = RelativeTables(grid, position_size, dtype=dtype, rngs=rngs)
+        positions, per_head = needed("content_position", "position_position"), (num_heads, head_size)
         self.query = projection() if needed("content_content", "content_position") else None
         self.key = projection() if needed("content_content", "position_content") else None
         self.tables = tables if positions else None
-        self.position_key = parameter((num_heads, vector, head_size), vector) if positions else None
-        self.content_bias = parameter((num_heads, bias), bias) if needed("position_content") else None
-        self.position_bias = parameter((num_heads, bias), bias) if needed("position_position") else None
+        self.position_key = parameter((num_heads, position_size, head_size), position_size) if positions else None
+        self.content_bias = parameter(per_head, head_size) if needed("position_content") else None
+        self.position_bias = parameter(per_head, head_size) if needed("position_position") else None
 
     @classmethod
-    def create(
-        cls,
-        sizes: Sizes,
-        *,
-        rngs: nnx.Rngs,
-        relative_terms: tuple[str, ...] = RELATIVE_TERMS,
-        position_size: int = 0,
-        **options: Any,
-    ) -> Encoding:
-        size = position_size or sizes.hidden_size
-        terms = tuple(relative_terms)
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
+        terms, size = options.get("relative_terms", RELATIVE_TERMS), options.get("position_size") or sizes.hidden_size
         return cls(*sizes[:3], grid=sizes.grid, position_size=size, terms=terms, dtype=sizes.dtype, rngs=rngs)
 
     @property
@@ -101,14 +90,12 @@ class Relative(Encoding):
         return self.terms != ("position_position",)
 
     def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h r c"], Float[Array, "h s c"]]:
-        """Returns `What_key^T e / sqrt(D_h)` for every row shift and every column shift of the tables."""
+        """`What_key^T e / sqrt(D_h)` for every row shift and every column shift of the tables."""
         assert self.tables is not None
         assert self.position_key is not None
         self.tables.check(height, width)
         scale, maps = self.head_size**-0.5, self.position_key[...]
-        row, column = (
-            jnp.einsum("sd,hdc->hsc", table[...], maps) * scale for table in (self.tables.row, self.tables.column)
-        )
+        row, column = (jnp.einsum("sd,hdc->hsc", t[...], maps) * scale for t in (self.tables.row, self.tables.column))
         return row, column
 
     def position_terms(
@@ -122,12 +109,11 @@ class Relative(Encoding):
         return {"position_position": row[:, :, None, :, None] + column[:, None, :, None, :]}
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
-        return Projections(
-            *(
-                None if layer is None else split_heads(flattened(layer, x), self.num_heads)
-                for layer in (self.query, self.key)
-            )
-        )
+        heads = [
+            None if layer is None else split_heads(flattened(layer, x), self.num_heads)
+            for layer in (self.query, self.key)
+        ]
+        return Projections(*heads)
 
     def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
         if not self.depends_on_content:
@@ -156,7 +142,7 @@ class Relative(Encoding):
 def by_pixels(
     row: Float[Array, "h r ..."], column: Float[Array, "h s ..."], height: int, width: int, query_rows: Int[Array, " i"]
 ) -> tuple[Float[Array, "h i k ..."], Float[Array, "h j l ..."]]:
-    """Returns values by row shift and by column shift, looked up for every query and key of each axis."""
+    """Values by row shift and by column shift, looked up for every query and key of each axis."""
     look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
     return (
         look_up(row, relative_positions(query_rows, height)),
