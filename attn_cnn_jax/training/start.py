@@ -169,14 +169,14 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
 
 def say_changes(config: ConfigDict, first: ConfigDict) -> None:
     """Says what a network does not take over as it is from that of another configuration."""
-    here, there = config.model, first.model
+    here, there, prefix = config.model, first.model, f"starting from {config.start.run}: "
     if here.num_classes != there.num_classes:
-        say(f"a new classifier for {here.num_classes} classes, before {there.num_classes}")
+        say(f"{prefix}a new classifier for {here.num_classes} classes, before {there.num_classes}")
     if tuple(here.image_shape) != tuple(there.image_shape):
         now, before = (f"{model.image_shape[0]}x{model.image_shape[1]}" for model in (here, there))
         has_tables = here.name == "attention" and issubclass(encoding_of(here), Learned | Relative)
         how = "; position tables are cropped or extended around shift zero" if has_tables else ""
-        say(f"images of {now} pixels, before {before}{how}")
+        say(f"{prefix}images of {now} pixels, before {before}{how}")
 
 
 def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
