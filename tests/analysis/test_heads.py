@@ -142,7 +142,7 @@ def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_ru
     expected = heads.run_statistics(run, num_images=6)
     dataset = images.load_dataset(run)
     small = dataset._replace(test=dataset.test.at(np.arange(6)))
-    monkeypatch.setattr(images, "dataset_of", lambda config, data_dir=None: small)
+    monkeypatch.setattr(images.sources, "read", lambda source, place: small)
     chex.assert_trees_all_equal(heads.run_statistics(run), expected)
     for command, more in (("convolution", "--kernel-sizes=3"), ("figures", "--figures=maps")):
         assert main([command, str(content_run), more, f"--out={tmp_path}"]) == 0
