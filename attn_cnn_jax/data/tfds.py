@@ -133,7 +133,8 @@ def collect(
             return io.BytesIO(sources[split][position][image])
 
     def header(entry: Entry) -> tuple[int, int, int]:
-        return *(shape[:2] if None not in shape else read_header(file(entry))[:2]), channels
+        height, width = shape[:2] if None not in shape else read_header(file(entry))[:2]
+        return height, width, channels
 
     def read(entry: Entry, channels: int) -> Image.Image:
         return read_picture(file(entry), channels, None, size=source.image_size, name=entry.name)
