@@ -89,8 +89,8 @@ def flipped(content: bytes, generator: random.Random) -> bytes:
     return bytes(changed)
 
 
-# A command prefix: no file may grow beyond this, which a checkpoint's do, as on a full disk.
-LIMIT = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (1500, 1500)); os.execv(sys.argv[1], sys.argv[1:])"
+# A command prefix: no file may grow beyond this, as on a full disk; a checkpoint's do, and config.json does not.
+LIMIT = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (4000, 4000)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def disk_full(trainer: Trainer, folder: Path, generator: random.Random) -> str:

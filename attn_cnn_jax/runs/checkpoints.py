@@ -19,6 +19,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,17 +88,16 @@ def saving(workdir: Path, config: ConfigDict, *, validates: bool = False) -> Ite
     all open it.
     """
     policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(config.checkpoint.keep_last)]
-    if config.get("start", {}).get("run"):
+    if config.start.run:
         policies.append(preservation_policy.CustomSteps([0]))
     if validates:
-        policies.append(preservation_policy.BestN(get_metric_fn=accuracy_of, n=1))
+        policies.append(preservation_policy.BestN(get_metric_fn=itemgetter("validation_accuracy"), n=1))
     options = ocp.CheckpointManagerOptions(
         preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-        best_fn=accuracy_of if validates else None,
+        best_fn=itemgetter("validation_accuracy") if validates else None,
         save_interval_steps=1,
         cleanup_tmp_directories=True,
     )
-    sys.unraisablehook = without_echoes
     with explained(workdir):
         checkpoints = ocp.CheckpointManager(folder_of(workdir), options=options)
     try:
@@ -108,13 +108,8 @@ def saving(workdir: Path, config: ConfigDict, *, validates: bool = False) -> Ite
             checkpoints.close()
 
 
-def accuracy_of(metrics: dict) -> float:
-    """Returns the validation accuracy in the part `metrics` of a checkpoint."""
-    return metrics["validation_accuracy"]
-
-
 def without_echoes(unraisable: Any) -> None:
-    """Shows what Python cannot raise, but for reads and writes that end after one beside them has failed."""
+    """Shows what Python cannot raise, but for reads that end after one beside them has failed."""
     if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
         sys.__unraisablehook__(unraisable)
 
@@ -148,21 +143,20 @@ def save(
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
-    The caller may change what it gave afterwards. Raises UserError if saving cannot begin, or the checkpoint before
-    could not be completed.
+    The caller may change what it gave afterwards. Raises UserError if this or the previous one cannot be saved.
     """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
     # Orbax holds on to arrays itself, donated ones too; plain values it reads only as it writes them.
-    plain = copy.deepcopy({"config": config.to_dict(), "progress": progress, "settings": settings()})
-    plain |= copy.deepcopy({"data": data}) if data else {}
+    plain = {"config": config.to_dict(), "progress": progress, "settings": settings(), "data": data or {}}
+    plain, metrics = copy.deepcopy((plain, metrics))
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in (plain | {"metrics": metrics}).items()}
     parts = {part: ocp.args.StandardSave(tree) for part, tree in arrays.items()}
     parts |= {part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()}
     with explained(Path(checkpoints.directory)):
-        checkpoints.save(step, metrics=copy.deepcopy(metrics), args=ocp.args.Composite(**parts))
+        checkpoints.save(step, metrics=metrics, args=ocp.args.Composite(**parts))
 
 
 def steps_in(workdir: Path) -> list[int]:
@@ -179,8 +173,7 @@ def restore(workdir: Path, step: int, like: TrainState) -> tuple[TrainState, dic
     restored = read_arrays(workdir, step, "network", network(like))
     optimizer = read_arrays(workdir, step, "optimizer", like.optimizer)
     number = jax.device_put(jnp.full(like.step.shape, step, jnp.int32), like.step.sharding)
-    state = TrainState(number, restored["parameters"], restored["statistics"], optimizer)
-    return state, read_plain(workdir, step, "progress")
+    return TrainState(number, **restored, optimizer=optimizer), read_plain(workdir, step, "progress")
 
 
 def network(state: TrainState) -> dict[str, Arrays]:
@@ -189,9 +182,7 @@ def network(state: TrainState) -> dict[str, Arrays]:
 
 
 def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
-    """Returns one part of a checkpoint, `network` or `optimizer`.
-
-    Each of several processes reads for itself.
+    """Returns one part of a checkpoint, `network` or `optimizer`; each of several processes reads for itself.
 
     Args:
       workdir: the run directory.
@@ -216,38 +207,26 @@ def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
     except Exception as error:  # Orbax raises any type, a bare Exception too
         sys.unraisablehook = without_echoes
         raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
-    check_sum(workdir, step, part, checksum(tree))
+    if read_json(workdir, step, "checksums").get(part) != checksum(tree):
+        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
     return tree
 
 
 def read_plain(workdir: Path, step: int, part: str) -> dict:
     """Returns one part of a checkpoint that is JSON, such as `config`; raises Damaged as `read_arrays` does."""
     value = read_json(workdir, step, part)
-    check_sum(workdir, step, part, checksum_of_text(value))
+    if read_json(workdir, step, "checksums").get(part) != checksum_of_text(value):
+        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
     return value
-
-
-def read_optional(workdir: Path, step: int, part: str) -> dict | None:
-    """Returns `data` or `settings`, None where a checkpoint has none, as those of imported weights."""
-    return read_plain(workdir, step, part) if part in read_json(workdir, step, "checksums") else None
 
 
 def read_json(workdir: Path, step: int, part: str) -> dict:
     """Returns a part that Orbax wrote as JSON; raises Damaged if it holds no JSON object."""
     path = folder_of(workdir) / str(step) / part / ("metrics" if part == "metrics" else "metadata")
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
-    if not isinstance(value, dict):
-        raise damaged(workdir, step, f"its {part} holds no JSON object")
-    return value
-
-
-def check_sum(workdir: Path, step: int, part: str, found: int) -> None:
-    """Raises Damaged unless the checksum of a part is the one saved."""
-    if read_json(workdir, step, "checksums").get(part) != found:
-        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
 
 
 def damaged(workdir: Path, step: int, reason: str) -> Damaged:
@@ -256,19 +235,11 @@ def damaged(workdir: Path, step: int, reason: str) -> Damaged:
 
 
 class Saved(NamedTuple):
-    """A network as it is stored, and what is stored beside it.
-
-    Attributes:
-      step: number of finished steps.
-      config: of the run, as it was saved.
-      arrays: parameters and running statistics by name.
-      data: fingerprint of what it was trained on, None where that is not known.
-      settings: those of JAX that it was trained with, None where they are not known.
-    """
+    """A network as it is stored, and what is stored beside it: see `Run`."""
 
     step: int
-    config: ConfigDict
-    arrays: Arrays
+    config: ConfigDict  # as it was saved
+    arrays: Arrays  # parameters and running statistics by name
     data: Fingerprint | None = None
     settings: dict[str, Any] | None = None
 
@@ -291,9 +262,8 @@ def read_network(workdir: Path, step: int | str = "latest") -> Saved:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     try:
         network = read_arrays(workdir, found, "network")
-        config = ConfigDict(read_plain(workdir, found, "config"))
-        data, settings = (read_optional(workdir, found, part) for part in ("data", "settings"))
-        return Saved(found, config, network["parameters"] | network["statistics"], data, settings)
+        config, data, settings = (read_plain(workdir, found, part) for part in ("config", "data", "settings"))
+        return Saved(found, ConfigDict(config), network["parameters"] | network["statistics"], data, settings)
     except Damaged:
         if known == steps_in(workdir):
             raise
@@ -313,7 +283,7 @@ def best_step(workdir: Path) -> int | None:
     accuracies = {}
     for step in steps_in(workdir):
         with contextlib.suppress(Damaged):
-            accuracies[step] = accuracy_of(read_plain(workdir, step, "metrics"))
+            accuracies[step] = read_plain(workdir, step, "metrics")["validation_accuracy"]
     return max(accuracies, key=accuracies.__getitem__, default=None)
 
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.data.sets import Fingerprint, differences
-from attn_cnn_jax.errors import UserError, listed
+from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import write_atomically
 
 # Where data is, how it is read and where metrics go is no part of an experiment: a run may move to another machine.
@@ -63,11 +63,8 @@ def to_json(config: ConfigDict) -> str:
 
 
 def from_json(text: str) -> ConfigDict:
-    """Returns the configuration that `to_json` wrote; tuples come back as lists. ValueError if it is none."""
-    values = json.loads(text)
-    if not isinstance(values, dict):
-        raise ValueError("it holds no JSON object")
-    return ConfigDict(values)
+    """Returns the configuration that `to_json` wrote; tuples come back as lists."""
+    return ConfigDict(json.loads(text))
 
 
 def read_config(workdir: Path) -> ConfigDict | None:
@@ -76,13 +73,20 @@ def read_config(workdir: Path) -> ConfigDict | None:
     Raises:
       UserError: if `config.json` is damaged.
     """
-    path = workdir / "config.json"
+    values = read_json(workdir / "config.json")
+    return None if values is None else ConfigDict(values)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Returns the JSON object in a file, None where there is no file; UserError if it is damaged."""
     try:
-        return from_json(path.read_text(encoding="utf-8"))
+        if not isinstance(values := json.loads(path.read_bytes()), dict):
+            raise ValueError("it holds no JSON object")
+        return values
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}): restore it, or choose --workdir=DIR") from error
+        raise UserError(f"{path} is damaged ({shortened(error)}): restore it, or choose --workdir=DIR") from error
 
 
 def read_given(workdir: Path) -> ConfigDict | None:
@@ -90,17 +94,8 @@ def read_given(workdir: Path) -> ConfigDict | None:
     config = read_config(workdir)
     if config is not None:
         with config.ignore_type():
-            config.update_from_flattened_dict(read_start(workdir).get("given", {}))
+            config.update_from_flattened_dict((read_json(workdir / START) or {}).get("given", {}))
     return config
-
-
-def read_start(workdir: Path) -> dict[str, Any]:
-    """Returns the content of `start.json`, {} where there is none; UserError if it is damaged."""
-    path = workdir / START
-    try:
-        return dict(json.loads(path.read_bytes())) if path.exists() else {}
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}): restore it, or choose --workdir=DIR") from error
 
 
 def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None, heads: Sequence[dict] = ()) -> None:
@@ -121,10 +116,11 @@ def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None,
             longer.train.num_epochs = config.train.num_epochs
             write_atomically(workdir / "config.json", to_json(longer))
         return
-    real, asked = (flatten(from_json(to_json(each))) for each in (config, given))
+    real, asked = map(saved, (config, given))
     if changed := {key: value for key, value in asked.items() if real[key] != value}:
         # Where only config.json is lost, the checkpoint does not tell again which heads were removed, and why.
-        found = {"pruned" if config.start.prune else "reset": list(heads)} if heads else read_start(workdir)
+        known = read_json(workdir / START) or {}
+        found = {"pruned" if config.start.prune else "reset": list(heads)} if heads else known
         write_atomically(workdir / START, json.dumps(found | {"given": changed}, indent=2))
     else:
         (workdir / START).unlink(missing_ok=True)  # of a run that was killed as it began
@@ -132,19 +128,13 @@ def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None,
 
 
 def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict) -> None:
-    """Checks that the run in a place, where there is one, has this configuration.
+    """Raises UserError, with the keys that differ, if the run in a place has another configuration.
 
-    Args:
-      place: what to call it in a message.
-      before: the configuration found there, as it was saved; None where there is none.
-      config: of the run that would train there.
-
-    Raises:
-      UserError: with the keys that differ, but for a number of epochs that was raised.
+    A number of epochs may be raised. `before` is None where there is no run.
     """
     if before is None:
         return
-    old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
+    old, new = map(saved, (with_defaults(before), config))
     differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
     differing = [key for key in differing if key not in MAY_GROW or not new[key] > old[key]]
     if differing:
@@ -155,13 +145,8 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
 
 
 def keep_resolved(before: ConfigDict, config: ConfigDict) -> None:
-    """Gives `before`, out of a checkpoint, the values of `config` that start.py resolves: these cannot be compared.
-
-    Of a run that started from another, only the checkpoint knows which heads were removed or reset.
-    """
-    if not config.start.run:
-        return
-    for part, keys in RESOLVED:
+    """Gives `before`, out of a checkpoint, the values of `config` that start.py resolves: these cannot be compared."""
+    for part, keys in RESOLVED if config.start.run else ():
         before[part] = before[part].to_dict() | {key: config[part][key] for key in keys if key in config[part]}
 
 
@@ -185,6 +170,11 @@ def check_same_settings(place: Path | str, before: dict[str, Any] | None, here: 
 def different_settings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """Returns the names of the settings that two runs both know and do not share."""
     return [name for name in a if name in b and a[name] != b[name]]
+
+
+def saved(config: ConfigDict) -> dict:
+    """Returns a configuration on one level, as `config.json` gives it back: with lists for tuples."""
+    return flatten(from_json(to_json(config)))
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict:

@@ -7,6 +7,7 @@ A line of metrics.jsonl reaches the file in one write, and a resumed run first c
 checkpoint: no half lines, no step twice, none left out.
 """
 
+import contextlib
 import json
 from pathlib import Path
 from types import UnionType
@@ -16,25 +17,18 @@ from attn_cnn_jax.errors import UserError
 
 FILE = "metrics.jsonl"
 NUMBER = int | float
-Types = dict[str, type | UnionType]
 
 
 def read_metrics(path: Path | str) -> list[dict]:
     """Returns the records of a metrics.jsonl, see `read_records`; those of imported weights have no `loss`."""
-    fields = {"step": int, "epoch": NUMBER, "split": str, "accuracy": NUMBER}
-    return read_records(path, fields, {"loss": NUMBER})
+    return read_records(path, step=int, epoch=NUMBER, split=str, accuracy=NUMBER)
 
 
-def read_records(path: Path | str, fields: Types, optional: Types | None = None) -> list[dict]:
-    """Returns the records of a file of JSON lines; a last line that a crash cut off is left out.
-
-    Args:
-      path: the file; where there is none, there are no records.
-      fields: the fields that every record must have, and their types.
-      optional: fields that a record may have, and their types.
+def read_records(path: Path | str, **fields: type | UnionType) -> list[dict]:
+    """Returns the records of a file of JSON lines, if there is one; a last line that a crash cut off is left out.
 
     Raises:
-      UserError: for a line that is no such record.
+      UserError: for a line without these fields, of these types.
     """
     try:
         lines = Path(path).read_bytes().splitlines(keepends=True)
@@ -46,12 +40,10 @@ def read_records(path: Path | str, fields: Types, optional: Types | None = None)
             break
         try:
             record = json.loads(line)
-            needed = fields | {key: kind for key, kind in (optional or {}).items() if key in record}
-            valid = all(isinstance(record[key], kind) for key, kind in needed.items())
-        except (ValueError, TypeError, LookupError, RecursionError):
-            valid, record = False, {}
-        if not valid:
-            raise UserError(f"{path} is damaged in line {n}: remove that line, or restore the file")
+            if not all(isinstance(record[key], kind) for key, kind in fields.items()):
+                raise ValueError("a field has another type")
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise UserError(f"{path} is damaged in line {n}: remove that line, or restore the file") from error
         records.append(record)
     return records
 
@@ -63,17 +55,16 @@ def last_records(workdir: Path) -> dict[str, dict]:
 
 def test_record(workdir: Path, step: int) -> dict | None:
     """Returns the record with the test accuracy at a step; None where there is none that can be read."""
-    try:
-        records = read_metrics(workdir / FILE)
-    except (UserError, OSError):  # a network is whole without it
-        return None
-    found = [record for record in records if record["split"] == "test" and record["step"] == step]
-    return found[-1] if found else None
+    with contextlib.suppress(UserError, OSError):  # a network is whole without it
+        for record in reversed(read_metrics(workdir / FILE)):
+            if record["split"] == "test" and record["step"] == step:
+                return record
+    return None
 
 
 def cut_back(path: Path, after_step: int) -> None:
     """Drops the records of steps after `after_step`, which a run that continues from there will write again."""
-    kept = [record for record in read_records(path, {"step": int}) if record["step"] <= after_step]
+    kept = [record for record in read_records(path, step=int) if record["step"] <= after_step]
     files.write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 

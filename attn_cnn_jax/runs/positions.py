@@ -36,19 +36,13 @@ SIGNIFICANT_DIGITS = 6
 
 def read_positions(workdir: Path | str) -> list[dict]:
     """Returns the records of positions.jsonl, oldest first; an empty list where none was written."""
-    return read_records(Path(workdir) / FILE, {"step": int, "epoch": NUMBER, "layers": list})
+    return read_records(Path(workdir) / FILE, step=int, epoch=NUMBER, layers=list)
 
 
 def create_recorder(
     config: ConfigDict, skeleton: Skeleton, workdir: Path, after_step: int
 ) -> Callable[[int, float, Arrays], None]:
-    """Opens the positions of a run that goes on after `after_step` (-1: a new run).
-
-    Args:
-      config: the configuration of the run.
-      skeleton: of its network, see models/variables.py.
-      workdir: the run directory.
-      after_step: the number of finished steps.
+    """Opens the positions of a run that continues after a step (-1: a new run).
 
     Returns:
       `record(step, epoch, parameters)`, which writes one line, or nothing where attention knows no position.

@@ -30,17 +30,11 @@ AT_ONCE = 5000  # images in memory, of a set that is not
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What a network makes of some images.
+    """What a network makes of some images."""
 
-    Attributes:
-      right: how many of them have their own class as the most probable one.
-      count: how many there are.
-      loss: mean cross-entropy, nats.
-    """
-
-    right: int
-    count: int
-    loss: float
+    right: int  # images whose own class is the most probable one
+    count: int  # of all images
+    loss: float  # mean cross-entropy, nats
 
     @property
     def accuracy(self) -> float:
@@ -70,24 +64,23 @@ class Run:
 
     @property
     def spec(self) -> Spec:
-        """What the run keeps of its data set: its mean and standard deviation normalise pictures."""
+        """What the run keeps of its data set: its mean and standard deviation normalise images."""
         return spec_of(self.config)
 
     def __repr__(self) -> str:
         model = self.config.model
         parameters = sum(array.size for array in split(self.model)[1].values())
-        kind = f"ResNet-{model.depth} of {model.layers}s" if isinstance(self.model, ResNet) else ""
-        if isinstance(self.model, AttentionClassifier):
-            counts = heads_by_layer(model)
-            heads = f"{counts[0]} heads each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} heads"
+        if isinstance(self.model, ResNet):
+            kind = f"ResNet-{model.depth} of {model.layers}s"
+        else:
+            heads = ", ".join(map(str, heads_by_layer(model)))
             content = f" and content{', gated' if model.gate else ''}" if model.content else ""
-            layers = "1 layer" if len(counts) == 1 else f"{len(counts)} layers"
-            kind = f"{layers} of attention, {heads}; encoding {model.encoding}{content}"
+            kind = f"attention layers with {heads} heads; encoding {model.encoding}{content}"
         shape = "x".join(map(str, model.image_shape))
         return (
             f"Run on {self.config.dataset.name} after step {self.step}, seed {self.config.seed}\n"
             f"  {kind}; {parameters:,} parameters, {model.dtype}\n"
-            f"  pictures {shape} uint8 -> {model.num_classes} classes"
+            f"  images {shape} uint8 -> {model.num_classes} classes"
         )
 
     @property
@@ -96,34 +89,27 @@ class Run:
         return self.spec.class_names
 
     def predict(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
-        """Returns the class probabilities of pictures as the data set has them.
+        """Returns the class probabilities, `(b, classes)` float32, of images as the data set has them.
 
         Args:
-          images: `(b, H, W, C)` uint8.
-          batch_size: pictures per call of the network.
-
-        Returns:
-          `(b, classes)` float32.
-
-        Raises:
-          UserError: for images of another shape or type.
+          images: `(b, H, W, C)` uint8; UserError for another shape or type.
+          batch_size: images per call of the network.
         """
         return self._merged()._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
 
     def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
-        """Returns the logits of pictures, `(b, classes)`; arguments and errors as of `predict`."""
+        """Returns the logits of images, `(b, classes)`; arguments and errors as of `predict`."""
         return self._merged()._in_batches(lambda model, x: model(x)[0], images, batch_size)
 
     def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
-        """Returns the attention probabilities of every head of every layer.
+        """Returns the attention probabilities of every head, one array per layer, float32.
+
+        Each is `(h, i, j, k, l)` where attention does not depend on content, else `(b, h, i, j, k, l)`; query pixel
+        `(i, j)`, key pixel `(k, l)`; sums to one over key pixels.
 
         Args:
-          images: `(b, H, W, C)` uint8; needed where attention depends on content, else not read.
-          batch_size: pictures per call of the network.
-
-        Returns:
-          One array per layer, float32: `(h, i, j, k, l)` where attention does not depend on content, else
-          `(b, h, i, j, k, l)`; query pixel `(i, j)`, key pixel `(k, l)`; sums to one over key pixels.
+          images: as in `predict`; needed where attention depends on content, else not read.
+          batch_size: images per call of the network.
 
         Raises:
           UserError: for a network without attention, or images that are missing or of another shape or type.
@@ -141,19 +127,10 @@ class Run:
         return self._in_batches(attention, images, batch_size)
 
     def intermediates(self, images: Images, batch_size: int = 100) -> dict[str, Any]:
-        """Returns the logits and what the network computes on the way to them, as NumPy arrays.
+        """Returns `logits`, `(b, classes)`, and the named intermediates of the network, as NumPy arrays, images first.
 
-        Args:
-          images: `(b, H, W, C)` uint8.
-          batch_size: pictures per call of the network.
-
-        Returns:
-          `logits`, `(b, classes)`, and the named intermediates of the network, pictures first: see
-          `AttentionClassifier.__call__`. What does not depend on pictures (position scores, attention without
-          content) comes once, without an axis of pictures.
-
-        Raises:
-          UserError: for images of another shape or type.
+        See `AttentionClassifier.__call__`. What does not depend on images (position scores, attention without content)
+        comes once, without an axis of images. Arguments and errors as of `predict`.
         """
 
         def all_of_it(model, x):
@@ -197,14 +174,11 @@ class Run:
         """
         model = self._attention_network()
         counts = heads_by_layer(self.config.model)
-        chosen: dict[int, set[int]] = {}
-        for layer, head in heads:
-            if not (0 <= layer < len(counts) and 0 <= head < counts[layer]):
-                raise UserError(
-                    f"({layer}, {head}) is no head: layers, from 0, have {', '.join(map(str, counts))} heads"
-                )
-            chosen.setdefault(layer, set()).add(head)
-        left = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
+        removed = set(heads)
+        if wrong := removed - {(layer, head) for layer, count in enumerate(counts) for head in range(count)}:
+            raise UserError(f"{wrong.pop()} is no head: layers, from 0, have {', '.join(map(str, counts))} heads")
+        chosen = {layer: {head for other, head in removed if other == layer} for layer in range(len(counts))}
+        left = tuple(count - len(chosen[layer]) for layer, count in enumerate(counts))
         if 0 in left:
             raise UserError(f"layer {left.index(0)}, counted from 0, would have no head left")
         values = self.config.to_dict()
@@ -234,32 +208,30 @@ class Run:
             name = f"blocks.{layer}.attention.position.centre"
             if name not in parameters:
                 raise UserError(f"the encoding {self.config.model.encoding} has no centres: allowed are quadratic ones")
-            new = np.asarray(given, np.float32)
-            if new.shape != parameters[name].shape or not np.isfinite(new).all():
-                expected = parameters[name].shape
-                raise UserError(f"centres of layer {layer}, from 0: allowed is {expected}, finite; got {new.shape}")
+            new, shape = np.asarray(given, np.float32), parameters[name].shape
+            if new.shape != shape or not np.isfinite(new).all():
+                raise UserError(f"centres of layer {layer}, from 0: allowed is {shape}, finite; got {new.shape}")
             parameters = parameters | {name: jnp.asarray(new)}
         return dataclasses.replace(self, model=join(skeleton, parameters, statistics), test_record=None)
 
     def normalised(self, images: Images) -> Activations:
-        """Returns pictures as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.
+        """Returns images as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.
 
         Works under `jax.jit` too: `jax.jit(lambda images: run.model(run.normalised(images))[0])` gives logits.
         """
-        expected = tuple(self.config.model.image_shape)
+        height, width, channels = self.config.model.image_shape
         allowed = (
-            f"allowed is (B, H, W, {expected[2]}) uint8, "
-            f"as in {self.config.dataset.name}, where H, W are {expected[0]}, {expected[1]}"
+            f"allowed is (B, H, W, {channels}) uint8, "
+            f"as in {self.config.dataset.name}, where H, W are {height}, {width}"
         )
         try:
             images = images if isinstance(images, jax.Array) else np.asarray(images)
         except (ValueError, TypeError) as error:
             raise UserError(f"images that make no array ({shortened(error)}): {allowed}") from error
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != expected[2] or not images.size:
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != channels or not images.size:
             raise UserError(f"images of shape {images.shape} and type {images.dtype}: {allowed}")
-        downsample = self.config.model.get("downsample", 1)
-        if images.shape[1] % downsample or images.shape[2] % downsample:
-            height, width = images.shape[1:3]
+        downsample, (height, width) = self.config.model.get("downsample", 1), images.shape[1:3]
+        if height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
         return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
 
@@ -286,7 +258,7 @@ class Run:
             parts = jax.tree.map(np.asarray, parts)
         if len(parts) == 1:
             return parts[0]
-        # A result has an axis of pictures where its shape follows the size of the batch.
+        # A result has an axis of images where its shape follows the size of the batch.
         more = jax.eval_shape(jitted, arrays, jax.ShapeDtypeStruct((batch_size + 1, *x.shape[1:]), x.dtype))
 
         def joined(more, first, *others):

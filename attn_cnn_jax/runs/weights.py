@@ -35,15 +35,7 @@ def is_weights(folder: Path) -> bool:
 
 
 def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: dict | None = None) -> None:
-    """Writes a network into a folder that exists.
-
-    Args:
-      folder: receives `config.json`, `model.safetensors` and, with `test`, `metrics.jsonl`.
-      config: of the run.
-      step: of its checkpoint.
-      model: the network at that step.
-      test: the record of metrics.jsonl with its test accuracy, or None.
-    """
+    """Writes a network at a step into a folder that exists, with the record of its test accuracy, if there is one."""
     # safetensors writes memory as it is: a transposed array would come back scrambled.
     groups = split(model)[1:]
     arrays = {name: np.ascontiguousarray(array) for group in groups for name, array in group.items()}
@@ -73,7 +65,7 @@ def read_network(folder: Path, step: int | str = "latest") -> Saved:
         as_written = all(array.dtype == dtype for array in arrays.values())
         if as_written and header.get("crc32") != str(checksum_by_name(arrays)):
             raise UserError(f"{path} is damaged: its checksum is not the one saved; copy or export it anew")
-    number = int(text) if (text := header.get("step", "0")).isascii() and text.isdecimal() else 0
+    number = int(text) if (text := header.get("step", "0")).isdecimal() else 0
     if step not in ("latest", number):
         raise UserError(f"step={step!r}: {folder} holds one network, of step {number}")
     arrays = {name: array.astype(dtype) if array.dtype in FLOATS else array for name, array in arrays.items()}

@@ -47,8 +47,8 @@ def restore(config: ConfigDict, workdir: Path, state: TrainState, data: Fingerpr
             ckpt.check_metrics(workdir, step)
             saved = ConfigDict(ckpt.read_plain(workdir, step, "config"))
             directory.check_same(f"the checkpoint of step {step} in {workdir}", saved, config)
-            directory.check_same_data(workdir, ckpt.read_optional(workdir, step, "data"), data)
-            directory.check_same_settings(workdir, ckpt.read_optional(workdir, step, "settings"), ckpt.settings())
+            directory.check_same_data(workdir, ckpt.read_plain(workdir, step, "data"), data)
+            directory.check_same_settings(workdir, ckpt.read_plain(workdir, step, "settings"), ckpt.settings())
             state, progress = ckpt.restore(workdir, step, state)
         except ckpt.Damaged as error:
             reason = str(error)

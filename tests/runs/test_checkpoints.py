@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 
 import jax
@@ -81,7 +83,7 @@ def resume(workdir):
     config = ckpt.saved_config(workdir) or directory.read_config(workdir)
     model = create_model(config.model, rngs=nnx.Rngs(0))
     state = place(initial_state(model, create_optimizer(config.optimizer, lambda step: 0.1))[1], data_mesh())
-    return int(restore(config, workdir, state, ckpt.read_json(workdir, 10, "data"))[0].step)
+    return int(restore(config, workdir, state, ckpt.read_plain(workdir, 10, "data"))[0].step)
 
 
 def truncate_arrays(checkpoint):
@@ -99,7 +101,7 @@ DAMAGE = {
     "no network": (lambda checkpoint: shutil.rmtree(checkpoint / "network"), "its network cannot be read"),
     "no checksums": (lambda checkpoint: shutil.rmtree(checkpoint / "checksums"), "its checksums cannot be read"),
     "no JSON": (replace("config", "{"), "its config cannot be read"),
-    "no object": (replace("config", "[]"), "its config holds no JSON object"),
+    "no object": (replace("config", "[]"), "the checksum of its config is not the one saved"),
     "another config": (replace("config", "{}"), "the checksum of its config is not the one saved"),
     "empty": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.mkdir()), "cannot be read"),
     "a file": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.write_text("")), "cannot be read"),
@@ -120,6 +122,17 @@ def test_a_damaged_checkpoint_is_named_and_moved_and_the_one_before_taken(two, n
     assert "Traceback" not in out + err
     assert ckpt.steps_in(two) == [10]
     assert [path.name.partition("-")[0] for path in (two / "damaged").iterdir()] == ["20"]
+
+
+def test_a_command_says_damage_in_lines_and_ends(two):
+    """Orbax's threads that still read complain after the first has failed, and must not keep the process."""
+    for step in (10, 20):
+        truncate_arrays(two / f"checkpoints/{step}")
+    command = [sys.executable, "-m", "attn_cnn_jax", "heads", str(two)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 1
+    assert found.stderr.startswith("the checkpoint of step 20 in")
+    assert len(found.stderr.splitlines()) <= 2
 
 
 def test_without_an_intact_checkpoint_training_stops_and_touches_nothing(two):
@@ -170,7 +183,7 @@ def test_a_run_does_not_continue_with_settings_that_change_its_numbers(two, name
 
 def test_checkpoints_of_another_run_are_not_moved_as_damaged(two, content_run):
     shutil.copytree(content_run / "checkpoints/20", two / "checkpoints/21")
-    config = ckpt.read_json(two, 20, "config")
+    config = ckpt.read_plain(two, 20, "config")
     with pytest.raises(UserError, match="the checkpoint of step 21 in"):
         run(directory.from_json(json.dumps(config)), two)
     assert not (two / "damaged").exists()

@@ -106,8 +106,8 @@ def test_a_run_is_given_more_epochs(config, tmp_path, capsys, one_device):
 def test_a_run_prints_as_a_few_lines(digits_run):
     assert repr(load_run(digits_run)) == (
         f"Run on digits after step {3 * STEPS_PER_EPOCH}, seed 0\n"
-        "  1 layer of attention, 4 heads each; encoding quadratic; 1,918 parameters, float32\n"
-        "  pictures 8x8x1 uint8 -> 10 classes"
+        "  attention layers with 4 heads; encoding quadratic; 1,918 parameters, float32\n"
+        "  images 8x8x1 uint8 -> 10 classes"
     )
 
 
