@@ -101,11 +101,8 @@ def read_given(workdir: Path) -> ConfigDict | None:
 def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None, heads: Sequence[dict] = ()) -> None:
     """Writes `config.json` unless it is there; UserError, see `check_same`, if it is another run's.
 
-    Args:
-      workdir: the run directory.
-      config: of the run.
-      given: the configuration as the user gave it, where starting from another run changed it.
-      heads: those that were pruned or reset, for `start.json`.
+    `given` is the configuration as the user gave it, where starting from another run changed it; `heads` are those that
+    were pruned or reset, for `start.json`.
     """
     given = config if given is None else given
     before = read_given(workdir)

@@ -18,16 +18,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import AnyArray
-from attn_cnn_jax.config import create_model
-from attn_cnn_jax.config.network import grid
+from attn_cnn_jax.config.network import abstract_model, grid
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.scores import softmax
 from attn_cnn_jax.models.encodings import CentredEncoding
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names, split
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 
 FILE = "positions.jsonl"
@@ -47,70 +45,52 @@ def create_recorder(
     Returns:
       `record(step, epoch, parameters)`, which writes one line, or nothing where attention knows no position.
     """
-    if not has_positions(config):
-        return lambda step, epoch, parameters: None
-    cut_back(workdir / FILE, after_step)
-    of_layers = positions_of_layers(config, skeleton)
-
-    def record(step: int, epoch: float, parameters: Arrays) -> None:
-        position = {name: array for name, array in parameters.items() if ".attention.position." in name}
-        append(workdir / FILE, {"step": step, "epoch": epoch, "layers": of_layers(jax.device_get(position))})
-
-    return record
-
-
-def has_positions(config: ConfigDict) -> bool:
-    """Returns whether the attention of a network knows positions of its own."""
     if config.model.name != "attention":
-        return False
-
-    def terms():
-        model: Any = create_model(config.model, rngs=nnx.Rngs(0))
-        return model.blocks[0].attention.position_terms(*grid(config.model), jnp.array([0]))
-
-    return bool(nnx.eval_shape(terms))
-
-
-def positions_of_layers(config: ConfigDict, skeleton: Skeleton) -> Callable[[Arrays], list[dict]]:
-    """Returns a function from the parameters of positions to what is recorded, per layer.
-
-    That is the centres and spreads of quadratic encodings, or else the moments of the central pixel's attention.
-    """
+        return lambda step, epoch, parameters: None
     height, width = grid(config.model)
     query = (height // 2, width // 2)
 
     def blocks(position: Arrays) -> Any:
         # Position scores read nothing but position parameters: the others need not leave the devices.
-        nothing: Any = jax.ShapeDtypeStruct((), jnp.float32)
-        blank: dict[str, Any] = dict.fromkeys(names(skeleton.parameters), nothing)
-        statistics: dict[str, Any] = dict.fromkeys(names(skeleton.statistics), nothing)
-        model: Any = join(skeleton, blank | position, statistics)
+        blank: Any = jax.ShapeDtypeStruct((), jnp.float32)
+        parameters, statistics = (dict.fromkeys(names(tree), blank) for tree in skeleton[1:])
+        model: Any = join(skeleton, parameters | position, statistics)
         return model.blocks
+
+    def scores(position: Arrays) -> list[Any]:
+        row = jnp.array(query[:1])
+        terms = [block.attention.position_terms(height, width, row).values() for block in blocks(position)]
+        return [sum(term[:, 0, query[1]] for term in layer) for layer in terms if layer]
 
     @jax.jit
     def attention(position: Arrays) -> list[jax.Array]:
-        layers = []
-        for block in blocks(position):
-            terms = block.attention.position_terms(height, width, jnp.array(query[:1])).values()
-            scores: Any = sum(term[:, 0, query[1]] for term in terms)
-            layers.append(softmax(scores.reshape(len(scores), -1)).reshape(scores.shape))
-        return layers
+        return [softmax(layer.reshape(len(layer), -1)).reshape(layer.shape) for layer in scores(position)]
 
-    def of_layers(position: Arrays) -> list[dict]:
+    def record(step: int, epoch: float, parameters: Arrays) -> None:
+        position = jax.device_get(positions_of(parameters))
         encodings = [block.attention.position for block in blocks(position)]
         if isinstance(encodings[0], CentredEncoding):
-            recorded = [
+            layers = [
                 {name: np.asarray(getattr(each, name)[...]) for name in ("centre", "spread")} for each in encodings
             ]
         else:
-            recorded = [
+            layers = [
                 {"centre": moments.centre_of_mass(layer) - query, "covariance": moments.covariance(layer)}
                 # Put there and fetched explicitly, as a training loop demands (jax.transfer_guard).
                 for layer in jax.device_get(attention(jax.device_put(position)))
             ]
-        return [{name: rounded(array) for name, array in layer.items()} for layer in recorded]
+        rows = [{name: rounded(array) for name, array in layer.items()} for layer in layers]
+        append(workdir / FILE, {"step": step, "epoch": epoch, "layers": rows})
 
-    return of_layers
+    if not jax.eval_shape(scores, positions_of(split(abstract_model(config.model))[1])):
+        return lambda step, epoch, parameters: None
+    cut_back(workdir / FILE, after_step)
+    return record
+
+
+def positions_of(parameters: Arrays) -> Arrays:
+    """Returns the parameters of positions."""
+    return {name: array for name, array in parameters.items() if ".attention.position." in name}
 
 
 def rounded(array: AnyArray) -> list:
