@@ -53,11 +53,7 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
         del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
-    status = main([*subcommand, *sys.argv[1:]], program)
-    if status == 1:
-        sys.stderr.flush()
-        os._exit(status)  # waits for no thread of a library that failed
-    sys.exit(status)
+    sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
 
 @says_errors
