@@ -32,7 +32,7 @@ def by_content(content_run):
 
 
 def test_the_face_of_the_package():
-    assert attn_cnn_jax.__all__ == ["create_model", "export", "load_pretrained", "load_run", "show", "train"]
+    assert attn_cnn_jax.__all__ == ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
 
 
 def test_evaluation_is_that_of_the_logits(by_position, monkeypatch):
