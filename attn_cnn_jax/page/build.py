@@ -20,9 +20,6 @@ from attn_cnn_jax.runs.run import Run
 
 TEST_IMAGES = 100  # whose accuracy the page counts
 MOST_HEADS = 1024
-MOST_PIXELS = 128 * 128  # that a query can attend to, in the browser
-MOST_SIDE = 512  # pixels; what is computed for the columns of a row grows as their square
-MOST_VALUES = 4_000_000  # that the browser computes when the query moves
 
 
 class Page(NamedTuple):
@@ -78,25 +75,20 @@ def check(run: Run, size: tuple[int, int]) -> None:
     if not all(np.all(np.isfinite(array)) for array in split(run.model)[1].values()):
         raise UserError(f"the parameters at step {run.step} are not finite numbers: choose an earlier --step")
     heads = sum(block.attention.num_heads for block in run.model.blocks)
-    pixels, side = size[0] * size[1] // model.downsample**2, MOST_SIDE * model.downsample
-    for what, amount, most, advice in (
-        ("heads in all", heads, MOST_HEADS, ""),
-        ("pixels to attend to", pixels, MOST_PIXELS, "; choose a smaller --size"),
-        ("pixels on a side", max(size), side, "; choose a smaller --size"),
-        ("heads times pixels", heads * pixels, MOST_VALUES, "; choose a smaller --size"),
+    pixels = size[0] * size[1] // model.downsample**2
+    if heads > MOST_HEADS:
+        raise UserError(f"{heads} heads in all: a page shows at most {MOST_HEADS}")
+    for what, amount, most in (
+        ("pixels to attend to", pixels, 128 * 128),
+        ("pixels on a side", max(size), 512 * model.downsample),  # scores of columns grow as their square
+        ("heads times pixels", heads * pixels, 4_000_000),  # scores that are computed when the query moves
     ):
         if amount > most:
-            raise UserError(f"{amount} {what}: a page shows at most {most}{advice}")
+            raise UserError(f"{amount} {what}: a page shows at most {most}; choose a smaller --size")
 
 
 def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | None = None) -> dict[str, Any]:
-    """All that does not depend on an image.
-
-    Args:
-      run: the run.
-      size: (H, W) of the images, in pixels.
-      title: the page's title, plain text.
-      workdir: the run directory, whose recorded positions become `epochs`; None for none.
+    """All that does not depend on an image; arguments as in `build`.
 
     Returns:
       `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of
@@ -107,19 +99,20 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
     check(run, size)
     model = run.config.model
     grid: Grid = (size[0] // model.downsample, size[1] // model.downsample)
+    attentions = [block.attention for block in run.model.blocks]
     layers = [
         {
-            "heads": block.attention.num_heads,
-            "position": in_json(position_parameters(block.attention.position, grid)),
-            "gate": None if block.attention.gate is None else in_json(jax.nn.sigmoid(block.attention.gate[...])),
+            "heads": attention.num_heads,
+            "position": in_json(position_parameters(attention.position, grid)),
+            "gate": None if attention.gate is None else in_json(jax.nn.sigmoid(attention.gate[...])),
         }
-        for block in run.model.blocks
+        for attention in attentions
     ]
-    readers = [content_parameters(encoding, grid) for encoding in run.model.blocks[0].attention.readers]
+    readers = [content_parameters(encoding, grid) for encoding in attentions[0].readers]
     content = [name for reader in readers if reader for name in reader["terms"]]
     position = layers[0]["position"]["term"] if layers[0]["position"] else None
     own = [] if position is None else [position]
-    heads = [layer["heads"] for layer in layers]
+    heads = [attention.num_heads for attention in attentions]
     return {
         "title": title,
         "facts": {
@@ -141,17 +134,10 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
 
 
 def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """`name`, `label`, `prediction`, `confidence` and `source` (a data URI) of images of the page's size.
-
-    Args:
-      run: the run.
-      images: of the size of the page.
-      class_names: one per class, or none where they are unknown.
-    """
+    """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown."""
     if not images:
         return []
     predictions = run.predict(np.stack([image.pixels for image in images]))
-    best = predictions.argmax(axis=1)
     return [
         {
             "name": image.name,
@@ -160,7 +146,7 @@ def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str,
             "confidence": round(float(probabilities[n]), 4),
             "source": data_uri(image.pixels),
         }
-        for image, n, probabilities in zip(images, best, predictions, strict=True)
+        for image, n, probabilities in zip(images, predictions.argmax(axis=1), predictions, strict=True)
     ]
 
 

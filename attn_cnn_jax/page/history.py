@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_cnn_jax.page.scores import KINDS
 from attn_cnn_jax.runs.positions import read_positions
 
 MOST_EPOCHS = 300  # that a slider of a few hundred pixels can tell apart
@@ -11,10 +12,10 @@ SMALLEST_VARIANCE = 0.05**2  # of attention to a single pixel, whose covariance 
 
 
 def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str | None) -> list[dict]:
-    """The course of training up to a checkpoint, oldest first.
+    """The course of training up to the checkpoint at a step, oldest first; empty without a positions.jsonl.
 
     Args:
-      workdir: the run directory; without a positions.jsonl in it the course is empty.
+      workdir: the run directory.
       step: of the checkpoint that the page shows.
       head_counts: number of heads of every layer; records of a network with others are left out.
       term: name of the score term that positions have, None where there is none.
@@ -41,12 +42,10 @@ def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str 
 def parameters(layer: dict) -> dict:
     """A recorded layer as the parameters of a quadratic encoding.
 
-    Centres and spreads are those of training. A record of other encodings holds moments of the central pixel's
-    attention, `centre` and `covariance`; the Gaussian with these moments stands for them.
+    A record of other encodings holds moments of the central pixel's attention; the Gaussian with them stands for it.
     """
     if "covariance" not in layer:
-        kind = "gaussian" if np.ndim(layer["spread"]) == 3 else "quadratic"
-        return {"kind": kind, "centre": layer["centre"], "spread": layer["spread"]}
+        return {"kind": KINDS[np.ndim(layer["spread"])], "centre": layer["centre"], "spread": layer["spread"]}
     variances, axes = np.linalg.eigh(np.asarray(layer["covariance"], np.float64))
     spread = axes / np.sqrt(np.maximum(variances, SMALLEST_VARIANCE))[:, None, :]  # S S^T is the inverse covariance
     return {"kind": "gaussian", "centre": layer["centre"], "spread": np.round(spread, 5).tolist()}

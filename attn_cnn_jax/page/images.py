@@ -25,13 +25,7 @@ class LabelledImage(NamedTuple):
 
 
 def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[LabelledImage]:
-    """The first test images, one of each class in turn.
-
-    Args:
-      dataset: the run's data set.
-      count: how many.
-      size: (H, W) in pixels that they get.
-    """
+    """The first `count` test images, one of each class in turn, of the size (H, W)."""
     labels = dataset.test.labels
     if not 0 <= count <= len(labels):
         raise UserError(f"--images={count}: the test split of {dataset.spec.name} has {len(labels)} images")

@@ -13,13 +13,12 @@ TITLE = "What the heads attend to"
 
 
 class Inline(NamedTuple):
-    """A page that notebooks show in a frame: the whole page as HTML, and the frame's height in pixels."""
+    """A page that notebooks show in a frame without a file or a request: its HTML, and the frame's height in pixels."""
 
     html: str
     height: int
 
     def _repr_html_(self) -> str:
-        """The frame, with the page inside: no file, no request."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" title="{TITLE}" '
             f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
@@ -30,17 +29,7 @@ class Inline(NamedTuple):
 
 
 def show(run: Run, images: int = 8, data_dir: str | None = None, height: int = 800) -> Inline:
-    """The interactive page of a network, which a notebook shows in place.
-
-    Args:
-      run: what `load_run` or `load_pretrained` returned.
-      images: number of test images to choose from.
-      data_dir: folder of the data set, if not the one used in training. Without the data set there are no test images.
-      height: of the frame, in pixels.
-
-    Raises:
-      UserError: if the network has no attention to show, or too much.
-    """
+    """`attn_cnn_jax.show`."""
     shape = tuple(run.config.model.image_shape)
     try:
         dataset = dataset_of(run.config, data_dir)

@@ -3,35 +3,18 @@
 import base64
 import hashlib
 import json
-from importlib import resources
 from pathlib import Path
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 
+WEB = Path(__file__).parent / "web"
+# In the order in which they stand in the page: each may use what those before it define.
 SCRIPTS = (
-    "numbers.js",
-    "maps.js",
-    "convolution.js",
-    "network.js",
-    "worker.js",
-    "drawing.js",
-    "view.js",
-    "compute.js",
-    "changes.js",
-    "panels.js",
-    "overlays.js",
-    "own.js",
-    "play.js",
-    "steps.js",
-    "theorem.js",
-    "figure.js",
-    "address.js",
-    "show.js",
-    "page.js",
+    *("numbers.js", "maps.js", "convolution.js", "network.js", "worker.js"),  # the worker's
+    *("drawing.js", "view.js", "compute.js", "changes.js", "panels.js", "overlays.js", "own.js", "play.js"),
+    *("steps.js", "theorem.js", "figure.js", "address.js", "show.js", "page.js"),
 )
-
-
 # Only what this file holds: no script, style or address of anybody else.
 POLICY = (
     "default-src 'none'; img-src data: blob:; style-src {styles}; script-src {scripts}; worker-src blob:; "
@@ -40,25 +23,26 @@ POLICY = (
 
 
 def render(data: dict) -> str:
-    """The HTML text of a page.
-
-    Args:
-      data: what `build.page_data` returns.
-    """
-    scripts = {name: f"\n{_read(name)}" for name in SCRIPTS}
-    style = _read("page.css")
+    """The HTML text of a page of `data`, what `build.page_data` returns."""
+    read = lambda name: (WEB / name).read_text(encoding="utf-8")  # noqa: E731
+    scripts, style = {name: f"\n{read(name)}" for name in SCRIPTS}, read("page.css")
     parts = {
-        "POLICY": POLICY.format(styles=_hash(style), scripts=" ".join(map(_hash, scripts.values()))),
+        "POLICY": POLICY.format(styles=hash_of(style), scripts=" ".join(map(hash_of, scripts.values()))),
         "STYLE": style,
         "DATA": as_script_text(data),
         "SCRIPTS": "\n".join(f'<script id="{name}">{text}</script>' for name, text in scripts.items()),
     }
     # From the template on the left to the right, so that no part is searched for the next one's place.
-    text, rest = "", _read("page.html")
+    text, rest = "", read("page.html")
     for name, part in parts.items():
         before, rest = rest.split(f"<!-- {name} -->")
         text += before + part
     return text + rest
+
+
+def hash_of(text: str) -> str:
+    """As a content security policy names a script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def as_script_text(data: dict) -> str:
@@ -73,11 +57,3 @@ def write(path: Path, text: str) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose --out=FILE") from error
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _read(name: str) -> str:
-    return resources.files("attn_cnn_jax.page").joinpath("web", name).read_text(encoding="utf-8")

@@ -14,9 +14,10 @@ from jaxtyping import Array, Float
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Encoding
-from attn_cnn_jax.models.encodings import Absolute, Content, GeneralizedQuadratic, Quadratic, Relative
+from attn_cnn_jax.models.encodings import Absolute, CentredEncoding, Content, GeneralizedQuadratic, Quadratic, Relative
 
 MOST_PAIRS = 2**20  # scores of heads and pairs of pixels in a table that is not by shift
+KINDS = {1: "quadratic", 3: "gaussian"}  # by the axes of spreads
 LOWEST = -1e30  # stands for minus infinity, which JSON does not have
 
 Parameters = dict[str, Any]
@@ -65,21 +66,16 @@ def entry(table: Table, encoding: Encoding, methods: set[str]) -> Callable[[Any,
     return None
 
 
-def gaussian(kind: str) -> Callable[[Quadratic, Grid], Parameters]:
-    return lambda encoding, grid: {
-        "term": "position",
-        "kind": kind,
-        "centre": np.asarray(encoding.centre[...]),
-        "spread": np.asarray(encoding.spread[...]),
-    }
+def gaussian(encoding: CentredEncoding, grid: Grid) -> Parameters:
+    centre, spread = np.asarray(encoding.centre[...]), np.asarray(encoding.spread[...])
+    return {"term": "position", "kind": KINDS[spread.ndim], "centre": centre, "spread": spread}
 
 
-def product(query: str = "content", key: str = "content") -> Parameters:
-    return {"kind": "product", "query": query, "key": key}
+PRODUCT = {"kind": "product", "query": "content", "key": "content"}  # q . k of activations
 
 
-def content_maps(encoding: Any, terms: Parameters, **more: Any) -> Parameters:
-    return {"query": linear(encoding.query), "key": linear(encoding.key), "terms": terms, **more}
+def content_maps(encoding: Any, terms: Parameters) -> Parameters:
+    return {"query": linear(encoding.query), "key": linear(encoding.key), "terms": terms}
 
 
 def linear(layer: Any) -> Parameters | None:
@@ -91,21 +87,17 @@ def linear(layer: Any) -> Parameters | None:
 
 def absolute_content(encoding: Absolute, grid: Grid) -> Parameters:
     """The four terms of eq. 7."""
-    size = encoding.query.in_features
-    pixels = jnp.zeros((1, *grid, size), encoding.query.kernel[...].dtype)
+    pixels = jnp.zeros((1, *grid, encoding.query.in_features), encoding.query.kernel[...].dtype)
     kinds = ("content", "position")
-    return content_maps(
-        encoding,
-        {f"{query}_{key}": product(query, key) for query in kinds for key in kinds},
-        positions=encoding.position_vectors(pixels)[0],
-    )
+    terms = {f"{query}_{key}": PRODUCT | {"query": query, "key": key} for query in kinds for key in kinds}
+    return content_maps(encoding, terms) | {"positions": encoding.position_vectors(pixels)[0]}
 
 
 def relative_content(encoding: Relative, grid: Grid) -> Parameters:
     """The chosen terms of eq. 8 that read the picture."""
     terms: Parameters = {}
     if "content_content" in encoding.terms:
-        terms["content_content"] = product()
+        terms["content_content"] = PRODUCT
     if "content_position" in encoding.terms:
         assert encoding.tables is not None
         reach = encoding.tables.grid
@@ -117,9 +109,9 @@ def relative_content(encoding: Relative, grid: Grid) -> Parameters:
     return content_maps(encoding, terms)
 
 
-POSITION: Table = {Quadratic: gaussian("quadratic"), GeneralizedQuadratic: gaussian("gaussian")}
+POSITION: Table = {Quadratic: gaussian, GeneralizedQuadratic: gaussian}
 CONTENT: Table = {
-    Content: lambda encoding, grid: content_maps(encoding, {"content": product()}),
+    Content: lambda encoding, grid: content_maps(encoding, {"content": PRODUCT}),
     Relative: relative_content,
     Absolute: absolute_content,
 }
@@ -157,11 +149,9 @@ def summed(terms: Mapping[str, Float[Array, "h i j k l"]]) -> Float[np.ndarray, 
 
 
 def by_shift(corners: Float[np.ndarray, "h 2 j k l"], grid: Grid) -> Float[np.ndarray, "h r t"]:
-    """The score of every shift, from the most negative one: four corner queries see all shifts.
+    """The score of every shift, from the most negative one, of scores of the first and the last query row.
 
-    Args:
-      corners: scores of the first and of the last query row.
-      grid: rows and columns of pixels.
+    Queries in the four corners see all shifts.
     """
     height, width = grid
     table = np.zeros((len(corners), 2 * height - 1, 2 * width - 1))

@@ -62,6 +62,11 @@ class Page:
         actions = after or ActionChains(self.driver, duration=0)
         return actions.move_to_element_with_offset(canvas, int(x * width), int(y * height))
 
+    def drag(self, start, end):
+        """The mouse draws from one pixel of the picture to another."""
+        self.point(*end, self.point(*start).click_and_hold()).release().perform()
+        self.ready()
+
     def keys(self, *keys, shift=False):
         actions = ActionChains(self.driver)
         held = actions.key_down(Keys.SHIFT).send_keys(*keys).key_up(Keys.SHIFT) if shift else actions.send_keys(*keys)
@@ -74,9 +79,8 @@ class Page:
         """The colours of a tile, once what was asked for is drawn: `(rows, columns, 3)`."""
         self.shown()
         picture = self.run(f"tiles[{layer}][{head}].canvas.toDataURL()")
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2]))).convert("RGB")).astype(
-            int
-        )
+        png = io.BytesIO(base64.b64decode(picture.partition(",")[2]))
+        return np.asarray(Image.open(png).convert("RGB")).astype(int)
 
 
 @contextlib.contextmanager

@@ -9,11 +9,13 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, validate
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings import REGISTRY, Encoding, register
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.build import image_entries, page_data
 from attn_cnn_jax.page.images import LabelledImage
-from attn_cnn_jax.page.network import network_data
+from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.render import render, write
 from attn_cnn_jax.runs.run import Run
 
@@ -213,3 +215,53 @@ def page(quiet, pages):
     from tests.page.browser import Page
 
     return lambda name, address="": Page(quiet, pages[name][1]).open(address)
+
+
+def random_run(seed=0, **model):
+    """A run whose parameters are all large and random, so that no term or head is negligible."""
+    config = small_config(**model)
+    validate(config)
+    skeleton, parameters, statistics = split(abstract_model(config.model))
+    random = np.random.default_rng(seed)
+    drawn = {
+        name: jnp.asarray(random.normal(size=x.shape) / x.shape[0] ** 0.5, x.dtype) for name, x in parameters.items()
+    }
+    seen = {name: jnp.asarray(random.uniform(0.5, 2, x.shape), x.dtype) for name, x in statistics.items()}
+    return Run(config, 40, join(skeleton, drawn, seen))
+
+
+def written(run, pictures, path, class_names=()):
+    """Writes the page of a run, which computes, and returns its path; with class names the pictures count as a test."""
+    data = page_data(run, tuple(run.config.model.image_shape[:2]), title="a network")
+    grid = tuple(data["grid"])
+    assert reason_not_to_compute(run, grid) is None
+    data["network"] = network_data(run, grid, class_names, pictures if class_names else ())
+    data["pictures"] = image_entries(run, pictures, class_names)
+    write(path, render(data))
+    return path
+
+
+@pytest.fixture(scope="session")
+def quadratic():
+    """A quadratic network of three heads a layer."""
+    return random_run(1, encoding="quadratic", num_heads=3)
+
+
+@pytest.fixture(scope="session")
+def probed(quadratic, tmp_path_factory):
+    """The page of `quadratic`, with labelled pictures, and the pictures."""
+    random = np.random.default_rng(5)
+    pixels = random.integers(0, 256, (12, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
+    names = tuple(str(n) for n in range(10))
+    predicted = np.asarray(quadratic.predict(pixels)).argmax(axis=1)
+    pictures = [LabelledImage(x, f"test {n}", names[predicted[n] if n % 3 else 0]) for n, x in enumerate(pixels)]
+    path = written(quadratic, pictures, tmp_path_factory.mktemp("page") / "page.html", names)
+    return path, pixels, np.array([int(picture.label) for picture in pictures])
+
+
+@pytest.fixture
+def probe(quiet, probed):
+    """`probe(address)` opens that page."""
+    from tests.page.browser import Page
+
+    return lambda address="": Page(quiet, probed[0]).open(address)

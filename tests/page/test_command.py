@@ -1,6 +1,7 @@
 """attn-cnn page: what it writes, and how it refuses."""
 
 import base64
+import html
 import io
 import json
 import re
@@ -15,6 +16,8 @@ from attn_cnn_jax.cli.main import main as attn_cnn
 from attn_cnn_jax.data import sets as data
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import images as sources
+from attn_cnn_jax.page.inline import show
+from attn_cnn_jax.runs.load import load_run
 
 
 @pytest.fixture
@@ -47,6 +50,8 @@ def test_test_pictures_one_of_each_class_in_turn(viewer, tmp_path, capsys):
     assert "my run" in data["title"]
     assert "6 images" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]  # nothing left beside it
+    assert viewer("quadratic", "--images", 1, "--size", "12x20") == 0
+    assert data_of(tmp_path / "my run" / "viewer.html")["grid"] == [6, 10]
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 1), (1, 8, 3), (8, 1, 3), (1, 1, 1)])
@@ -70,17 +75,6 @@ def test_files_are_cut_and_resized(viewer, tmp_path):
     png = Image.open(io.BytesIO(base64.b64decode(first["source"].partition(",")[2])))
     assert png.size == (14, 10)
     assert np.asarray(png)[5, 7].tolist() == [0, 0, 255]  # the middle stays
-
-
-def test_another_picture_size(viewer, tmp_path):
-    out = tmp_path / "page.html"
-    assert viewer("quadratic", "--out", out, "--size", "12x20", "--images", 1) == 0
-    assert data_of(out)["grid"] == [6, 10]
-
-
-def test_the_default_is_a_file_in_the_run(viewer, tmp_path):
-    assert viewer("quadratic", "--images", 0) == 0
-    assert data_of(tmp_path / "my run" / "viewer.html")["pictures"] == []
 
 
 def test_without_the_data_set_its_drawings_are_shown(viewer, monkeypatch, runs, tmp_path, capsys):
@@ -121,20 +115,11 @@ def test_refusals_are_short(viewer, capsys, name, arguments, message):
     assert error.count("\n") <= 1
 
 
-def test_damaged_picture(tmp_path):
-    path = tmp_path / "x.png"
-    Image.new("RGB", (50, 50)).save(path)
-    path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match="cannot be read as an image"):
-        sources.from_file(path, (8, 8, 3))
-
-
-@pytest.mark.parametrize("arguments", [[], ["run", "--size", "32x"], ["run", "--images", "x"], ["run", "--step", "x"]])
-def test_bad_flags(arguments, capsys):
-    assert attn_cnn(["page", *arguments]) == 2
-    assert "attn-cnn page --help lists the flags" in capsys.readouterr().err
-
-
-def test_no_run(tmp_path, capsys):
-    assert attn_cnn(["page", str(tmp_path)]) == 1
-    assert "is not a run directory" in capsys.readouterr().err
+def test_show_is_the_page_in_a_frame(quadratic_run, data_dir):
+    shown = show(load_run(quadratic_run), images=3, data_dir=str(data_dir), height=500)
+    frame = shown._repr_html_()
+    assert re.fullmatch(r'<iframe srcdoc="[^"]*" title="[^"]*" style="[^"]*height: 500px[^"]*"></iframe>', frame)
+    page = html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1])
+    assert page == shown.html
+    assert page.count('"source":"data:image/png') == 3
+    assert len(repr(shown)) < 80

@@ -4,31 +4,26 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.page.images import LabelledImage
-from tests.page.browser import ActionChains, Page, emulated
-from tests.page.test_network import place, probed, quadratic, random_run, written  # noqa: F401
+from tests.page.browser import Page, emulated
+from tests.page.conftest import random_run, written
 from tests.page.test_own import SIZE, open_to_draw
 
 pytestmark = pytest.mark.slow
 
 
-def test_nothing_slides_over_the_image_on_a_phone(quiet, probed):  # noqa: F811
-    with emulated(quiet, 390, "light"):
-        page = Page(quiet, probed[0]).open("#head=1,2")
-        page.run("void scrollTo(0, tiles[0][1].button.getBoundingClientRect().top + scrollY - 60)")
-        left = page.run("picture.getBoundingClientRect().left")
-        assert page.run(f"document.elementsFromPoint({left} + 40, 60)[0].id") == "picture"
-
-
-def test_nothing_is_smaller_than_a_finger(quiet, probed):  # noqa: F811
+def test_on_a_phone_nothing_is_small_or_slides_over_the_image(quiet, probe):
     quiet.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
     try:
         with emulated(quiet, 390, "light"):
-            page = Page(quiet, probed[0]).open("#head=1,2")
+            page = probe("#head=1,2")
             for element in page.all("button, input, select, summary"):
                 is_file = element.get_attribute("id") == "file"  # lies over its label
                 box = (element.find_element("xpath", "..") if is_file else element).rect
                 is_large = min(box["width"], box["height"]) >= 24
                 assert is_large or not element.is_displayed(), element.get_attribute("outerHTML")
+            page.run("void scrollTo(0, tiles[0][1].button.getBoundingClientRect().top + scrollY - 60)")
+            left = page.run("picture.getBoundingClientRect().left")
+            assert page.run(f"document.elementsFromPoint({left} + 40, 60)[0].id") == "picture"
     finally:
         quiet.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
 
@@ -38,10 +33,7 @@ def test_an_empty_canvas_says_nothing_and_a_link_restores_a_drawing(quiet, tmp_p
     page.ready()
     assert page.find("#caption").text == "your drawing"
     assert {output.text for output in page.all("#bars output")} == {"–"}
-    ActionChains(quiet, duration=0).move_to_element_with_offset(
-        page.find("#picture"), *place(page, 0, 0)
-    ).click_and_hold().move_to_element_with_offset(page.find("#picture"), *place(page, 2, 4)).release().perform()
-    page.ready()
+    page.drag((0, 0), (2, 4))
     assert "predicted" in page.find("#caption").text
     page.run("writeAddress()")
     logits, address = page.run("viewer.logits()"), page.run("location.hash")
@@ -50,22 +42,13 @@ def test_an_empty_canvas_says_nothing_and_a_link_restores_a_drawing(quiet, tmp_p
     assert page.open("#drawing=AAAA").view()["picture"] == 0  # of another size
 
 
-@pytest.mark.parametrize("value", ["1e200", "-1e200", "1e-200"])
-def test_numbers_beyond_the_page_are_limited(quiet, probed, value):  # noqa: F811
-    page = Page(quiet, probed[0]).open(f"#head=1,1&move=1.1:{value}:{value}:{value.lstrip('-')}")
-    assert np.all(np.isfinite(page.run("viewer.logits()")))
-    page.run(f"void ($('centre-row').value = '{value}', $('centre-row').dispatchEvent(new Event('input')))")
-    page.ready()
-    assert np.all(np.isfinite(page.run("viewer.logits()")))
-
-
-def test_a_message_goes_with_the_next_action(quiet, probed, tmp_path):  # noqa: F811
-    page = Page(quiet, probed[0]).open()
-    (tmp_path / "x.png").write_text("no image")
-    page.find("#file").send_keys(str(tmp_path / "x.png"))
-    page.wait(lambda: page.find("#error").is_displayed())
-    page.all("#pictures button")[1].click()
-    assert not page.find("#error").is_displayed()
+def test_numbers_beyond_the_page_are_limited(probe):
+    for value in ("1e200", "-1e200", "1e-200"):
+        page = probe(f"#head=1,1&move=1.1:{value}:{value}:{value.lstrip('-')}")
+        assert np.all(np.isfinite(page.run("viewer.logits()")))
+        page.run(f"void ($('centre-row').value = '{value}', $('centre-row').dispatchEvent(new Event('input')))")
+        page.ready()
+        assert np.all(np.isfinite(page.run("viewer.logits()"))), value
 
 
 def test_long_class_names_stay_in_their_place(quiet, tmp_path):
@@ -87,10 +70,10 @@ def test_panels_stay_where_they_are_when_training_is_played(page):
     assert opened.run(top) == before
 
 
-def test_forced_colours_keep_bars_and_cells(quiet, probed):  # noqa: F811
+def test_forced_colours_keep_bars_and_cells(quiet, probe):
     quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "forced-colors", "value": "active"}]})
     try:
-        page = Page(quiet, probed[0]).open()
+        page = probe()
         for selector in ("#bars .bar", "#lens td"):
             adjust = f"getComputedStyle(document.querySelector('{selector}')).forcedColorAdjust"
             assert page.run(adjust) == "none"
@@ -98,21 +81,13 @@ def test_forced_colours_keep_bars_and_cells(quiet, probed):  # noqa: F811
         quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_a_saved_figure_marks_the_query_the_head_and_the_colours(quiet, probed):  # noqa: F811
-    page = Page(quiet, probed[0]).open("#head=1,2&tiles=map")
-    svg = page.run("viewer.figureSvg()")
-    assert svg.count('fill="none"') == 2 * 6 + 1  # a frame and the query on each tile, and the chosen head's frame
-    assert "from 0 to head’s largest" in svg
-
-
-def test_only_scripts_of_the_page_may_run(quiet, probed):  # noqa: F811
-    page = Page(quiet, probed[0]).open()
+def test_only_scripts_of_the_page_may_run(quiet, probe):
+    page = probe()
     policy = page.run("document.querySelector('meta[http-equiv]').content")
     assert "unsafe" not in policy
     for part in ("base-uri 'none'", "form-action 'none'", "script-src 'sha256-"):
         assert part in policy
-    page.run(
-        "void document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.ran = 1' }))"
-    )
+    script = "Object.assign(document.createElement('script'), { textContent: 'window.ran = 1' })"
+    page.run(f"void document.body.append({script})")
     assert page.run("window.ran") is None
     assert "violates" in quiet.get_log("browser")[0]["message"]

@@ -5,19 +5,11 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax.page.images import LabelledImage, from_file
-from tests.page.browser import ActionChains, Page
-from tests.page.conftest import GRID
-from tests.page.test_network import place, random_run, written
+from tests.page.browser import Page
+from tests.page.conftest import GRID, random_run, written
 
 pytestmark = pytest.mark.slow
 SIZE = (GRID[0] * 2, GRID[1] * 2)
-
-
-def test_the_first_picture_of_a_page_without_pictures_is_classified(quiet, tmp_path):
-    page = Page(quiet, written(random_run(encoding="quadratic"), [], tmp_path / "page.html")).open()
-    Image.new("RGB", SIZE[::-1], (200, 30, 30)).save(tmp_path / "mine.png")
-    page.find("#file").send_keys(str(tmp_path / "mine.png"))
-    page.wait(lambda: "predicted" in page.find("#caption").text)
 
 
 def open_to_draw(driver, folder):
@@ -36,12 +28,8 @@ def open_to_draw(driver, folder):
 def test_a_drawing_is_classified(quiet, tmp_path):
     """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
     page, run, pixels = open_to_draw(quiet, tmp_path)
-    canvas = page.find("#picture")
-    for start, end in (((0, 0), (2, 0)), ((2, 0), (2, 2))):
-        ActionChains(quiet, duration=0).move_to_element_with_offset(
-            canvas, *place(page, *start)
-        ).click_and_hold().move_to_element_with_offset(canvas, *place(page, *end)).release().perform()
-    page.ready()
+    page.drag((0, 0), (2, 0))
+    page.drag((2, 0), (2, 2))
     drawn = np.array(page.run("Array.from(bytesOf(data.pictures[1].image))"), np.uint8).reshape(pixels.shape)
     rows, columns = np.nonzero(drawn[..., 0] > 25)
     assert (rows.min(), rows.max()) == (1, 8) or (columns.min(), columns.max()) == (4, 9)
@@ -57,10 +45,6 @@ def test_a_drawing_is_classified(quiet, tmp_path):
     page.find("#clear").click()
     page.ready()
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
-
-
-def test_another_picture_ends_drawing(quiet, tmp_path):
-    page, _, _ = open_to_draw(quiet, tmp_path)
     stage = "document.getElementById('picture').toDataURL()"
     page.shown()
     before = page.run(stage)
@@ -103,19 +87,6 @@ def test_a_file_is_what_the_command_line_makes_of_it(quiet, tmp_path, channels):
         assert page.find("#resampled").is_displayed() == is_resized
 
 
-def test_a_picture_of_ones_own(page, tmp_path):
-    opened = page("quadratic")
-    path = tmp_path / "<b>mine.png"
-    Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
-    opened.find("#file").send_keys(str(path))
-    opened.wait(lambda: opened.view()["picture"] == 2)
-    assert opened.find("#caption").text == "<b>mine.png"
-    path.write_text("no picture")
-    opened.find("#file").send_keys(str(path))
-    opened.wait(lambda: opened.find("#error").is_displayed())
-    assert opened.view()["picture"] == 2
-
-
 DROP = """
 const [name, done] = arguments;
 const canvas = document.createElement("canvas");
@@ -128,8 +99,19 @@ canvas.toBlob((blob) => {
 """
 
 
-def test_a_dropped_picture(page):
-    opened = page("learned")
-    opened.driver.execute_async_script(DROP, "dropped.png")
+def test_a_picture_of_ones_own(page, tmp_path):
+    opened = page("quadratic")
+    path = tmp_path / "<b>mine.png"
+    Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
+    opened.find("#file").send_keys(str(path))
     opened.wait(lambda: opened.view()["picture"] == 2)
+    assert opened.find("#caption").text == "<b>mine.png"
+    path.write_text("no picture")
+    opened.find("#file").send_keys(str(path))
+    opened.wait(lambda: opened.find("#error").is_displayed())
+    assert opened.view()["picture"] == 2
+    opened.all("#pictures button")[1].click()
+    assert not opened.find("#error").is_displayed()  # goes with the next action
+    opened.driver.execute_async_script(DROP, "dropped.png")
+    opened.wait(lambda: opened.view()["picture"] == 3)
     assert opened.find("#caption").text == "dropped.png"
