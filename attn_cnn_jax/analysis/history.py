@@ -76,7 +76,7 @@ def history(run: Run, records: Sequence[dict]) -> History:
         )
     if not records:
         raise UserError("this run has no recorded positions: it was trained without recording")
-    kept, shifts, rows = choose(records, None, MOST_EPOCHS), kernel_shifts(KERNEL), []
+    kept, shifts, rows = choose(list(records), None, MOST_EPOCHS), kernel_shifts(KERNEL), []
     for layers in attention_of(run, kept):
         found = [layer_statistics(layer, shifts, some_interior_queries(layer.shape[1:3])) for layer in layers]
         rows.append(

@@ -52,7 +52,8 @@ def images_at(
     total = len(dataset.test.labels)
     if wrong := [index for index in indices if not 0 <= index < total]:
         raise UserError(f"image {wrong[0]}: the test split of {dataset.spec.name} has 0 to {total - 1}")
-    return *dataset.test.at(list(indices)), dataset.class_names
+    found, labels = dataset.test.at(list(indices))
+    return found, labels, dataset.class_names
 
 
 def first_images(

@@ -44,7 +44,7 @@ def write(report: Report, path: str | Path, images: Any = None) -> int:
         "pictures": [] if images is None else [as_png(image) for image in as_images(images)[:count]],
     }
     # "<" could end the script.
-    text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+    text = resources.files("attn_cnn_jax.instrument").joinpath("page.html").read_text("utf-8")
     write_atomically(Path(path), text.replace("CONTENT", json.dumps(content).replace("<", "\\u003c")))
     return count
 

@@ -49,10 +49,15 @@ def reasons(encoding: Encoding, grid: Grid) -> dict[int, str]:
         height, width = grid
         terms = encoding.position_terms(height, width, jnp.array([height // 2])).values()
         scores = np.sum([np.asarray(term, np.float64)[:, 0, width // 2] for term in terms], axis=0)
-        weights, most = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True)), math.log(height * width)
-        entropies = np.atleast_1d(moments.entropy(weights))
-        why = [f"uniform: entropy {e:.4f} of at most {most:.4f}" if e > UNIFORM * most else "" for e in entropies]
+        weights = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True))
+        why = [uniform(entropy, grid) for entropy in np.atleast_1d(moments.entropy(weights))]
     return {head: text for head, text in enumerate(why) if text}
+
+
+def uniform(entropy: float, grid: Grid) -> str:
+    """Why attention of an entropy (nats) over the pixels of a grid is degenerate; "" if it is not uniform."""
+    most = math.log(math.prod(grid))
+    return f"uniform: entropy {entropy:.4f} of at most {most:.4f}" if entropy > UNIFORM * most else ""
 
 
 def reason(spread: float | Float[np.ndarray, "2 2"]) -> str:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from flax import nnx
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Arrays
@@ -52,7 +51,7 @@ def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifi
       UserError: with names, if they are not those of the network, in their shapes and types.
     """
     skeleton, parameters, statistics = split(abstract_model(model))
-    expected: dict[str, nnx.Variable] = parameters | statistics
+    expected = parameters | statistics
     found = {
         "missing": [name for name in expected if name not in arrays],
         "unknown": [name for name in arrays if name not in expected],
@@ -64,4 +63,6 @@ def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifi
     }
     if problems := [f"{what}: {listed(names)}" for what, names in found.items() if names]:
         raise UserError(f"{place} is not the network of its config.json\n{'; '.join(problems)}")
-    return join(skeleton, *({name: arrays[name] for name in group} for group in (parameters, statistics)))
+    restored = join(skeleton, *({name: arrays[name] for name in group} for group in (parameters, statistics)))
+    assert isinstance(restored, AttentionClassifier | ResNet)
+    return restored

@@ -53,7 +53,7 @@ def create_recorder(
     def blocks(position: Arrays) -> Any:
         # Position scores read nothing but position parameters: the others need not leave the devices.
         blank: Any = jax.ShapeDtypeStruct((), jnp.float32)
-        parameters, statistics = (dict.fromkeys(names(tree), blank) for tree in skeleton[1:])
+        parameters, statistics = ({name: blank for name in names(tree)} for tree in skeleton[1:])
         model: Any = join(skeleton, parameters | position, statistics)
         return model.blocks
 

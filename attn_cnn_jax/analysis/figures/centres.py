@@ -90,10 +90,9 @@ def draw_contours(axes: Axes, probabilities: np.ndarray, query: tuple[int, int],
     if any(pieces(of_pixel, value) > MOST_PIECES for value in levels.values()):
         return False
     look = style.look(head)
-    line = {"colors": look.colour, "linestyles": look.line}
     for share, value in levels.items():
         at = columns - query[1], rows - query[0]
-        lines = axes.contour(*at, of_pixel, [value], linewidths=SHARES[share], **line)
+        lines = axes.contour(*at, of_pixel, [value], linewidths=SHARES[share], colors=look.colour, linestyles=look.line)
         lines.set_gid(f"head {head} {share:.0%}")
     return True
 
