@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 
 from attn_cnn_jax.analysis.anatomy import by_place
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.interop.watch import Product, Watched, watch
+from attn_cnn_jax.instrument.networks import watch
+from attn_cnn_jax.interop.watch import Product, Watched
 from attn_cnn_jax.theorem.to_convolution import convolved, kernel_axis, shift_weights
 
 POINTS = 12  # of the cumulative curve, at most

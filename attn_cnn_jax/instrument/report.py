@@ -17,8 +17,8 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument import inputs
+from attn_cnn_jax.instrument.networks import watch
 from attn_cnn_jax.instrument.replaced import Replaced, best_kernel, measure
-from attn_cnn_jax.interop.watch import watch
 from attn_cnn_jax.models.attention import moments
 
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it

@@ -13,7 +13,7 @@ from attn_cnn_jax.interop.watch import Product, Replace, Watched, product
 
 
 def watch(model: nnx.Module, images: Any, replace: Replace | None = None) -> Watched:
-    """Runs a copy of a network in evaluation mode, an operation at a time; see `interop.watch.watch`."""
+    """Runs a copy of a network in evaluation mode, an operation at a time; see `instrument.networks.watch`."""
     model, layers = nnx.clone(model), list[Product]()
     model.eval()
 

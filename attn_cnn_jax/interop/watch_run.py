@@ -15,7 +15,7 @@ from attn_cnn_jax.runs.run import Run
 
 
 def watch(run: Run, images: Any, replace: Replace | None = None) -> Watched:
-    """Runs a copy of a run's network on `(b, H, W, C)` uint8 images; see `interop.watch.watch`."""
+    """Runs a copy of a run's network on `(b, H, W, C)` uint8 images; see `instrument.networks.watch`."""
     if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to look at")
     model, layers = nnx.clone(run.model), list[Product]()

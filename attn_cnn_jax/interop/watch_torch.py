@@ -20,7 +20,7 @@ PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
 
 
 def watch(model: torch.nn.Module, images: Any, replace: Replace | None = None) -> Watched:
-    """Runs a network on `(b, C, H, W)` images; see `interop.watch.watch`."""
+    """Runs a network on `(b, C, H, W)` images; see `instrument.networks.watch`."""
     images = images if isinstance(images, torch.Tensor) else torch.from_numpy(np.array(images))
     training = model.training
     recorder = Recorder(len(images), replace)

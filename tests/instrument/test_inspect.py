@@ -13,7 +13,7 @@ from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument import inspect, page
-from attn_cnn_jax.interop.watch import watch
+from attn_cnn_jax.instrument.networks import watch
 from attn_cnn_jax.runs.run import Run
 
 GRID = 4, 5
