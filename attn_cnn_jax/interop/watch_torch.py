@@ -5,6 +5,8 @@ Every function that a network calls passes through a `TorchFunctionMode`, in whi
 rows sum to one with values, as networks write that compute the softmax themselves (ConViT, "eager").
 """
 
+from __future__ import annotations  # the documentation reads this module without PyTorch
+
 import math
 from typing import Any
 
