@@ -20,6 +20,7 @@ from attn_cnn_jax.instrument import inputs
 from attn_cnn_jax.instrument.networks import watch
 from attn_cnn_jax.instrument.replaced import Replaced, best_kernel, measure
 from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.output import csv_text
 
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 KERNEL_SIZE = 3
@@ -114,9 +115,7 @@ class Report:
 
     def to_csv(self, path: str | Path) -> None:
         """Writes `rows` as comma-separated values."""
-        rows = self.rows()
-        lines = [",".join(rows[0])] + [",".join(f"{value:.6g}" for value in row.values()) for row in rows]
-        write_atomically(Path(path), "\n".join(lines) + "\n")
+        write_atomically(Path(path), csv_text(self.rows()))
 
     def to_json(self, path: str | Path) -> None:
         """Writes grid, heads, layers and the cost of replacing heads."""
