@@ -13,7 +13,7 @@ WEB = Path(__file__).parent / "web"
 SCRIPTS = (
     *("numbers.js", "maps.js", "convolution.js", "network.js", "worker.js"),  # the worker's
     *("drawing.js", "view.js", "compute.js", "changes.js", "panels.js", "overlays.js", "own.js", "play.js"),
-    *("steps.js", "theorem.js", "figure.js", "address.js", "show.js", "page.js"),
+    *("steps.js", "theorem.js", "figure.js", "address.js", "show.js", "page.js", "frame.js"),
 )
 # Only what this file holds: no script, style or address of anybody else.
 POLICY = (
