@@ -1,6 +1,8 @@
 """Sphinx configuration: `make docs` writes the site to docs/_build/html."""
 
+import html
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -8,12 +10,15 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
-from docutils.nodes import SkipNode
+from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.inspect import stringify_signature
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+sys.path.insert(0, str(HERE))
+
+from options import tables  # noqa: E402
 
 project = "attn-cnn-jax"
 author = "the attn-cnn-jax authors"
@@ -21,9 +26,8 @@ setup_cfg = ConfigParser()
 setup_cfg.read(ROOT / "setup.cfg")
 release = setup_cfg["metadata"]["version"]
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "_templates"]
-templates_path = ["_templates"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = f"attn-cnn-jax {release}"
@@ -31,6 +35,10 @@ html_copy_source = False
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_favicon = "_static/favicon.svg"
+html_baseurl = os.environ.get("SITE_URL", "")  # where the site is served; a preview image needs the whole address
+html_search_scorer = str(HERE / "_static" / "scorer.js")
 html_math_renderer = "mathml"  # the pages open from disk, without network
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -41,7 +49,7 @@ smartquotes = False  # a command's --options keep both hyphens
 default_role = "code"
 napoleon_use_ivar = True
 napoleon_use_rtype = False
-autodoc_default_options = {"members": True, "show-inheritance": False, "ignore-module-all": True}
+autodoc_default_options = {"members": True, "show-inheritance": False}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -55,6 +63,7 @@ nb_merge_streams = True
 SHORTER_TYPES = [
     (r"jaxlib\._jax\.Array", "Array"),
     (r"(~jaxtyping\.\w+)\[Array, ('[^']*')\] \| \1\[ndarray, \2\]", r"\1[AnyArray, \2]"),
+    (r"<class 'jax\.numpy\.(\w+)'>", r"jnp.\1"),
     (r"~jaxtyping\.Key\[Array, ''\] \| ~jaxtyping\.UInt32\[Array, '2'\] \| ~jaxtyping\.UInt32\[Array, '4'\]", "Key"),
 ]
 
@@ -62,14 +71,17 @@ SHORTER_TYPES = [
 def copy_notebooks(app, config):
     """Copies notebooks/ to docs/notebooks, where Sphinx finds them, with links that fit there."""
     folder = HERE / "notebooks"
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         (folder / notebook.name).write_text(notebook.read_text().replace("](../docs/", "](../"))
 
 
-def notebook_links(app, docname, source):
-    """Links of pages to notebooks, which lead to notebooks/ where the pages are read as files, stay in the site."""
+def prepare_source(app, docname, source):
+    """Keeps links to notebooks in the site, which lead to notebooks/ for readers of files; lists the options."""
     source[0] = source[0].replace("](../notebooks/", "](notebooks/")
+    if docname == "options":
+        source[0] = source[0].replace("<!-- options -->", tables())
 
 
 def collapse_navigation(app, page, template, context, doctree):
@@ -84,9 +96,16 @@ def write_live_pages(app, exception):
         subprocess.run([sys.executable, HERE / "live_pages.py", app.outdir], cwd=ROOT, check=True)
 
 
-def remove_stale_api(app, config):
-    """Removes the pages of modules that may no longer exist; autosummary writes those that do."""
-    shutil.rmtree(HERE / "api", ignore_errors=True)
+def describe(app, page, template, context, doctree):
+    """Adds a description, the first paragraph, and a preview image to the head of a page."""
+    if doctree is not None:
+        first = next(doctree.findall(nodes.paragraph), None)
+        text = " ".join(first.astext().split()) if first else f"{project}: attention and convolution"
+        tags = {"description": text[:200]}, {"og:title": context["title"], "og:description": text[:200]}
+        tags[1]["og:image"] = f"{html_baseurl}_images/viewer.png"
+        for kind, named in zip(("name", "property"), tags, strict=True):
+            for name, content in named.items():
+                context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(content)}">\n'
 
 
 def skip_fields(app, what, name, member, skip, options):
@@ -115,8 +134,9 @@ def mathml(as_block):
     """A visitor of formulas: MathML, which browsers draw without a script."""
 
     def visit(translator, node):
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
-        raise SkipNode
+        formula = tex2mathml(node.astext(), as_block=as_block)
+        translator.body.append(f'<div class="formula">{formula}</div>' if as_block else formula)
+        raise nodes.SkipNode
 
     return visit, None
 
@@ -124,9 +144,9 @@ def mathml(as_block):
 def setup(app):
     app.add_html_math_renderer("mathml", mathml(False), mathml(True))
     app.connect("config-inited", copy_notebooks)
-    app.connect("config-inited", remove_stale_api)
-    app.connect("source-read", notebook_links)
+    app.connect("source-read", prepare_source)
     app.connect("html-page-context", collapse_navigation, priority=400)  # before the theme
+    app.connect("html-page-context", describe)
     app.connect("build-finished", write_live_pages)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", signature)

@@ -78,7 +78,7 @@ DROPOUT = number(0.1, 0, 0.9999, open_high=False)  # rates are multiples of 2^-1
 MODEL_COMMON = {
     # Taken from the data set in training; the image size of learned position tables.
     "image_shape": several(COUNT, "three positive integers (height, width, channels)", default=(32, 32, 3), length=3),
-    "num_classes": integer(10, 2, 100_000),
+    "num_classes": integer(10, 2, 100_000),  # taken from the data set in training
     "dtype": choice("float32", "bfloat16", "float64"),  # of activations; parameters and softmax: float32
 }
 
@@ -91,14 +91,14 @@ ATTENTION = {
     # Of quadratic heads: at random, on a grid as a kernel's entries, or there with every head moving its channels.
     "init": choice("paper", "grid", "identity"),
     "locality": number(1.0, 0, open_low=True),  # of init "grid" and "identity": alpha, in one over squared pixels
-    "num_layers": integer(6, 1, 1000),
-    "num_heads": either(HEADS, several(HEADS, ""), "an integer from 1 to 10000, or one for every layer"),
-    "hidden_size": integer(400, 1, 100_000),
+    "num_layers": integer(6, 1, 1000),  # attention layers, each followed by two linear maps
+    "num_heads": either(HEADS, several(HEADS, ""), "an integer from 1 to 10000, or one for every layer"),  # N_h
+    "hidden_size": integer(400, 1, 100_000),  # channels of a pixel, D
     "head_size": integer(0, 0, 100_000),  # 0: the hidden size
-    "intermediate_size": integer(512, 1, 100_000),
+    "intermediate_size": integer(512, 1, 100_000),  # channels between the two linear maps
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
-    "dropout": DROPOUT,
-    "attention_dropout": DROPOUT,
+    "dropout": DROPOUT,  # rate, after attention and after the linear maps
+    "attention_dropout": DROPOUT,  # rate, of attention probabilities
     "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
     "implementation": choice(*IMPLEMENTATIONS),  # of attention; "auto": the cheapest that fits
 }
@@ -106,7 +106,7 @@ ATTENTION = {
 RESNET = {
     "name": choice("resnet"),
     **MODEL_COMMON,
-    "depth": choice(18, *(d for d in BLOCKS if d != 18)),
+    "depth": choice(18, *(d for d in BLOCKS if d != 18)),  # ResNet-18 and so on; from 50 on of bottlenecks
     "width": integer(WIDTH, 1, 10_000),  # channels of the first stage; they double from stage to stage
     "layers": choice("convolution", "attention"),  # attention that begins as a convolution, by Theorem 1
     "sharpness": number(5.0, 0, open_low=True),  # of layers "attention": alpha, in one over squared pixels
@@ -116,7 +116,7 @@ PAIR = several(COUNT, "", length=2)
 DATA_SETS = f"one of {', '.join(map(repr, sorted([*SPECS, *OWN])))} or 'tfds:NAME'"
 
 REST = {
-    "seed": integer(0, 0),
+    "seed": integer(0, 0),  # of initial parameters, the order of images, augmentation and dropout
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
         "prune": boolean(False),  # remove degenerate heads
@@ -137,7 +137,7 @@ REST = {
             "of your own images: a side in pixels, (height, width), or 0 for the size they have",
         ),
         "test_fraction": number(0.2, 0, 1, open_low=True),  # of each class, where there is no test split
-        "skip_unreadable": boolean(False),
+        "skip_unreadable": boolean(False),  # leave broken image files out, and name them
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
         "feed": choice("auto", "device", "stream"),  # images all on the devices, or read from the disk in training
         "num_validation": integer(0, 0),  # images held out of the training set
@@ -150,34 +150,37 @@ REST = {
         ),
     },
     "augment": {
-        "crop_padding": integer(4, 0, 1000),
-        "flip": boolean(True),
+        "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
+        "flip": boolean(True),  # mirror half of the images
         "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/operations.py
     },
     "optimizer": {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices inside blocks; Adam for the rest
-        "learning_rate": number(0.1, 0, open_low=True),
+        "learning_rate": number(0.1, 0, open_low=True),  # the highest of the schedule
         "momentum": number(0.9, 0, 1),  # of SGD and Muon; Adam has decay rates of its own
         "weight_decay": number(1e-4, 0),  # see training/optimizer.py: decoupled with Muon
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
-        "schedule": choice("cosine", "step", "constant"),
-        "warmup_fraction": number(0.05, 0, 1),
+        "schedule": choice("cosine", "step", "constant"),  # of the learning rate, after the warm-up
+        "warmup_fraction": number(0.05, 0, 1),  # of all steps
         "boundaries": several(COUNT, "a tuple of increasing epochs", default=(80, 150, 250)),  # of schedule "step"
     },
     "train": {
-        "batch_size": integer(100, 1),
-        "num_epochs": integer(300, 1),
-        "eval_batch_size": integer(500, 1),
+        "batch_size": integer(100, 1),  # images per step, of all devices together
+        "num_epochs": integer(300, 1),  # passes over the training images
+        "eval_batch_size": integer(500, 1),  # images per call; changes no number
         "label_smoothing": number(0.0, 0, 1),  # share of a label spread over all classes, for the gradient
         # Of matrix products in float32. "default": JAX's own, TensorFloat-32 (10 bits of mantissa) on NVIDIA GPUs and
         # bfloat16 on TPUs; "highest": float32 everywhere. CPUs always compute in float32.
         "matmul_precision": choice("default", "high", "highest"),
-        "eval_every_epochs": integer(1, 1),
-        "log_every_steps": integer(50, 1),
+        "eval_every_epochs": integer(1, 1),  # and after the last one
+        "log_every_steps": integer(50, 1),  # training records are means over these steps
         "logger": choice("tensorboard", "none", "trackio", "wandb"),  # where metrics go beside metrics.jsonl
     },
-    "checkpoint": {"every_epochs": integer(1, 1), "keep_last": integer(2, 1)},
+    "checkpoint": {
+        "every_epochs": integer(1, 1),
+        "keep_last": integer(2, 1),  # the newest; the best and that of step 0 stay too
+    },
 }
 
 

@@ -1,7 +1,7 @@
 """Image files: one function reads them for `prepare`, `predict`, the page and figures.
 
 It gives 8 bits of grey or RGB, upright, on white where the image is transparent; what it does with each mode, depth,
-palette, orientation and frame stands in docs/your_own_pictures.md.
+palette, orientation and frame stands in docs/own_images.md.
 """
 
 import contextlib

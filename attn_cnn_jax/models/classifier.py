@@ -186,6 +186,7 @@ class AttentionClassifier(nnx.Module):
         Returns:
           Logits, float32 or wider, and intermediates by name. What is not used costs nothing under `jax.jit`; outside
           of it everything is computed, attention between all pairs of pixels included.
+
           - `embedding`: activations `(b, H, W, d)` before the first layer.
           - `layers`: for each layer `input` and `output`, activations; `attention`, `position_scores` and
             `content_scores`, see `SelfAttention.with_intermediates`, without dropout.

@@ -27,7 +27,7 @@ def data_of(page):
 
 
 def test_they_are_those_of_the_front_page_and_small(pages):
-    assert set(pages) == set(re.findall(r'<iframe class="live" src="(.+?)"', (DOCS / "index.md").read_text()))
+    assert set(pages) == set(re.findall(r'(?:src|href)="(\w+\.html)(?:\?figure)?"', (DOCS / "index.md").read_text()))
     for name, page in pages.items():
         assert len(page.encode()) <= MOST_BYTES, name
         assert data_of(page)["network"] is not None

@@ -11,6 +11,7 @@ import pytest
 from attn_cnn_jax.cli.arguments import Parser, separate
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.main import SUBCOMMANDS
+from attn_cnn_jax.config import attention_config, resnet_config
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -111,7 +112,7 @@ def test_modules_and_their_options_exist():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_configuration_keys_exist(page):
     configs = [load_config(name) for name in ("quadratic", "resnet18")]
-    for key in re.findall(r"\bconfig((?:\.[a-z_]+)+)\b(?!\()", page.read_text()):
+    for key in re.findall(r"(?<!attn_cnn_jax\.)\bconfig((?:\.[a-z_]+)+)\b(?!\()", page.read_text()):
         if key.split(".")[1] in ("py", "json", "base", "checks", "fields"):  # files and modules
             continue
         nodes = configs
@@ -147,6 +148,29 @@ def test_readme_is_short_and_in_order():
 def test_readme_lists_every_configuration():
     rows = re.findall(r"^\| `(\w+)(?::\w+)?` \|", README.read_text(), re.MULTILINE)
     assert set(rows) == {path.stem for path in (ROOT / "configs").glob("*.py")}
+
+
+def test_code_of_the_front_page_prints_what_it_says(capsys):
+    page = (ROOT / "docs/index.md").read_text()
+    code, said = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL).groups()
+    exec(code, {})
+    shape, error = capsys.readouterr().out.splitlines()
+    assert shape == said.splitlines()[0].split("  ")[0]
+    assert float(error) < 2 * float(said.splitlines()[1].split()[0])
+
+
+def test_every_option_is_described(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    text = importlib.import_module("options").tables()
+    for config in (attention_config(), resnet_config()):
+        assert all(f"| `config.{name}` |" in text for name in keys_of(config.to_dict()) if name != "model.name")
+    assert "`config.augment.flip` | `True` | Mirror half of the images. Allowed: True or False |" in text
+
+
+def keys_of(values, path=""):
+    """Dotted names of the values of nested dictionaries."""
+    for key, value in values.items():
+        yield from keys_of(value, f"{path}{key}.") if isinstance(value, dict) else [path + key]
 
 
 def test_code_of_the_theorem_page_runs():

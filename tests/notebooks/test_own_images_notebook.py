@@ -1,4 +1,4 @@
-"""notebooks/your_own_pictures.ipynb runs from top to bottom; the assertions in its cells hold."""
+"""notebooks/your_own_images.ipynb runs from top to bottom; the assertions in its cells hold."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.notebooks import check_kept_outputs, execute, pictures_of, text_of
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "your_own_pictures.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "your_own_images.ipynb"
 
 
 @pytest.mark.slow
