@@ -30,7 +30,12 @@ def tables() -> str:
     text = []
     for group, fields in groups.items():
         path = {"resnet": "config.model", "seed": "config"}.get(group, f"config.{group}")
-        text += [GROUPS.get(group, f"## `config.{group}`"), "", "| key | default | meaning; allowed |", "|---|---|---|"]
+        text += [
+            GROUPS.get(group, f"## `config.{group}`"),
+            "",
+            f"| `{path}.` | default | meaning; allowed |",
+            "|---|---|---|",
+        ]
         for key, field in fields.items():
             if key == "name" and path == "config.model":  # one value for each kind of network
                 continue
@@ -38,7 +43,7 @@ def tables() -> str:
             own = group == "model" and key not in base.ATTENTION
             says = f"of the encoding {', '.join(map(code, of_encodings))}" if own else comments.get((group, key), "")
             says = f"{says[:1].upper()}{says[1:].rstrip('.')}. Allowed: {field.allowed}" if says else field.allowed
-            cells = (code(f"{path}.{key}"), code(repr(field.default)), says)
+            cells = (code(key), code(repr(field.default)), says)
             text.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         text.append("")
     return "\n".join(text)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax import load_run
+from attn_cnn_jax import create_model, load_run
 from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.build import page_data
@@ -31,7 +32,8 @@ def folder(tmp_path_factory):
     sys.path.append(str(folder))
     yield folder
     sys.path.remove(str(folder))
-    REGISTRY.pop("manhattan", None)
+    for name in ("manhattan", "euclidean", "my_rotary"):
+        REGISTRY.pop(name, None)
     for name in FILES:
         sys.modules.pop(Path(name).stem, None)
 
@@ -115,6 +117,38 @@ def test_a_file_with_the_name_of_another_module_is_refused(run, tmp_path, capsys
     path.write_text("1 / 0")
     assert main(["heads", str(run), f"--load={path}"]) == 1
     assert capsys.readouterr().err == f"--load={path}: Python has another module 'encodings': rename the file\n"
+
+
+SMALL = {"image_shape": (4, 5, 1), "num_layers": 1, "num_heads": 2, "hidden_size": 8, "intermediate_size": 8}
+
+
+def test_scores_that_do_not_factorise(folder):
+    importlib.import_module("euclidean")
+    model = create_model(encoding="euclidean", downsample=1, **SMALL)
+    rows, columns = np.mgrid[:4, :5].reshape(2, -1)
+    distance = np.hypot(rows[None] - rows[:, None], columns[None] - columns[:, None])
+    for slope, head in zip((2.0, 1.0), model.attention((4, 5, 1))[0], strict=True):
+        expected = np.exp(-slope * distance)
+        np.testing.assert_allclose(head.reshape(20, 20), expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_scores_that_read_the_image(folder):
+    importlib.import_module("rotary")
+    layer = create_model(encoding="my_rotary", downsample=1, **SMALL).blocks[0].attention
+    x = np.random.default_rng(0).normal(size=(1, 4, 5, 8)).astype(np.float32)
+    found = np.asarray(layer.content_terms(jnp.asarray(x))["content"])
+
+    def turned(name, row, column):  # as complex numbers, (h, half, pair)
+        kernel, bias = (np.asarray(getattr(getattr(layer.position, name), part)[...]) for part in ("kernel", "bias"))
+        vector = (x[0, row, column] @ kernel + bias).reshape(2, 2, 2, 2)
+        angle = np.array([row, column])[:, None] * 100.0 ** (-np.arange(2) / 2)
+        return (vector[:, :, 0] + 1j * vector[:, :, 1]) * np.exp(1j * angle)
+
+    for i, j, k, l in np.ndindex(4, 5, 4, 5):  # noqa: E741
+        expected = (turned("query", i, j) * turned("key", k, l).conj()).real.sum(axis=(1, 2)) / np.sqrt(8)
+        np.testing.assert_allclose(found[0, :, i, j, k, l], expected, atol=1e-5)
+    with pytest.raises(UserError, match="multiples of 4"):
+        create_model(encoding="my_rotary", downsample=1, head_size=6, **SMALL)
 
 
 def test_the_layer_in_another_network_learns(folder):
