@@ -1,14 +1,9 @@
-"""A run directory: held by one training at a time, with the configuration of its run in `config.json`.
-
-Where a run starts from another, `config.json` states what it really has, such as the heads that pruning left, and
-`start.json` what changed: `given`, the values that the user gave in their place, and `pruned` or `reset`, the heads and
-why.
-"""
+"""A run directory: held by one training at a time, with the configuration that the user gave in `config.json`."""
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +18,6 @@ from attn_cnn_jax.files import write_atomically
 # Where data is, how it is read and where metrics go is no part of an experiment: a run may move to another machine.
 MAY_CHANGE = ("dataset.data_dir", "dataset.path", "dataset.feed", "train.logger")
 MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
-START = "start.json"
-# What start.py resolves: a checkpoint has the heads that are left, config.json what was asked for.
-RESOLVED = (("model", ("num_heads", "init")), ("start", ("heads",)))
 
 
 @contextlib.contextmanager
@@ -68,60 +60,30 @@ def from_json(text: str) -> ConfigDict:
 
 
 def read_config(workdir: Path) -> ConfigDict | None:
-    """Returns the configuration of the run in a directory as it was saved, None where there is none.
+    """Returns the configuration that a run was given, as it was saved; None where there is no file.
+
+    The one inside a checkpoint states what the network has: of a pruned run, the heads that are left.
 
     Raises:
       UserError: if `config.json` is damaged.
     """
-    values = read_json(workdir / "config.json")
-    return None if values is None else ConfigDict(values)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Returns the JSON object in a file, None where there is no file; UserError if it is damaged."""
+    path = workdir / "config.json"
     try:
         if not isinstance(values := json.loads(path.read_bytes()), dict):
             raise ValueError("it holds no JSON object")
-        return values
+        return ConfigDict(values)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({shortened(error)}): restore it, or choose --workdir=DIR") from error
 
 
-def read_given(workdir: Path) -> ConfigDict | None:
-    """Returns the configuration of the run in a directory as the user gave it, None where there is none."""
-    config = read_config(workdir)
-    if config is not None:
-        with config.ignore_type():
-            config.update_from_flattened_dict((read_json(workdir / START) or {}).get("given", {}))
-    return config
-
-
-def claim(workdir: Path, config: ConfigDict, *, given: ConfigDict | None = None, heads: Sequence[dict] = ()) -> None:
-    """Writes `config.json` unless it is there; UserError, see `check_same`, if it is another run's.
-
-    `given` is the configuration as the user gave it, where starting from another run changed it; `heads` are those that
-    were pruned or reset, for `start.json`.
-    """
-    given = config if given is None else given
-    before = read_given(workdir)
-    check_same(workdir, before, given)
-    if before is not None:
-        if config.train.num_epochs > before.train.num_epochs:
-            longer = read_config(workdir) or before
-            longer.train.num_epochs = config.train.num_epochs
-            write_atomically(workdir / "config.json", to_json(longer))
-        return
-    real, asked = map(saved, (config, given))
-    if changed := {key: value for key, value in asked.items() if real[key] != value}:
-        # Where only config.json is lost, the checkpoint does not tell again which heads were removed, and why.
-        known = read_json(workdir / START) or {}
-        found = {"pruned" if config.start.prune else "reset": list(heads)} if heads else known
-        write_atomically(workdir / START, json.dumps(found | {"given": changed}, indent=2))
-    else:
-        (workdir / START).unlink(missing_ok=True)  # of a run that was killed as it began
-    write_atomically(workdir / "config.json", to_json(config))
+def claim(workdir: Path, config: ConfigDict) -> None:
+    """Writes `config.json` for a new run, or one with more epochs; UserError, see `check_same`, for another run's."""
+    before = read_config(workdir)
+    check_same(workdir, before, config)
+    if before is None or config.train.num_epochs > before.train.num_epochs:
+        write_atomically(workdir / "config.json", to_json(config))
 
 
 def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict) -> None:
@@ -139,12 +101,6 @@ def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict)
         raise UserError(
             f"{place} holds a run with another configuration: {listed(changes)}\nchoose another --workdir=DIR"
         )
-
-
-def keep_resolved(before: ConfigDict, config: ConfigDict) -> None:
-    """Gives `before`, out of a checkpoint, the values of `config` that start.py resolves: these cannot be compared."""
-    for part, keys in RESOLVED if config.start.run else ():
-        before[part] = before[part].to_dict() | {key: config[part][key] for key in keys if key in config[part]}
 
 
 def check_same_data(place: Path | str, before: Fingerprint | None, data: Fingerprint) -> None:

@@ -25,7 +25,6 @@ from attn_cnn_jax.runs.directory import read_config, to_json
 
 FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others
-VERSION = "1"
 FLOATS = [np.dtype(name) for name in ("float16", jnp.bfloat16, "float32", "float64")]
 
 
@@ -39,7 +38,7 @@ def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: 
     # safetensors writes memory as it is: a transposed array would come back scrambled.
     groups = split(model)[1:]
     arrays = {name: np.ascontiguousarray(array) for group in groups for name, array in group.items()}
-    header = {"format": FORMAT, "version": VERSION, "step": str(step), "crc32": str(checksum_by_name(arrays))}
+    header = {"format": FORMAT, "version": "1", "step": str(step), "crc32": str(checksum_by_name(arrays))}
     write_atomically(folder / FILE, save(arrays, header))
     write_atomically(folder / "config.json", to_json(config))
     if test is not None:
@@ -50,7 +49,7 @@ def read_network(folder: Path, step: int | str = "latest") -> Saved:
     """Returns the network that `write` wrote, also where other tools stored its arrays again, in any precision.
 
     Raises:
-      UserError: for a file that is damaged or of a later version, or a `step` that it does not hold.
+      UserError: for a damaged file, or a `step` that it does not hold.
     """
     path, config = folder / FILE, read_config(folder)
     header, arrays = read_arrays(path)
@@ -58,10 +57,6 @@ def read_network(folder: Path, step: int | str = "latest") -> Saved:
         raise UserError(f"{folder} has no config.json: copy it together with {FILE}")
     dtype = np.dtype("float64" if config.get("model", {}).get("dtype") == "float64" else "float32")
     if header.get("format") == FORMAT:
-        if header.get("version") != VERSION:
-            raise UserError(
-                f"{path} has the version {header.get('version')!r}: allowed is {VERSION}; update attn-cnn-jax"
-            )
         as_written = all(array.dtype == dtype for array in arrays.values())
         if as_written and header.get("crc32") != str(checksum_by_name(arrays)):
             raise UserError(f"{path} is damaged: its checksum is not the one saved; copy or export it anew")

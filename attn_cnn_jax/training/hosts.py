@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -25,7 +24,7 @@ from attn_cnn_jax.runs.directory import MAY_CHANGE, flatten
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
 HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which JAX ends the others
-PACKAGES = ("attn-cnn-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 REMEDY = "give --coordinator-address=HOST:PORT --num-processes=N --process-id=I, another I for each process"
 END_OF_ALL = "start all processes again, each by the same command: they continue from the last checkpoint"
 
@@ -146,45 +145,34 @@ def check_same(values: Mapping[str, Any]) -> None:
     be that of neither, and nothing would fail.
     """
     first, *others = everyone(dict(values))
-    differing = {}
     for number, other in enumerate(others, 1):
-        for name in sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name)):
-            here = f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
-            differing.setdefault(name, here)
-    if differing:
-        raise UserError(
-            f"the processes of this run differ in {listed(list(differing.values()))}\n"
-            "start all of them by the same command, on the same data, with the same packages"
-        )
+        differing = [
+            f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
+            for name in sorted(first.keys() | other.keys())
+            if first.get(name) != other.get(name)
+        ]
+        if differing:
+            raise UserError(
+                f"the processes of this run differ in {listed(differing)}\n"
+                "start all of them by the same command, on the same data, with the same packages"
+            )
 
 
 def settings(config: ConfigDict) -> dict[str, Any]:
-    """Returns what all processes have to be started with: the configuration, and versions of Python and packages."""
+    """Returns what all processes have to be started with: the configuration, and versions of packages."""
     found = {f"config.{key}": value for key, value in flatten(config).items() if key not in MAY_CHANGE}
-    found["version of Python"] = ".".join(map(str, sys.version_info[:2]))
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[f"version of {package}"] = metadata.version(package)
-    return json.loads(json.dumps(found))
+    return json.loads(json.dumps(found | {f"version of {name}": metadata.version(name) for name in PACKAGES}))
 
 
 def check_shared(workdir: Path) -> None:
-    """Raises UserError, on all processes, unless all see the run directory of process 0, which exists."""
-    if jax.process_count() == 1:
-        return
-    sign = workdir / everyone(f".{secrets.token_hex(8)}.shared")[0]
-    if is_main():
-        sign.touch()
-    everyone("it is there")
-    found = everyone([sign.exists(), f"{workdir} on {socket.gethostname()}"])
-    if is_main():
-        sign.unlink()
-    for number, (sees, place) in enumerate(found):
-        if not sees:
-            raise UserError(
-                f"process {number} does not see the run directory of process 0: {place} is not {found[0][1]}\n"
-                "give all processes a --workdir on a file system that they share"
-            )
+    """Raises UserError, on all processes, unless all see the run directory that process 0 holds."""
+    everyone("it is held")
+    sees = everyone((workdir / ".lock").exists())
+    if not all(sees):
+        raise UserError(
+            f"process {sees.index(False)} does not see the run directory of process 0, {workdir}\n"
+            "give all processes a --workdir on a file system that they share"
+        )
 
 
 @contextlib.contextmanager

@@ -20,21 +20,19 @@ from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.feed import Feed, evaluation_sets
 from attn_cnn_jax.training.hosts import say
-from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, duration, expected_time
+from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, duration
 from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter, module_of
 from attn_cnn_jax.training.resume import EMPTY, Window, restore
-from attn_cnn_jax.training.start import Beginning, begin, left_alone
+from attn_cnn_jax.training.start import begin, left_alone
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.
 SECONDS_PER_DISPATCH = 2.0
 SECONDS_TO_ESTIMATE = 5.0  # of training, before its speed is trusted
-MIN_STEPS = 100  # before a network can be said not to learn
-ABOVE_CHANCE = 0.05  # share of the way from chance to all right that counts as having begun to learn
 
 
 class Plan(NamedTuple):
@@ -87,8 +85,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         claim = stack.enter_context(held(workdir, config))
         hosts.check_shared(workdir)
 
-        beginning = begin(config, workdir)
-        config, model, _ = beginning
+        config, model = begin(config, workdir)
         train_set, validation = dataset.train, dataset.validation
         if config.dataset.num_validation:
             train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
@@ -102,7 +99,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         if jax.process_count() > 1:
             parameters = ckpt.checksum(state.parameters)
             hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
-        claim(beginning)  # only now: what cannot begin leaves no run directory behind
+        claim()  # only now: what cannot begin leaves no run directory behind
         feed = Feed(train_set, config, mesh, streamed=streamed)
         stack.enter_context(contextlib.closing(feed))
         eval_sets = evaluation_sets(splits, config.train.eval_batch_size, mesh, streamed=streamed)
@@ -141,8 +138,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         reporter.at(step, "compiling the training step")
         started, sample = time.monotonic(), place(np.int32(1), mesh)
         program = train_steps.lower(state, feed.like(), sample).compile()
-        to_go, seconds = plan.total_steps - step, time.monotonic() - started
-        say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
+        say(f"step compiled in {time.monotonic() - started:.1f} s; {plan.total_steps - step} steps to go")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         stack.enter_context(jax.transfer_guard("disallow"))
         if is_new:
@@ -181,7 +177,6 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             if step % config.train.log_every_steps == 0 or step == plan.total_steps:
                 numbers = training_numbers(plan, window, rate_at(schedule, step - 1))
                 record("train", numbers | ({"input_wait": window.waited / window.seconds} if streamed else {}))
-                say(not_learning(plan, step, len(window.metrics["accuracy"]), numbers["accuracy"]))
                 window = EMPTY
             if plan.due(step, 1):
                 reporter.positions(step, float(step // plan.steps_per_epoch), state.parameters)
@@ -209,17 +204,17 @@ def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
 
 
 @contextlib.contextmanager
-def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[Beginning], None]]:
-    """Holds the run directory, on process 0; gives a function that writes there what the run begins with."""
+def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[], None]]:
+    """Holds the run directory, on process 0; gives a function that writes `config.json` there."""
     if not hosts.is_main():
-        yield lambda beginning: None
+        yield lambda: None
         return
     with directory.locked(workdir):
-        before = directory.read_given(workdir)
-        if before is None and (before := ckpt.saved_config(workdir)):  # lost: the checkpoints know it
-            directory.keep_resolved(before, config)
+        before = directory.read_config(workdir)
+        if before is None and not config.start.run:  # lost: the checkpoints know it, unless heads were pruned
+            before = ckpt.saved_config(workdir)
         directory.check_same(workdir, before, config)
-        yield lambda beginning: directory.claim(workdir, beginning.config, given=config, heads=beginning.heads)
+        yield lambda: directory.claim(workdir, config)
 
 
 def training_numbers(plan: Plan, window: Window, rate: float) -> dict[str, float]:
@@ -244,19 +239,4 @@ def blown_up(step: int, losses: np.ndarray, schedule: Callable, saved: int | Non
     return UserError(
         f"{what} in step {at + 1}, at learning rate {rate_at(schedule, at):.4g}; {good} ({workdir})\n"
         "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
-    )
-
-
-def not_learning(plan: Plan, step: int, num_steps: int, accuracy: float) -> str:
-    """Returns a hint at a training record of `num_steps` steps a tenth into the run, if accuracy is still at chance."""
-    tenth, chance = max(plan.total_steps / 10, MIN_STEPS), 1 / plan.config.model.num_classes
-    if not step - num_steps < tenth <= step or accuracy > chance + ABOVE_CHANCE * (1 - chance):
-        return ""
-    optimizer = plan.config.optimizer
-    way = "config.optimizer.name=adam with config.optimizer.learning_rate=0.002"
-    if optimizer.name != "sgd":
-        way = f"config.optimizer.learning_rate below {optimizer.learning_rate:g}"
-    return (
-        f"hint: after {step} of {plan.total_steps} steps training accuracy is {accuracy:.1%}, and chance {chance:.1%}: "
-        f"the network is not learning; try {way}, in a new --workdir"
     )

@@ -27,23 +27,13 @@ ID = "logger_id"  # file in the run directory: a resumed run continues its recor
 class SilentReporter:
     """Reports nothing: for the processes that do not write."""
 
-    def record(self, record: dict) -> None:
-        """Reports metrics: `step`, `epoch`, `split` and numbers, as in runs/metrics.py."""
+    def _nothing(self, *arguments: Any) -> None:
+        """Takes what a method of `Reporter` takes."""
 
-    def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
-        """Reports where every head looks, as in runs/positions.py."""
-
-    def flush(self) -> None:
-        """Waits until what was recorded is on the disk."""
-
-    def at(self, step: int, doing: str) -> None:
-        """Reports how many steps are done, and what comes next, in words."""
-
-    def close(self) -> None:
-        """Ends the report; what was reported is written."""
+    record = positions = flush = at = close = _nothing
 
 
-class Reporter(SilentReporter):
+class Reporter:
     """Writes into the run directory, and prints how training stands."""
 
     def __init__(self, config: ConfigDict, workdir: Path, skeleton: Skeleton, after_step: int, total_steps: int):
@@ -70,6 +60,7 @@ class Reporter(SilentReporter):
             threading.Thread(target=self._break_silence, daemon=True).start()
 
     def record(self, record: dict) -> None:
+        """Reports metrics: `step`, `epoch`, `split` and numbers, as in runs/metrics.py."""
         metrics.append(self._files[0], record)
         split, step, epoch = record["split"], record["step"], record["epoch"]
         if self._logger is not None:
@@ -85,13 +76,16 @@ class Reporter(SilentReporter):
             self._bar.write(f"epoch {epoch:.0f}: {text}")
 
     def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
+        """Reports where every head looks, as in runs/positions.py."""
         self._record_positions(step, epoch, parameters)
 
     def flush(self) -> None:
+        """Waits until what was recorded is on the disk."""
         for path in self._files:
             files.flush(path)
 
     def at(self, step: int, doing: str) -> None:
+        """Reports how many steps are done, and what comes next, in words."""
         if self._bar is not None:
             self._bar.update(step - self._step)
         if step == self._first:  # what is before the first step takes another time
@@ -99,6 +93,7 @@ class Reporter(SilentReporter):
         self._step, self._doing = step, doing
 
     def close(self) -> None:
+        """Ends the report; what was reported is written."""
         self._closed.set()
         if self._bar is not None:
             self._bar.close()

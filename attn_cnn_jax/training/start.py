@@ -47,18 +47,10 @@ Reasons = Mapping[int, Mapping[int, str]]  # by layer and head from 0, why the h
 
 
 class Beginning(NamedTuple):
-    """What training begins with.
+    """What training begins with."""
 
-    Attributes:
-      config: with `model.num_heads` and `start.heads` as pruning or resetting left them.
-      model: the network.
-      heads: those pruned or reset, one dictionary each: `layer` and `head` from 1, and `reason`; empty where the run
-        directory has a checkpoint.
-    """
-
-    config: ConfigDict
+    config: ConfigDict  # with `model.num_heads` and `start.heads` as pruning or resetting left them
     model: nnx.Module
-    heads: tuple[dict, ...] = ()
 
 
 def begin(config: ConfigDict, workdir: Path) -> Beginning:
@@ -91,23 +83,23 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
         return Beginning(config, take_over(fresh, parameters, statistics))
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
-    heads = tuple(
-        {"layer": layer + 1, "head": head + 1, "reason": chosen[layer][head]}
-        for layer in sorted(chosen)
-        for head in sorted(chosen[layer])
-    )
+    heads = [(layer + 1, head + 1, chosen[layer][head]) for layer in sorted(chosen) for head in sorted(chosen[layer])]
     if heads:
-        table = tabulate(heads, headers="keys", tablefmt="plain")
+        table = tabulate(heads, headers=("layer", "head", "reason"), tablefmt="plain")
         say(f"{len(heads)} heads of {start.run} {'pruned' if start.prune else 'reset'}:\n{table}")
     if start.prune:
         parameters = prune(first.model, chosen)
         counts = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
-    config = resolved(config, counts, heads)
+    values = config.to_dict()
+    values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
+    values["model"]["init"] = "paper"  # heads that are left need not fill a grid
+    values["start"]["heads"] = tuple(head[:2] for head in heads)
+    config = ConfigDict(values)
     # Not the first run's seed alone: that would put the heads back where they came from.
     fresh = create_model(config.model, rngs=nnx.Rngs(jax.random.fold_in(jax.random.key(config.seed), 2)))
     if start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return Beginning(config, take_over(fresh, parameters, statistics), heads)
+    return Beginning(config, take_over(fresh, parameters, statistics))
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -135,15 +127,6 @@ def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ..
             "reset them with config.start.reset=True, or name those to remove in config.start.heads"
         )
     return found
-
-
-def resolved(config: ConfigDict, counts: tuple[int, ...], heads: tuple[dict, ...]) -> ConfigDict:
-    """Returns the configuration with the numbers of heads that are left, and which were removed or reset."""
-    values = config.to_dict()
-    values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
-    values["model"]["init"] = "paper"  # heads that are left need not fill a grid
-    values["start"]["heads"] = tuple((head["layer"], head["head"]) for head in heads)
-    return ConfigDict(values)
 
 
 def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:

@@ -11,7 +11,6 @@ from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import append, cut_back, read_metrics
 from attn_cnn_jax.training.loop import held
-from attn_cnn_jax.training.start import Beginning
 
 
 def record(step, split="train"):
@@ -81,32 +80,15 @@ def test_a_damaged_config_is_named(tmp_path, text):
         directory.read_config(tmp_path)
 
 
-def pruned_configs():
-    """The configuration of a pruned run as asked for, and as its checkpoints have it."""
-    asked, resolved = attention_config(), attention_config()
-    for each, num_heads, named in ((asked, 9, ()), (resolved, 4, ((1, 3),))):
-        each.model = each.model.to_dict() | {"num_heads": num_heads}
-        each.start = each.start.to_dict() | {"run": "first", "prune": True, "heads": named}
-    return asked, resolved
-
-
 def test_a_lost_configuration_is_that_of_the_checkpoints(tmp_path):
-    """In those of a pruned run are the heads that are left, in start.json which were pruned, and why."""
-    asked, resolved = pruned_configs()
-    with held(tmp_path, asked) as claim:
-        claim(Beginning(resolved, None, ({"layer": 1, "head": 3, "reason": "narrow"},)))
-    with ckpt.saving(tmp_path, resolved) as checkpoints:
+    config, wrong = attention_config(), attention_config()
+    with ckpt.saving(tmp_path, config) as checkpoints:
         state = ckpt.TrainState(np.int32(0), {"a": np.ones(3, np.float32)}, {}, {"m": np.ones(3, np.float32)})
-        ckpt.save(checkpoints, 0, state, resolved, {})
-    known, given = (tmp_path / "start.json").read_text(), directory.read_given(tmp_path)
-    assert "narrow" in known
-    (tmp_path / "config.json").unlink()
-    wrong = asked.copy_and_resolve_references()
+        ckpt.save(checkpoints, 0, state, config, {})
     wrong.train.batch_size = 80
     with pytest.raises(UserError, match=r"train.batch_size \(100 there, 80 here\)"), held(tmp_path, wrong):
         raise AssertionError("begins with another configuration")
     assert not (tmp_path / "config.json").exists()
-    with held(tmp_path, asked) as claim:
-        claim(Beginning(resolved, None))
-    assert directory.read_given(tmp_path).to_dict() == given.to_dict()
-    assert json.loads((tmp_path / "start.json").read_text()) == json.loads(known)
+    with held(tmp_path, config) as claim:
+        claim()
+    assert directory.to_json(directory.read_config(tmp_path)) == directory.to_json(config)

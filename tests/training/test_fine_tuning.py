@@ -143,7 +143,7 @@ def test_a_trained_resnet_goes_on_as_attention_that_computes_the_same(first, dat
     config = config_of(
         data_dir, resnet=True, model=small | {"layers": "attention", "sharpness": sharpness}, run=str(origin)
     )
-    begun, model, _ = begin(complete(config), tmp_path / "attention")
+    begun, model = begin(complete(config), tmp_path / "attention")
     assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(model))
     np.testing.assert_allclose(model.blocks[0].conv1.attention.position.spread[...], (2 * sharpness) ** 0.5, rtol=1e-6)
 

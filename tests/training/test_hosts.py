@@ -38,7 +38,7 @@ checks = {
     "agree": lambda: hosts.agree(3 + number, 15 * number),
     "the same": lambda: hosts.check_same({"seed": 3, "rates": (1, 2)}),
     "differ": lambda: hosts.check_same({"seed": number, "rates": (1, 2), "all": "xyz"[number]}),
-    "shared": lambda: hosts.check_shared(folder),
+    "shared": lambda: hosts.check_shared(folder / "0"),
     "not shared": lambda: hosts.check_shared(folder / str(number)),
     "batch": lambda: mesh_for(7).size,
     "start": start,
@@ -100,11 +100,12 @@ def start_two(program, *arguments):
 def test_two_processes_compare_what_they_have(tmp_path, quadratic_run):
     for number in range(2):
         (tmp_path / str(number)).mkdir()
+    (tmp_path / "0/.lock").touch()
     found = start_two(PROCESS, tmp_path, quadratic_run)
     assert [status for status, *_ in found] == [0, 0], found
     assert "process 0 of 2 joins the others at 127.0.0.1:" in found[0][2]
     first, second = (json.loads(output.splitlines()[-1]) for _, output, _ in found)
-    assert first == second
+    assert first | {"not shared": ""} == second | {"not shared": ""}
     assert first["everyone"] == ["", "x" * 3000]
     assert first["agree"] == [3, 15]
     assert first["the same"] is first["shared"] is first["elsewhere"] is None
@@ -112,12 +113,10 @@ def test_two_processes_compare_what_they_have(tmp_path, quadratic_run):
         "the processes of this run differ in all ('x' on process 0, 'y' on process 1), seed (0 on process 0, 1 on proc"
     )
     assert first["differ"].startswith(said)
-    assert f"process 1 does not see the run directory of process 0: {tmp_path / '1'}" in first["not shared"]
-    assert f"is not {tmp_path / '0'} on" in first["not shared"]
+    assert "process 1 does not see the run directory of process 0, " in first["not shared"]
     assert first["batch"].startswith("config.train.batch_size=7: allowed is a multiple of 2")
     assert isinstance(first["start"], int)  # a checksum, no error
     assert first["read alone"] == [0, 1]  # while the other process waits elsewhere
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["0", "1"]
 
 
 def test_a_process_ends_where_another_has_failed():
@@ -129,9 +128,8 @@ def test_a_process_ends_where_another_has_failed():
     assert "Traceback" not in lost + reason
 
 
-def test_one_process_has_nothing_to_compare(tmp_path):
+def test_one_process_has_nothing_to_compare():
     hosts.check_same({"seed": 0})
-    hosts.check_shared(tmp_path / "nowhere")
     assert hosts.everyone([1, None]) == [[1, None]]
     assert hosts.agree(3, 15) == (3, 15)
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import types
 
 import chex
 import jax
@@ -65,24 +64,6 @@ def test_a_record_has_the_means_of_its_steps_and_the_rate_of_the_last():
     assert loop.training_numbers(plan(), window, 0.5) == expected
 
 
-def test_a_network_at_chance_after_a_tenth_of_the_run_is_said():
-    for step, total_epochs, accuracy, classes, says in (
-        (210, 300, 0.103, 10, True),
-        (261, 300, 0.103, 10, False),  # said already
-        (150, 300, 0.103, 10, False),  # too early
-        (210, 300, 0.15, 10, False),  # it learns
-        (42, 60, 0.103, 10, False),  # a short run: too early too
-        (105, 60, 0.103, 10, True),
-        (210, 300, 0.52, 2, True),
-        (210, 300, 0.55, 2, False),
-    ):
-        here = plan(num_epochs=total_epochs)
-        here.config.model.num_classes = classes
-        said = loop.not_learning(here, step, 50, accuracy)
-        expected = f"training accuracy is {accuracy:.1%}, and chance {1 / classes:.1%}"
-        assert (expected in said and "config.optimizer.name=adam" in said) if says else said == ""
-
-
 def test_a_network_needs_its_parameters_three_times(monkeypatch):
     parameters = 12_086_844  # of the paper's quadratic network
     monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters)
@@ -90,17 +71,6 @@ def test_a_network_needs_its_parameters_three_times(monkeypatch):
     monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters - 1)
     with pytest.raises(UserError, match=f"has {parameters:,} parameters: training needs 0 GB"):
         limits.check_memory(attention_config())
-
-
-def test_the_expected_time_is_that_of_the_flops(monkeypatch):
-    """A program of one product takes as long as one product, for as many steps; from a day on there is advice."""
-    mesh, x = data_mesh(jax.devices()[:1]), np.ones((512, 1024), np.float32)
-    program = jax.jit(lambda x: x @ x.T).lower(x).compile()
-    clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 4))  # each product takes one second
-    monkeypatch.setattr(limits, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(limits, "SLOWER", 1.0)
-    assert limits.expected_time(program, mesh, 400) == "; very roughly 1:40, by FLOPs and the speed of a matrix product"
-    assert limits.duration(86_400, mesh) == "1 day 0 h (use a GPU, or a smaller network such as --config=cifar10_cpu)"
 
 
 def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(monkeypatch, capsys):
