@@ -112,6 +112,12 @@ class Encoding(nnx.Module):
         """Scores of consecutive rows that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return {}
 
+    def rescale(self, rows: float, columns: float) -> None:
+        """Changes parameters in place for images of so many times the rows and columns of those seen in training.
+
+        Scores at a shift of as many times the length are then what they were, as nearly as the encoding can.
+        """
+
     def merged_content(self) -> MergedMaps | None:
         """Maps that give all content terms, up to a constant per query; None where no cheaper ones do."""
         return None

@@ -40,6 +40,13 @@ class Absolute(QueryKey):
 
         self.position = None if grid is None else positions(grid)
 
+    def rescale(self, rows: float, columns: float) -> None:
+        """Learned vectors by bilinear interpolation; sinusoids stay those of the pixels."""
+        if self.position is not None:
+            height, width, channels = self.position.shape
+            size = round(height * rows), round(width * columns), channels
+            self.position = nnx.Param(jax.image.resize(self.position[...], size, "linear"))
+
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return super().project(x + self.position_vectors(x))
 

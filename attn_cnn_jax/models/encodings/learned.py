@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -38,6 +39,18 @@ class RelativeTables(nnx.Module):
     def grid(self) -> Grid:
         """Rows and columns of the largest image that the tables reach across."""
         return (self.row.shape[0] + 1) // 2, (self.column.shape[0] + 1) // 2
+
+    def rescale(self, rows: float, columns: float) -> None:
+        """Tables for so many times the pixels, by interpolation between shifts."""
+        for name, scale in (("row", rows), ("column", columns)):
+            table = getattr(self, name)[...]
+            reach = len(table) // 2
+            wanted = round((reach + 1) * scale) - 1
+            at = np.clip(np.arange(-wanted, wanted + 1) / scale, -reach, reach) + reach
+            low = np.minimum(at.astype(int), max(0, len(table) - 2))
+            share = jnp.asarray(at - low, table.dtype)[:, None]
+            low, high = table[low], table[np.minimum(low + 1, len(table) - 1)]
+            setattr(self, name, nnx.Param(low * (1 - share) + high * share))
 
     def check(self, height: int, width: int) -> None:
         """Raises UserError for an image larger than the tables."""
@@ -75,6 +88,9 @@ class Learned(FactorisingEncoding):
     @classmethod
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, position_size: int = 0, **options: Any) -> Encoding:
         return cls(sizes.num_heads, sizes.grid, position_size or sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
+
+    def rescale(self, rows: float, columns: float) -> None:
+        self.tables.rescale(rows, columns)
 
     def axis_scores(self, height: int, width: int) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
         self.tables.check(height, width)

@@ -53,6 +53,11 @@ class Quadratic(FactorisingEncoding, CentredEncoding):
 
     circle = np.ones(())
 
+    def rescale(self, rows: float, columns: float) -> None:
+        """Centres times the scale, `alpha` over its square; of two scales by their geometric mean."""
+        self.centre[...] = self.centre[...] * jnp.array([[rows, columns]], self.centre.dtype)
+        self.spread[...] = self.spread[...] / (rows * columns) ** 0.5
+
     def axis_scores(self, height: int, width: int) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
         def axis(size, centre):
             shift = relative_positions(jnp.arange(size), size).astype(centre.dtype)
@@ -71,6 +76,11 @@ class GeneralizedQuadratic(CentredEncoding):
     """
 
     circle = np.eye(2)
+
+    def rescale(self, rows: float, columns: float) -> None:
+        scale = jnp.array([[rows, columns]], self.centre.dtype)
+        self.centre[...] = self.centre[...] * scale
+        self.spread[...] = self.spread[...] / scale[:, :, None]
 
     def position_terms(
         self, height: int, width: int, query_rows: Int[Array, " i"]

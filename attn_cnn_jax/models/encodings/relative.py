@@ -89,6 +89,10 @@ class Relative(Encoding):
     def depends_on_content(self) -> bool:
         return self.terms != ("position_position",)
 
+    def rescale(self, rows: float, columns: float) -> None:
+        if self.tables is not None:
+            self.tables.rescale(rows, columns)
+
     def position_keys(self, height: int, width: int) -> tuple[Float[Array, "h r c"], Float[Array, "h s c"]]:
         """`What_key^T e / sqrt(D_h)` for every row shift and every column shift of the tables."""
         assert self.tables is not None
