@@ -174,7 +174,7 @@ def check_attention(model: ConfigDict) -> None:
         if any(math.isqrt(count) ** 2 != count for count in counts):
             refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
     names = sorted(name for name, kind in REGISTRY.items() if issubclass(kind, FactorisingEncoding))
-    only = f"only {' and '.join(names)} positions factorise"
+    only = f"only {', '.join(names)} positions factorise"
     is_factorised, on_factors = model.implementation == "factorised", model.attention_dropout_on == "factors"
     if on_factors and not factorises(model):
         refuse("model.attention_dropout_on", "factors", f"'probabilities': {only}")

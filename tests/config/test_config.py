@@ -170,7 +170,7 @@ IMPOSSIBLE = [
     ({"implementation": "factorised"}, "implementation='factorised': allowed is "),
     (FACTORISED | {"content": True}, "implementation='factorised': allowed is "),
     (FACTORISED | {"encoding": "quadratic_generalized"}, "implementation='factorised': allowed is "),
-    (FACTORS | {"content": True}, "attention_dropout_on='factors': allowed is 'probabilities': only learned and quad"),
+    (FACTORS | {"content": True}, "attention_dropout_on='factors': allowed is 'probabilities': only "),
     (FACTORS | {"encoding": "relative"}, "attention_dropout_on='factors': allowed is 'probabilities'"),
     ({"dtype": "float64"}, "dtype='float64': allowed is float32 or bfloat16"),
 ]

@@ -42,7 +42,7 @@ class Pape(QueryKey):
       direction: `w`, `(h, P, 2)` one over pixels, row first; starts uniform in `+-1/sqrt(2)`.
     """
 
-    head_axis = QueryKey.head_axis | {"width.kernel": 1, "tilt.kernel": 1, "direction": 0}
+    head_axis = {**QueryKey.head_axis, "width.kernel": 1, "tilt.kernel": 1, "direction": 0}
     not_decayed = ("direction",)  # decay would make attention uniform
     tilts, learned = True, True  # whether there is a tilt; whether directions are trained
 
@@ -65,11 +65,12 @@ class Pape(QueryKey):
 
     def project(self, x: Float[Array, "b H W d"]) -> Parabolas:
         wide = at_least_float32(x.dtype)
-        width, tilt = (
-            None if layer is None else split_heads(flattened(layer, x), self.num_heads).astype(wide)
-            for layer in (self.width, self.tilt)
-        )
-        return Parabolas(super().project(x), jax.nn.softplus(width), tilt)
+
+        def by_head(layer):
+            return split_heads(flattened(layer, x), self.num_heads).astype(wide)
+
+        tilt = None if self.tilt is None else by_head(self.tilt)
+        return Parabolas(super().project(x), jax.nn.softplus(by_head(self.width)), tilt)
 
     def content_terms(self, projections: Parabolas, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
         height, width = projections.width.shape[2:4]
@@ -78,13 +79,14 @@ class Pape(QueryKey):
         column = relative_positions(jnp.arange(width), width).astype(direction.dtype)[None, :, None, :]
         along = [direction[:, :, axis, None, None, None, None] for axis in range(2)]
         shift = along[0] * row[None, None] + along[1] * column[None, None]  # u_k - u_q
-        parts = [(projections.width, -(shift**2)), (projections.tilt, -shift)]
-        terms = (
-            jnp.einsum("bhijp,hpijkl->bhijkl", Projections(factor).queries(query_rows), power)
-            for factor, power in parts
-            if factor is not None
-        )
-        return super().content_terms(projections.projections, query_rows) | {"parabolas": sum(terms)}
+
+        def summed(factor, power):
+            return jnp.einsum("bhijp,hpijkl->bhijkl", Projections(factor).queries(query_rows), power)
+
+        parabolas = -summed(projections.width, shift**2)
+        if projections.tilt is not None:
+            parabolas -= summed(projections.tilt, shift)
+        return {**super().content_terms(projections.projections, query_rows), "parabolas": parabolas}
 
     def shapes(self, x: Float[Array, "b H W d"]) -> tuple[Float[Array, "b h H W 2"], Float[Array, "b h H W 2 2"]]:
         """Where each query's parabolas add up to their largest score, in pixels from it; and the Gaussian's covariance.

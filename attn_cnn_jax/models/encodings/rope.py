@@ -28,7 +28,7 @@ class Rope(QueryKey):
       frequency: `f`, `(h, D_h / 2, 2)` radians per pixel, row first; fixed.
     """
 
-    head_axis = QueryKey.head_axis | {"frequency": 0}
+    head_axis = {**QueryKey.head_axis, "frequency": 0}
     not_decayed = ("frequency",)
     learned = False  # whether frequencies are trained
 
@@ -36,7 +36,7 @@ class Rope(QueryKey):
         self, num_heads: int, hidden_size: int, head_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
     ):
         if head_size % 4:
-            raise UserError(f"a head size of {head_size}: allowed is a multiple of 4 for rotary positions")
+            raise UserError(f"config.model.head_size={head_size}: allowed is a multiple of 4 for rotary positions")
         super().__init__(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs)
         self.frequency = nnx.Param(self.start(num_heads, head_size, rngs).astype(at_least_float32(dtype)))
 
@@ -58,7 +58,8 @@ class Rope(QueryKey):
         row, column = (jnp.arange(size).astype(frequency.dtype) for size in x.shape[1:3])
         of_row, of_column = (frequency[:, None, None, :, axis] for axis in range(2))
         angle = row[None, :, None, None] * of_row + column[None, None, :, None] * of_column
-        return Projections(*(turned(heads, angle) for heads in super().project(x)))
+        query, key = (turned(heads, angle) for heads in super().project(x) if heads is not None)
+        return Projections(query, key)
 
 
 @register("rope_mixed")
