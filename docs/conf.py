@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -100,9 +101,9 @@ def describe(app, page, template, context, doctree):
     """Adds a description, the first paragraph, and a preview image to the head of a page."""
     if doctree is not None:
         first = next(doctree.findall(nodes.paragraph), None)
-        text = " ".join(first.astext().split()) if first else f"{project}: attention and convolution"
-        tags = {"description": text[:200]}, {"og:title": context["title"], "og:description": text[:200]}
-        tags[1]["og:image"] = f"{html_baseurl}_images/viewer.png"
+        text = textwrap.shorten(first.astext() if first else project, 200, placeholder=" …")
+        tags = {"description": text}, {"og:title": context["title"], "og:description": text}
+        tags[1]["og:image"] = html_baseurl + context["pathto"]("_images/viewer.png", resource=True)
         for kind, named in zip(("name", "property"), tags, strict=True):
             for name, content in named.items():
                 context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(content)}">\n'

@@ -1,13 +1,16 @@
 """Draws the pictures of README.md and docs/ from a run, an included network and results/: `make pictures`.
 
-    python docs/pictures.py [RUN]
+    python docs/pictures.py [RUN|page]
 
-RUN is runs/digits by default, which `make train` leaves. The picture of the page, viewer.png, is not among them.
+RUN is runs/digits by default, which `make train` leaves; `page` draws viewer.png alone, the page in Chromium.
 """
 
 import sys
 import tempfile
 from pathlib import Path
+
+from live_pages import write_pages
+from selenium import webdriver
 
 from attn_cnn_jax.cli.main import main as attn_cnn
 from benchmarks.learn_convolution import main as learn_convolution
@@ -26,6 +29,9 @@ OF_THE_RUN = {
 def main() -> int:
     run = sys.argv[1] if len(sys.argv) > 1 else "runs/digits"
     with tempfile.TemporaryDirectory() as folder:
+        photograph(write_pages(Path(folder))[1], DOCS / "viewer.png")
+        if run == "page":
+            return 0
         drawn = Path(folder)
         status = attn_cnn(
             ["figures", run, "--figures=scheme,training,course,centres,span", "--layer=3", f"--out={folder}"]
@@ -41,6 +47,19 @@ def main() -> int:
         reduce_colours(drawn / "curves.png", DOCS / "curves.png")
         learn_convolution([f"--show={RESULTS / 'learn_convolution'}", "--write"])
     return 0
+
+
+def photograph(page: Path, target: Path) -> None:
+    """Writes the upper part of a page as it is at its first step, 1400 pixels wide."""
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1400,1000"):
+        options.add_argument(flag)
+    with webdriver.Chrome(options) as driver:
+        metrics = {"width": 1400, "height": 852, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        driver.get(f"{page.resolve().as_uri()}#step=1&picture=1")
+        driver.execute_async_script("viewer.ready().then(() => setTimeout(arguments[0], 3000))")
+        driver.save_screenshot(str(target))
 
 
 if __name__ == "__main__":

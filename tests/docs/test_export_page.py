@@ -1,4 +1,4 @@
-"""The forward pass on the page "Take a network elsewhere", from the arrays alone, is that of the network."""
+"""The forward pass on the page "Export a network", from the arrays alone, is that of the network."""
 
 import re
 from pathlib import Path
