@@ -5,6 +5,7 @@ part of the training images of every class becomes one, chosen by a hash of the 
 moves at most one other of its class.
 """
 
+import contextlib
 import glob
 import hashlib
 import os
@@ -12,7 +13,6 @@ import re
 import shutil
 import unicodedata
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,14 +132,17 @@ def collect_folder(path: Path, source: Source, scratch: Path) -> Collection:
     Raises:
       UserError: naming the folder or file, where they are not laid out as above.
     """
-    ignored: list[str] = []
+    if not path.is_dir():
+        found = f"{path} is a file; unpack it, and give the folder" if path.exists() else f"there is no folder {path}"
+        raise UserError(f"config.dataset.path: {found}")
+    ignored: list[Path] = []
     inside = folders_in(path, ignored)
     splits, notes = split_folders(path, inside)
     names, found = (), {}
     for split, folder in (splits or {"train": path}).items():
         # Names that differ only in how Unicode composes letters are one class.
         classes: dict[str, list[Path]] = {}
-        for each in (folders_in(folder, ignored) if splits else inside).values():
+        for each in folders_in(folder, ignored) if splits else inside:
             classes.setdefault(unicodedata.normalize("NFC", each.name), []).append(each)
         names = names or checked_names(sorted(classes), str(folder))
         if different := sorted(set(classes) ^ set(names)):
@@ -160,50 +163,32 @@ def collect_folder(path: Path, source: Source, scratch: Path) -> Collection:
         header=lambda entry: read_header(entry.key, source.image_size),
         read=lambda entry, channels: read_picture(entry.key, channels, size=source.image_size),
         notes=notes,
-        ignored=ignored,
+        ignored=[str(each) for each in ignored],
     )
 
 
-def listing(path: Path | str) -> list[os.DirEntry]:
-    """Returns what is in a folder, without what systems leave there; UserError where it cannot be listed."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted((each for each in entries if not is_left_behind(each.name)), key=lambda each: each.name)
-    except FileNotFoundError:
-        raise UserError(f"config.dataset.path: there is no folder {path}") from None
-    except NotADirectoryError:
-        raise UserError(f"config.dataset.path: {path} is a file; unpack it, and give the folder") from None
+def listing(path: Path) -> list[Path]:
+    """Returns what is in a folder by name, without what systems leave there."""
+    return sorted((each for each in path.iterdir() if not is_left_behind(each.name)), key=lambda each: each.name)
 
 
-def is_folder(entry: os.DirEntry) -> bool:
-    """Whether an entry is a folder or a link to one; UserError for a link that leads nowhere."""
-    try:
-        if entry.is_symlink():
-            os.stat(entry.path)
-        return entry.is_dir()
-    except OSError as error:
-        raise UserError(f"{printable(entry.path)} cannot be followed: {error.strerror}; remove the link") from error
-
-
-def is_image(entry: os.DirEntry) -> bool:
+def is_image(path: Path) -> bool:
     """Whether a file is named as an image that is read."""
-    return entry.name.lower().endswith(SUFFIXES)
+    return path.suffix.lower() in SUFFIXES
 
 
-def folders_in(path: Path, ignored: list[str]) -> dict[str, Path]:
-    """Returns the folders in a folder by name; adds files of other kinds, and hidden folders without images, to
-    `ignored`; UserError where images lie beside the folders, or there are none.
+def folders_in(path: Path, ignored: list[Path]) -> list[Path]:
+    """Returns the folders in a folder; adds files of other kinds, and hidden folders without images, to `ignored`;
+    UserError where images lie beside the folders, or there are none.
     """
-    folders = {}
-    for entry in listing(path):
-        if not is_folder(entry):
-            if is_image(entry):
-                raise UserError(f"{printable(entry.path)} lies in no class folder: {LAYOUT}")
-            ignored.append(entry.path)
-        elif entry.name.startswith(".") and not any(map(is_image, listing(entry.path))):
-            ignored.append(entry.path)
-        else:
-            folders[entry.name] = Path(entry.path)
+    folders = []
+    for each in listing(path):
+        if each.is_symlink() and not each.exists():
+            raise UserError(f"{printable(each)} is a link that leads nowhere: remove it")
+        if not each.is_dir() and is_image(each):
+            raise UserError(f"{printable(each)} lies in no class folder: {LAYOUT}")
+        is_other = not each.is_dir() or (each.name.startswith(".") and not any(map(is_image, listing(each))))
+        (ignored if is_other else folders).append(each)
     if not folders:
         raise UserError(f"{path} holds no folders: {LAYOUT}")
     return folders
@@ -216,7 +201,7 @@ def split_named(name: str) -> str | None:
     return next((split for split, names in SPLIT_NAMES.items() if letters in names), None)
 
 
-def split_folders(path: Path, inside: dict[str, Path]) -> tuple[dict[str, Path], list[str]]:
+def split_folders(path: Path, inside: list[Path]) -> tuple[dict[str, Path], list[str]]:
     """Returns which folders are splits, {} where all are classes, and notes.
 
     A folder with the name of the training split that holds images itself, beside others, is a class.
@@ -224,52 +209,47 @@ def split_folders(path: Path, inside: dict[str, Path]) -> tuple[dict[str, Path],
     Raises:
       UserError: the folders are neither classes nor splits.
     """
-
-    def folders_within(name: str) -> int:
-        return sum(map(is_folder, listing(inside[name])))
-
-    first = next(iter(inside))
-    named = {name: split for name in inside if (split := split_named(name))}
-    others = [name for name in inside if name not in named]
+    named = {folder: split for folder in inside if (split := split_named(folder.name))}
+    names, others = [folder.name for folder in named], [folder for folder in inside if folder not in named]
+    folders_within = sum(each.is_dir() for each in listing(next(iter(named), inside[0])))
     if not named:
-        if len(inside) == 1 and (count := folders_within(first)):
-            raise UserError(f"{path} holds one folder, {first}, with {count} folders in it: give {inside[first]}")
+        if len(inside) == 1 and folders_within:
+            only = inside[0]
+            raise UserError(f"{path} holds one folder, {only.name}, with {folders_within} folders in it: give {only}")
         return {}, []
-    if others and list(named.values()) == ["train"] and not folders_within(*named):
-        return {}, [f"{listed(list(named))} is taken for a class: it lies beside other classes"]
+    if others and [*named.values()] == ["train"] and not folders_within:
+        return {}, [f"{names[0]} is taken for a class: it lies beside other classes"]
     if others:
         raise UserError(
-            f"{path} has {listed(list(named))}, which may be splits, beside {path / others[0]}, which is none\n"
-            f"rename what is a class, such as {next(iter(named))}_class; move away what is no split"
+            f"{path} has {listed(names)}, which may be splits, beside {others[0]}, which is none\n"
+            f"rename what is a class, such as {names[0]}_class; move away what is no split"
         )
     if len(set(named.values())) < len(named):
-        raise UserError(f"{path} has {' and '.join(named)}, of which two are the same split: join them")
+        raise UserError(f"{path} has {' and '.join(names)}, of which two are the same split: join them")
     if "train" not in named.values():
-        raise UserError(f"{path} has no folder train beside {', '.join(inside)}: {LAYOUT}")
-    found = {split: inside[name] for name, split in named.items()}
+        raise UserError(f"{path} has no folder train beside {', '.join(names)}: {LAYOUT}")
+    found = {split: folder for folder, split in named.items()}
     return {split: found[split] for split in SPLITS if split in found}, []
 
 
-def entries_of(classes: dict[str, list[Path]], names: tuple[str, ...], ignored: list[str]) -> list[Entry]:
+def entries_of(classes: dict[str, list[Path]], names: tuple[str, ...], ignored: list[Path]) -> list[Entry]:
     """Returns the images of a split, ordered by file name, then class; adds files of other kinds to `ignored`."""
     found = []
     for label, name in enumerate(names):
         before = len(found)
-        for entry in (entry for folder in classes[name] for entry in listing(folder)):
-            suffix = os.path.splitext(entry.name)[1].lower()
-            if suffix in SUFFIXES:  # what is a folder or no image is found when it is read
-                found.append((entry.name, label, entry.path))
-            elif is_folder(entry):
+        for each in (each for folder in classes[name] for each in listing(folder)):
+            suffix, place = each.suffix.lower(), printable(each)
+            if is_image(each):  # what is a folder or no image is found when it is read
+                found.append((each.name, label, str(each)))
+            elif each.is_dir():
                 raise UserError(
-                    f"{printable(entry.path)} is a folder in a class folder: {LAYOUT}; "
-                    f"where the classes are the folders in {printable(os.path.dirname(entry.path))}, give that"
+                    f"{place} is a folder in a class folder: {LAYOUT}; "
+                    f"where the classes are the folders in {printable(each.parent)}, give that"
                 )
             elif suffix in (*OTHER_SUFFIXES, *UNREAD_SUFFIXES):
-                raise UserError(
-                    f"{printable(entry.path)}: PNG, JPEG and WebP are read, {suffix} is not; convert it or move it away"
-                )
+                raise UserError(f"{place}: PNG, JPEG and WebP are read, {suffix} is not; convert it or move it away")
             else:
-                ignored.append(entry.path)
+                ignored.append(each)
         if len(found) == before:
             raise UserError(f"{classes[name][0]} holds no images: add some ({', '.join(SUFFIXES)}), or remove it")
     if bad := [place for name, _, place in found if not name.isprintable()]:
@@ -278,7 +258,7 @@ def entries_of(classes: dict[str, list[Path]], names: tuple[str, ...], ignored: 
 
 
 def stamp(path: Path) -> str | None:
-    """Returns a hash of the names, sizes and times of what is in a data set's folder, or of a file; None where it is
+    """Returns a hash of the names, sizes and times of a file, or of what is in a data set's folder; None where it is
     gone.
     """
     if not path.exists():
@@ -287,23 +267,18 @@ def stamp(path: Path) -> str | None:
     levels = ("*", "*/*", "*/*/*") if path.is_dir() else ()  # no deeper: SPLIT/CLASS/IMAGE
     files = [file for level in levels for file in glob.iglob(level, root_dir=path, include_hidden=True)]
     for file in sorted(files) or [""]:
-        try:
+        with contextlib.suppress(OSError):  # a link that leads nowhere
             status = os.stat(path / file)
-            facts = (status.st_size, status.st_mtime_ns)
-        except OSError:
-            facts = None
-        digest.update(repr((file, facts)).encode(errors="surrogateescape"))
+            digest.update(repr((file, status.st_size, status.st_mtime_ns)).encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
 def printable(path: str | Path) -> str:
     """Returns a path as a terminal can show it."""
-    text = str(path)
-    return text if text.isprintable() else ascii(text)
+    return str(path) if str(path).isprintable() else ascii(str(path))
 
 
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arrays of a .npz file
-KEYS = ("class_names", *(f"{prefix}{kind}" for prefix in PREFIXES.values() for kind in ("images", "labels")))
 
 
 def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
@@ -315,45 +290,47 @@ def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
       scratch: an empty folder, where the arrays are unpacked: they need not fit into memory.
     """
     arrays = unpacked(path, scratch)
+    images: dict[str, np.ndarray] = {}
     splits: dict[str, list[Entry]] = {}
     names = ()
     for split, prefix in PREFIXES.items():
-        images, labels = f"{prefix}images", f"{prefix}labels"
-        if (images in arrays) != (labels in arrays) or (not prefix and images not in arrays):
-            raise UserError(f"{path} needs both {images} and {labels}; it holds {', '.join(arrays) or 'nothing'}")
-        if images not in arrays:
+        pixels, labels = (arrays.get(f"{prefix}{kind}") for kind in ("images", "labels"))
+        if prefix and pixels is None and labels is None:
             continue
-        arrays[images] = checked_images(f"{path}: {images}", arrays[images])
-        check_labels(f"{path}: {labels}", arrays[labels], len(arrays[images]))
-        names = names or npz_names(path, arrays)
-        if arrays[images].shape[3] != arrays["images"].shape[3]:
-            raise UserError(f"{path}: {images} have other channels than images")
-        numbers = np.unique(arrays[labels]).tolist()
+        if pixels is None or labels is None:
+            held = ", ".join(arrays) or "nothing"
+            raise UserError(f"{path} needs both {prefix}images and {prefix}labels; it holds {held}")
+        images[split] = checked_images(f"{path}: {prefix}images", pixels, labels, f"{path}: {prefix}labels")
+        names = names or npz_names(path, labels, arrays.get("class_names"))
+        if images[split].shape[3] != images["train"].shape[3]:
+            raise UserError(f"{path}: {prefix}images have other channels than images")
+        numbers = np.unique(labels).tolist()
         if numbers[-1] >= len(names):
-            raise UserError(f"{path}: {labels} has {numbers[-1]}, and there are {len(names)} classes from 0")
+            raise UserError(f"{path}: {prefix}labels has {numbers[-1]}, and there are {len(names)} classes from 0")
         if missing := sorted(set(range(len(names))) - set(numbers)):
-            raise UserError(f"{path}: no image of {images} is of the class {missing[0]}, {names[missing[0]]!r}")
+            of = f"of the class {missing[0]}, {names[missing[0]]!r}"
+            raise UserError(f"{path}: no image of {prefix}images is {of}")
         splits[split] = [
-            Entry(f"{path}: {images}[{n}]", (images, n), int(label)) for n, label in enumerate(arrays[labels])
+            Entry(f"{path}: {prefix}images[{n}]", (split, n), label) for n, label in enumerate(labels.tolist())
         ]
     notes = split_off(splits, names, str(path), source.test_fraction)
 
     def read(entry: Entry, channels: int) -> Image.Image:
-        name, n = entry.key
-        pixels = np.asarray(arrays[name][n])
-        return Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels)
+        split, n = entry.key
+        return Image.fromarray(images[split][n].squeeze(2) if channels == 1 else images[split][n])
 
-    return Collection(names, splits, lambda entry: arrays[entry.key[0]].shape[1:], read, notes)
+    return Collection(names, splits, lambda entry: images[entry.key[0]].shape[1:], read, notes)
 
 
 def unpacked(path: Path, scratch: Path) -> dict[str, Any]:
-    """Returns the arrays of a .npz file as memory maps; UserError, naming what is wrong."""
+    """Returns the arrays of a .npz file by name, as memory maps where they are needed; UserError if it is none."""
+    needed = {"class_names", *(f"{prefix}{kind}" for prefix in PREFIXES.values() for kind in ("images", "labels"))}
     try:
         with zipfile.ZipFile(path) as file:
             held: dict[str, Any] = {
                 Path(each.filename).stem: each for each in file.infolist() if each.filename.endswith(".npy")
             }
-            wanted = [key for key in KEYS if key in held]
+            wanted = sorted(needed & set(held))
             size, room = sum(held[key].file_size for key in wanted), shutil.disk_usage(scratch).free
             if size > room:
                 raise UserError(
@@ -369,34 +346,35 @@ def unpacked(path: Path, scratch: Path) -> dict[str, Any]:
         raise UserError(f"config.dataset.path: there is no file {path}") from None
     except IsADirectoryError:
         raise UserError(f"config.dataset.path: {path} is a folder; for images in folders set name=folder") from None
-    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise many types on damaged files
         what = "is no .npz file of plain arrays as numpy.savez writes it"
         raise UserError(f"{path} {what}: {shortened(error)}") from error
 
 
-def checked_images(name: str, images: np.ndarray) -> np.ndarray:
-    """Returns images as `(n, H, W, C)`; UserError unless they are uint8 with one or three channels."""
+def checked_images(name: str, images: np.ndarray, labels: np.ndarray, of_labels: str) -> np.ndarray:
+    """Returns images as `(n, H, W, C)`.
+
+    Raises:
+      UserError: unless they are uint8 with one or three channels, and labels one integer from 0 per image.
+    """
     found = images[..., None] if images.ndim == 3 else images
     if found.dtype != np.uint8 or found.ndim != 4 or found.shape[3] not in (1, 3) or not found.size:
         allowed = "allowed is uint8 from 0 to 255, (n, H, W), (n, H, W, 1) or (n, H, W, 3)"
         raise UserError(f"{name} is {images.dtype} {images.shape}: {allowed}")
+    if labels.shape != (len(found),) or labels.dtype.kind not in "iu":
+        allowed = f"allowed is one integer per image, ({len(found)},)"
+        raise UserError(f"{of_labels} is {labels.dtype} {labels.shape}: {allowed}")
+    if wrong := [number for number in (labels.min(), labels.max()) if not 0 <= number < MOST_CLASSES]:
+        raise UserError(f"{of_labels} has {wrong[0]}: allowed are 0 to {MOST_CLASSES - 1}")
     return found
 
 
-def check_labels(name: str, labels: np.ndarray, count: int) -> None:
-    """Raises UserError unless labels are one integer from 0 per image."""
-    if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise UserError(f"{name} is {labels.dtype} {labels.shape}: allowed is one integer per image, ({count},)")
-    if labels.min() < 0 or labels.max() >= MOST_CLASSES:
-        number = labels.min() if labels.min() < 0 else labels.max()
-        raise UserError(f"{name} has {number}: allowed are 0 to {MOST_CLASSES - 1}")
-
-
-def npz_names(path: Path, arrays: dict[str, Any]) -> tuple[str, ...]:
+def npz_names(path: Path, labels: np.ndarray, given: np.ndarray | None) -> tuple[str, ...]:
     """Returns the names of the classes, their numbers where the file has none; UserError if they are no names."""
-    if "class_names" not in arrays:
-        return checked_names(map(str, range(int(arrays["labels"].max()) + 1)), str(path))
-    given = arrays["class_names"]
+    if given is None:
+        return checked_names(map(str, range(int(labels.max()) + 1)), str(path))
     if given.ndim != 1 or given.dtype.kind != "U" or given.nbytes > 2**30:
         raise UserError(f"{path}: class_names is {given.dtype} {given.shape}: allowed is one text per class")
     return checked_names(given[: MOST_CLASSES + 1].tolist(), str(path))

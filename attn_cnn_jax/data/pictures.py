@@ -6,7 +6,6 @@ palette, orientation and frame stands in docs/own_images.md.
 
 import contextlib
 import io
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,9 +42,7 @@ def is_left_behind(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def opened(
-    file: File, name: str, size: tuple[int, int], formats: tuple[str, ...] | None
-) -> Iterator[tuple[Any, tuple[int, int]]]:
+def opened(file: File, name: str, size: tuple[int, int], formats: tuple[str, ...] | None) -> Iterator[Any]:
     """Opens an image file: gives the image, whose pixels are not read yet, and its width and height in the file.
 
     Args: see `read_picture`.
@@ -57,38 +54,30 @@ def opened(
     what = f"{name} cannot be read as an image"
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced
     try:
-        if isinstance(file, str | Path):
-            status = Path(file).stat()
-            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-                raise Unreadable(f"{what}: it is no file")  # to open a pipe would wait for ever
-            if status.st_size == 0:
-                raise Unreadable(f"{what}: it is empty, 0 bytes")
+        if isinstance(file, str | Path) and Path(file).is_fifo():
+            raise Unreadable(f"{what}: it is no file")  # to open a pipe would wait for ever
         with Image.open(file, formats=formats) as image:
             frames = getattr(image, "n_frames", 1) if formats and image.format != "MPO" else 1
             if frames > 1:
                 raise Unreadable(f"{what}: it is animated, {frames} frames")
             if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
                 raise Unreadable(f"{what}: it has 32 bits per pixel and channel, allowed are 8 and 16")
-            whole = image.size
-            if limit and np.prod(whole, dtype=float) > limit:
-                if any(size) and np.prod(whole, dtype=float) <= MOST_REDUCED * limit:
-                    image.draft(None, (2 * max(size), 2 * max(size)))  # a JPEG is decoded to 1/2, 1/4 or 1/8
-                if np.prod(image.size, dtype=float) > limit:
-                    advice = "; set config.dataset.image_size: then a JPEG is reduced while it is read"
-                    raise Unreadable(
-                        f"{what}: it has {whole[0] * whole[1]} pixels, the most that are read are {limit}: make it "
-                        f"smaller{'' if any(size) or image.format not in ('JPEG', 'MPO') else advice}"
-                    )
+            whole, count = image.size, np.prod(image.size, dtype=float)
+            if limit and any(size) and limit < count <= MOST_REDUCED * limit:
+                image.draft(None, (2 * max(size), 2 * max(size)))  # a JPEG is decoded to 1/2, 1/4 or 1/8
+            if limit and np.prod(image.size, dtype=float) > limit:
+                can_reduce = image.format in ("JPEG", "MPO") and not any(size)
+                advice = "; set config.dataset.image_size: then a JPEG is reduced while it is read" * can_reduce
+                allowed = f"the most that are read are {limit}: make it smaller{advice}"
+                raise Unreadable(f"{what}: it has {count:.0f} pixels, {allowed}")
             yield image, whole
     except (Unreadable, MemoryError):
         raise
     except UnidentifiedImageError:
         allowed = "no PNG, JPEG or WEBP file" if formats else "in no format that Pillow knows"
         raise Unreadable(f"{what}: it is {allowed}") from None
-    except OSError as error:
-        raise Unreadable(f"{what}: {error.strerror or shortened(error)}") from error
     except Exception as error:  # the readers of Pillow raise many types on damaged files
-        raise Unreadable(f"{what}: {shortened(error)}") from error
+        raise Unreadable(f"{what}: {getattr(error, 'strerror', None) or shortened(error)}") from error
     finally:
         Image.MAX_IMAGE_PIXELS = limit
 
@@ -144,13 +133,9 @@ def read_picture(
 
 
 def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> Bool[np.ndarray, "H W"]:
-    """Which pixels of a PNG have its transparent colour, which Pillow gives as the file has it.
+    """Which pixels of a PNG, `(H, W)` or `(H, W, 3)` upright, have its transparent colour, a number or three.
 
-    Args:
-      pixels: `(H, W)` or `(H, W, 3)`, as Pillow gives them, upright.
-      colour: a number, or three.
-      samples_as: see `rawmode`.
-      file: the image file.
+    Pillow gives the colour as the file has it, and the samples, which `samples_as` (see `rawmode`) tells, in 8 bits.
     """
     if pixels.ndim == 3:
         equal = pixels == np.array(colour)
@@ -169,12 +154,7 @@ def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> 
 
 
 def fit(image: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "H W C"]:
-    """Returns the largest middle part of an image that has the shape of `size`, resized to it.
-
-    Args:
-      image: of mode "L" or "RGB".
-      size: `(H, W)` in pixels.
-    """
+    """Returns the largest middle part of an "L" or "RGB" image that has the shape of `size`, resized to it."""
     height, width = size
     if image.size != (width, height):
         image = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)

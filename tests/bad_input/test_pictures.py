@@ -50,7 +50,7 @@ def text_bomb():
 # A file cat/bad.png or so beside good ones, and what is said of it.
 FILES = {
     "text": ("bad.png", b"Dear reader", "no PNG, JPEG or WEBP file"),
-    "empty": ("bad.png", b"", "it is empty, 0 bytes"),
+    "empty": ("bad.png", b"", "no PNG, JPEG or WEBP file"),
     "zeros": ("bad.png", bytes(500), "no PNG, JPEG or WEBP file"),
     "html": ("bad.jpg", b"<!DOCTYPE html><html>404</html>", "no PNG, JPEG or WEBP file"),
     "an archive": ("bad.png", b"PK\x03\x04" + bytes(99), "no PNG, JPEG or WEBP file"),
@@ -158,7 +158,7 @@ FOLDERS = {
     "one picture in a class": (lambda own: leave_one(own / "cat"), "one image of the class 'cat'", ""),
     "a folder named as a picture": (lambda own: (own / "cat" / "x.png").mkdir(), "Is a directory", "cat/x.png"),
     "a link to itself": (lambda own: link_to_itself(own / "cat" / "x.png"), "symbolic links", "cat/x.png"),
-    "a class that is a link to itself": (lambda own: link_to_itself(own / "emu"), "symbolic links", "emu"),
+    "a class that is a link to itself": (lambda own: link_to_itself(own / "emu"), "leads nowhere", "emu"),
     "a link to nothing": (lambda own: (own / "cat" / "x.png").symlink_to("gone.png"), "No such file", "cat/x.png"),
     "a class that leads up again": (lambda own: (own / "emu").symlink_to(own), "is a folder in a class", "emu/"),
     "a pipe": (lambda own: os.mkfifo(own / "cat" / "x.png"), "is no file", "cat/x.png"),
@@ -248,7 +248,7 @@ ARRAYS = {
     "text labels": ({"images": IMAGES, "labels": np.array(list("abcabc"))}, "one integer per image"),
     "negative labels": ({"images": IMAGES, "labels": LABELS - 1}, "labels has -1"),
     "a gap in the labels": ({"images": IMAGES, "labels": 2 * LABELS}, "is of the class 1, '1'"),
-    "a huge label": ({"images": IMAGES, "labels": LABELS + 10**15}, "labels has 1000000000000002"),
+    "a huge label": ({"images": IMAGES, "labels": LABELS + 10**15}, "labels has 1000000000000000"),
     "one class": ({"images": IMAGES, "labels": 0 * LABELS}, "one class, '0'"),
     "too few names": ({"images": IMAGES, "labels": LABELS, "class_names": ["a", "b"]}, "there are 2 classes"),
     "names twice": ({"images": IMAGES, "labels": LABELS, "class_names": ["a", "b", "a"]}, "two classes 'a'"),
