@@ -5,11 +5,13 @@
 RUN is runs/digits by default, which `make train` leaves; `page` draws viewer.png alone, the page in Chromium.
 """
 
+import io
 import sys
 import tempfile
 from pathlib import Path
 
 from live_pages import write_pages
+from PIL import Image
 from selenium import webdriver
 
 from attn_cnn_jax.cli.main import main as attn_cnn
@@ -55,11 +57,13 @@ def photograph(page: Path, target: Path) -> None:
     for flag in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1400,1000"):
         options.add_argument(flag)
     with webdriver.Chrome(options) as driver:
-        metrics = {"width": 1400, "height": 852, "deviceScaleFactor": 1, "mobile": False}
+        metrics = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         driver.get(f"{page.resolve().as_uri()}#step=1&picture=1")
         driver.execute_async_script("viewer.ready().then(() => setTimeout(arguments[0], 3000))")
-        driver.save_screenshot(str(target))
+        heads = "return Math.round(document.getElementById('heads').getBoundingClientRect().bottom)"
+        upper = (0, 0, 1400, driver.execute_script(heads) + 8)
+        Image.open(io.BytesIO(driver.get_screenshot_as_png())).crop(upper).convert("RGB").save(target, optimize=True)
 
 
 if __name__ == "__main__":
