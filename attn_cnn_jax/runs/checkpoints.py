@@ -38,6 +38,16 @@ from attn_cnn_jax.models.variables import Arrays
 # What Orbax logs, with tracebacks from its threads, it also raises.
 logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
 logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
+_show = sys.unraisablehook
+
+
+def _without_echoes(unraisable: Any) -> None:
+    """Shows what Python cannot raise, but for reads that end after one beside them has failed."""
+    if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
+        _show(unraisable)
+
+
+sys.unraisablehook = _without_echoes  # before the first read: one may end at any moment after another has failed
 
 # Settings of JAX outside the configuration that change a run's numbers.
 SETTINGS = (
@@ -106,12 +116,6 @@ def saving(workdir: Path, config: ConfigDict, *, validates: bool = False) -> Ite
     finally:
         with contextlib.suppress(Exception):  # after an error, closing raises it again
             checkpoints.close()
-
-
-def without_echoes(unraisable: Any) -> None:
-    """Shows what Python cannot raise, but for reads that end after one beside them has failed."""
-    if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
-        sys.__unraisablehook__(unraisable)
 
 
 @contextlib.contextmanager
@@ -205,7 +209,6 @@ def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
             abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
             tree = reader.restore(folder, args=ocp.args.StandardRestore(abstract))
     except Exception as error:  # Orbax raises any type, a bare Exception too
-        sys.unraisablehook = without_echoes
         raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
     if read_json(workdir, step, "checksums").get(part) != checksum(tree):
         raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
