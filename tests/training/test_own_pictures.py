@@ -65,11 +65,17 @@ def test_a_run_knows_its_classes_and_predicts_without_its_data(trained, data_dir
 
 def test_predictions_name_the_classes(tmp_path, capsys):
     own = write_folder(
-        tmp_path / "own", classes=("cat", "dog", "emu"), count=48, splits=("train", "test"), size=(10, 8)
+        tmp_path / "own",
+        classes=("cat", "dog", "emu"),
+        count=48,
+        splits=("train", "validation", "test"),
+        size=(10, 8),
     )
     config = configure(tmp_path / "data", "folder", own)
     run(config, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["dataset"]["class_names"] == ["cat", "dog", "emu"]
+    assert {each[0] for each in losses(tmp_path / "run")} == {"train", "validation", "test"}
+    assert load_run(tmp_path / "run", step="best").step == 1
     shutil.rmtree(tmp_path / "data")
     random_picture(5, (30, 20)).save(tmp_path / "mine.png")
     said = capsys.readouterr().out
@@ -82,14 +88,6 @@ def test_predictions_name_the_classes(tmp_path, capsys):
     random_picture(6, (10, 8), "L").convert("RGB").save(tmp_path / "moved" / "train" / "cat" / "cat_0.png")
     with pytest.raises(UserError, match=r"another configuration: dataset\.(mean|std)|trained on other data"):
         run(config, tmp_path / "run")
-
-
-def test_a_validation_split_of_the_folder_chooses_the_best_step(tmp_path):
-    own = write_folder(tmp_path / "own", count=48, splits=("train", "validation", "test"))
-    config = configure(tmp_path, "folder", own)
-    run(config, tmp_path / "run")
-    assert {each[0] for each in losses(tmp_path / "run")} == {"train", "validation", "test"}
-    assert load_run(tmp_path / "run", step="best").step == 1
 
 
 def test_prepare_says_what_it_found(tmp_path, capsys):

@@ -102,14 +102,6 @@ def test_a_full_disk_is_said_at_the_record_that_it_refuses(tmp_path, network):
         reporter._logger._writer._py_recordio_writer._writer = file
 
 
-def test_records_are_on_the_disk_before_the_checkpoint_after_them(config, tmp_path, monkeypatch):
-    done, save = [], loop.ckpt.save
-    monkeypatch.setattr(module.files, "flush", lambda path: done.append(Path(path).name))
-    monkeypatch.setattr(loop.ckpt, "save", lambda *arguments: done.append("checkpoint") or save(*arguments))
-    loop.run(config("none"), tmp_path / "run")
-    assert done == ["metrics.jsonl", "positions.jsonl", "checkpoint"]
-
-
 def test_clock():
     for seconds, text in ((5, "0:05"), (95, "1:35"), (4000, "1:06:40"), (90_000, "1 day 1 h"), (13e6, "150 days 11 h")):
         assert clock(seconds) == text
@@ -146,11 +138,15 @@ class Recorder(types.ModuleType):
         self.ended += 1
 
 
-@pytest.mark.parametrize(("name", "key"), [("wandb", "id"), ("trackio", "name")])
-def test_a_service_is_told_what_metrics_jsonl_holds_as_one_record_per_run(name, key, config, tmp_path, monkeypatch):
-    recorder, workdir = Recorder(), tmp_path / "run"
-    monkeypatch.setitem(sys.modules, name, recorder)
-    loop.run(config(name), workdir)
+def test_a_service_is_told_what_metrics_jsonl_holds_and_both_are_on_the_disk_before_the_checkpoint(
+    config, tmp_path, monkeypatch
+):
+    recorder, workdir, done, save = Recorder(), tmp_path / "run", [], loop.ckpt.save
+    monkeypatch.setitem(sys.modules, "wandb", recorder)
+    monkeypatch.setattr(module.files, "flush", lambda path: done.append(Path(path).name))
+    monkeypatch.setattr(loop.ckpt, "save", lambda *arguments: done.append("checkpoint") or save(*arguments))
+    loop.run(config("wandb"), workdir)
+    assert done == ["metrics.jsonl", "positions.jsonl", "checkpoint"]
     (options,) = recorder.begun
     assert options["name"].startswith("run")
     assert (options["config"]["model"]["num_heads"], options["resume"]) == (2, "allow")
@@ -160,12 +156,19 @@ def test_a_service_is_told_what_metrics_jsonl_holds_as_one_record_per_run(name, 
         assert sent[f"{line['split']}/loss"] == line["loss"]
     assert recorder.ended == 1
     loop.run(config("none"), workdir)  # not refused as another experiment
-    create_logger(config(name), workdir, 3)
-    shutil.rmtree(workdir)  # another run at the same path is another record
-    workdir.mkdir()
-    create_logger(config(name), workdir, 0)
-    first, resumed, other = (options[key] for options in recorder.begun)
-    assert first == resumed != other
+
+
+def test_a_run_is_one_record_of_a_service(config, tmp_path, monkeypatch):
+    for name, key in (("wandb", "id"), ("trackio", "name")):
+        recorder, workdir = Recorder(), tmp_path / name
+        monkeypatch.setitem(sys.modules, name, recorder)
+        for _ in range(2):
+            workdir.mkdir()
+            create_logger(config(name), workdir, 0)
+            create_logger(config(name), workdir, 3)
+            shutil.rmtree(workdir)  # another run at the same path is another record
+        first, resumed, other, _ = (options[key] for options in recorder.begun)
+        assert first == resumed != other
 
 
 def test_a_service_that_is_missing_or_cannot_begin_says_why(config, tmp_path, monkeypatch):
