@@ -49,9 +49,3 @@ def test_on_its_own_data_nothing_is_said(copy, data_dir, caplog):
     assert restored.data == fingerprint(sources.load("digits", data_dir))
     first_images(restored, 3)
     assert not caplog.records
-
-
-def test_of_an_older_run_nothing_is_known(inverted):
-    with pytest.raises(UserError):
-        directory.check_same_data("run", {"train": {"shape": [1, 8, 8, 1]}}, fingerprint(sources.load("digits")))
-    directory.check_same_data("run", None, fingerprint(sources.load("digits")))
