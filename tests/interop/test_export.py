@@ -250,7 +250,6 @@ DAMAGE = {
         lambda path: path.write_bytes(path.read_bytes()[:-3] + bytes([path.read_bytes()[-3] ^ 1]) + b"\0\0"),
         "checksum is not the one saved",
     ),
-    "newer": (lambda path: store_again(path, {"version": "2"}), "update attn-cnn-jax"),
     "foreign": (lambda path: store_again(path, {}, weight=np.ones(3)), "."),
     "config cut": (lambda path: (path.parent / "config.json").write_text("{"), "config.json is damaged"),
     "no config": (lambda path: (path.parent / "config.json").unlink(), "has no config.json"),
