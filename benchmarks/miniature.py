@@ -150,7 +150,7 @@ def train_on(out: Path, config: ConfigDict) -> None:
         place = Path(name, f"seed_{config.seed}")
         config.start.update({"run": str(out / first), "prune": prune})
         loop.run(config, out / place)
-        done = read_config(out / place)
+        done = load_run(out / place).config.to_dict()  # with the heads that were pruned
         done["start"]["run"] = first
         write(out / "kept" / place, done, read_metrics(out / place / "metrics.jsonl"))
 
