@@ -79,7 +79,7 @@ def test_predictions_name_the_classes(tmp_path, capsys):
     shutil.rmtree(tmp_path / "data")
     random_picture(5, (30, 20)).save(tmp_path / "mine.png")
     said = capsys.readouterr().out
-    assert f"folder {own}: 144 train, 144 test images of 3 classes, 10x8x3, mean 0." in said
+    assert f"folder {own}: 144 train, 144 validation, 144 test images of 3 classes, 10x8x3, mean 0." in said
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "mine.png"), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert {each["name"] for each in found["classes"]} == {"cat", "dog", "emu"}
