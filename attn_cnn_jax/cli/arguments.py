@@ -184,6 +184,15 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--step": {"type": step, "default": "latest", "help": "checkpoint: latest (default), best, or its number"},
     "--data-dir": {"metavar": "DIR", "help": "folder of the data set, if not the one used in training"},
+    "--size": {
+        "type": image_size,
+        "metavar": "N|HxW",
+        "help": "run the network at this size in pixels, without training: positions and patches grow with the image",
+    },
+    "--log-pixels": {
+        "action": "store_true",
+        "help": "with --size: multiply scores of attention by log n / log n_train, n pixels of attention",
+    },
     "--images": {  # `analysis.images.AVERAGED` of them
         "type": at_least_one,
         "metavar": "N",

@@ -8,8 +8,11 @@ import argparse
 import dataclasses
 import json
 
+import numpy as np
+
 from attn_cnn_jax.analysis.images import load_dataset
-from attn_cnn_jax.cli.arguments import Parser
+from attn_cnn_jax.cli.arguments import Parser, at_least_one
+from attn_cnn_jax.data.pictures import as_image, fit
 from attn_cnn_jax.output import say, table
 from attn_cnn_jax.runs.load import load_run
 
@@ -18,7 +21,9 @@ HEADER = ("test images", "accuracy", "right", "loss (nats)")
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("run", "--step", "--data-dir")
+    parser.share("run", "--step", "--data-dir", "--size", "--log-pixels")
+    which = "evaluate the first N test images only"
+    parser.add_argument("--images", type=at_least_one, metavar="N", help=which)
     parser.add_argument("--mirrored", action="store_true", help="also with every image's mirror image")
     parser.add_argument("--json", action="store_true", help="print JSON: a list with one object per line")
 
@@ -26,6 +31,11 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     test = load_dataset(run, args.data_dir).test
+    if args.images:
+        test = test.at(np.arange(min(args.images, len(test.labels))))
+    if args.size:
+        run = run.at_size(args.size, log_pixels=args.log_pixels)
+        test = test._replace(images=np.stack([fit(as_image(image), args.size) for image in test.images]))
     kinds = {"as they are": False} | ({"with their mirror images": True} if args.mirrored else {})
     found = {name: run.evaluate(test.images, test.labels, mirrored=mirrored) for name, mirrored in kinds.items()}
     if args.json:

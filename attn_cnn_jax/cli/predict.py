@@ -29,7 +29,7 @@ EXAMPLE = "runs/digits picture.png --top=3"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("run", "--step", "--data-dir")
+    parser.share("run", "--step", "--data-dir", "--size", "--log-pixels")
     parser.add_argument("images", nargs="+", type=as_path, metavar="FILE|DIR", help="images, or folders of images")
     parser.add_argument("--top", type=at_least_one, default=5, metavar="N", help="number of classes per image (5)")
     form = parser.add_mutually_exclusive_group().add_argument
@@ -40,12 +40,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
+    if args.size:
+        run = run.at_size(args.size, log_pixels=args.log_pixels)
     height, width, channels = run.config.model.image_shape
     paths = image_files(args.images)
     loaded = [from_file(path, (height, width, channels)) for path in paths]
     if resized := sum(image.resized for image in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} images to {height}x{width} pixels"
-        say(f"{text}, the size that the network was trained on", sys.stderr)
+        say(text if args.size else f"{text}, the size that the network was trained on", sys.stderr)
     pixels = np.stack([image.pixels for image in loaded])
     found = top_classes(run.predict(pixels), class_names(run, args.data_dir), args.top)
     by_image = list(zip(map(str, paths), found, strict=True))

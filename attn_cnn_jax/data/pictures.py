@@ -153,6 +153,11 @@ def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> 
     return pixels == (colour * scale if colour <= 255 // scale else colour)  # a Pillow that has scaled it already
 
 
+def as_image(pixels: np.ndarray) -> Image.Image:
+    """`(H, W, C)` uint8 in mode "L" (C = 1) or "RGB" (3)."""
+    return Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels)
+
+
 def fit(image: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "H W C"]:
     """Returns the largest middle part of an "L" or "RGB" image that has the shape of `size`, resized to it."""
     height, width = size

@@ -1,6 +1,7 @@
 """The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,18 @@ def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "
     b, height, width, channels = images.shape
     x = images.reshape(b, height // size, size, width // size, size, channels)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, size * size * channels)
+
+
+def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Array, "b i j f"]:
+    """As `space_to_depth`, of windows around these squares, `f = window^2 C`; beyond the border its pixels repeat."""
+    if window == size:
+        return space_to_depth(images, size)
+    before = (window - size) // 2
+    pads = (before, window - size - before)
+    x = jnp.pad(images, ((0, 0), pads, pads, (0, 0)), mode="edge")
+    rows, columns = (n - size + 1 for n in images.shape[1:3])
+    places = [(dy, dx) for dy in range(window) for dx in range(window)]
+    return jnp.concatenate([x[:, dy : dy + rows : size, dx : dx + columns : size] for dy, dx in places], axis=-1)
 
 
 class Block(nnx.Module):
@@ -193,7 +206,9 @@ class AttentionClassifier(nnx.Module):
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         out: Intermediates = {"layers": [{} for _ in self.blocks]}
-        out["embedding"] = x = flattened(self.embedding, space_to_depth(jnp.asarray(images), self.downsample))
+        images, kernel = jnp.asarray(images), self.embedding.kernel
+        window = math.isqrt(kernel.shape[0] // images.shape[3])  # `downsample`, or larger: see resizing.py
+        out["embedding"] = x = flattened(self.embedding, patches(images, self.downsample, window))
         # Pixels before images where attention has them in this order, see attention/accelerator.py.
         pixels_first = self.blocks[0].attention.target != "cpu" and not self.depends_on_content
         x = jnp.moveaxis(x, 0, 2) if pixels_first else x

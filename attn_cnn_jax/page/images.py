@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
-from attn_cnn_jax.data.pictures import fit, read_picture
+from attn_cnn_jax.data.pictures import as_image, fit, read_picture
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 
@@ -54,11 +53,6 @@ def drawings(class_names: tuple[str, ...], shape: tuple[int, int, int]) -> list[
     """The drawings whose classes a network knows, for a page without the data set."""
     found = [path for path in sorted(DRAWINGS.glob("*.png")) if path.stem in class_names]
     return [from_file(path, shape)._replace(name="our drawing", label=path.stem) for path in found]
-
-
-def as_image(pixels: np.ndarray) -> Image.Image:
-    """`(H, W, C)` uint8 in mode "L" (C = 1) or "RGB" (3)."""
-    return Image.fromarray(pixels.squeeze(axis=2) if pixels.shape[2] == 1 else pixels)
 
 
 def data_uri(pixels: np.ndarray) -> str:

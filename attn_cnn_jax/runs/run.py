@@ -22,6 +22,7 @@ from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.pruning import prune
+from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 
@@ -185,10 +186,35 @@ class Run:
         # Heads that are left need not fill the grid that they began on.
         values["model"] |= {"num_heads": left if len(set(left)) > 1 else left[0], "init": "paper"}
         config = ConfigDict(values)
-        skeleton, statistics = split(abstract_model(config.model))[0], split(model)[2]
-        return dataclasses.replace(
-            self, config=config, model=join(skeleton, prune(model, chosen), statistics), test_record=None
-        )
+        fewer: Any = abstract_model(config.model)
+        for block, before in zip(fewer.blocks, model.blocks, strict=True):
+            block.attention.score_factor = before.attention.score_factor
+        pruned = join(split(fewer)[0], prune(model, chosen), split(model)[2])
+        return dataclasses.replace(self, config=config, model=pruned, test_record=None)
+
+    def at_size(self, size: int | tuple[int, int], *, log_pixels: bool = False) -> "Run":
+        """Returns a new run for images of another size, without training; see `models.resizing`.
+
+        Heads look as many times farther as images are larger, patches are as many times larger; a ResNet takes images
+        of any size as it is. At the run's own size it is the same network.
+
+        Args:
+          size: in pixels, a side or (height, width); multiples of `downsample`.
+          log_pixels: whether scores of attention are multiplied by `log n / log n_train`.
+
+        Raises:
+          UserError: for a size that the network cannot take.
+        """
+        height, width = (size, size) if isinstance(size, int) else size
+        values, downsample = self.config.to_dict(), self.config.model.get("downsample", 1)
+        if height < 2 * downsample or width < 2 * downsample or height % downsample or width % downsample:
+            raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample}, at least two")
+        before = tuple(values["model"]["image_shape"])
+        values["model"]["image_shape"] = (height, width, before[2])
+        model = self.model
+        if isinstance(model, AttentionClassifier):
+            model = resized(model, before[:2], (height, width), log_pixels=log_pixels)
+        return dataclasses.replace(self, config=ConfigDict(values), model=model, test_record=None)
 
     def with_centres(self, centres: Sequence[Float[AnyArray, "h 2"] | None]) -> "Run":
         """Returns a new run whose heads look elsewhere: with other centres of a quadratic encoding.

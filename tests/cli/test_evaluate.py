@@ -20,3 +20,15 @@ def test_the_numbers_are_those_that_training_recorded(data_dir, capsys):
     header, line = capsys.readouterr().out.splitlines()
     assert header.split() == ["test", "images", "accuracy", "right", "loss", "(nats)"]
     assert line.split()[:-1] == ["as", "they", "are", "98.03%", "348", "of", "355"]
+
+
+def test_at_another_size_images_and_network_grow_together(data_dir, capsys):
+    command = ["evaluate", "pretrained:digits", "--images=100", "--json", f"--data-dir={data_dir}"]
+    found = {}
+    for size in ("8", "8x12", "16"):
+        assert main([*command, f"--size={size}", "--log-pixels"]) == 0
+        found[size] = json.loads(capsys.readouterr().out)[0]
+    assert main(command) == 0
+    assert found["8"] == json.loads(capsys.readouterr().out)[0]
+    assert found["16"]["count"] == 100
+    assert found["16"]["right"] >= found["8"]["right"] - 3

@@ -14,6 +14,7 @@ import attn_cnn_jax
 from attn_cnn_jax import load_pretrained, load_run
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.pictures import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import pretrained
@@ -142,3 +143,25 @@ def test_other_names_are_refused_with_those_that_there_are(name, capsys):
             call(name)
     assert main(["heads", f"pretrained:{name}"]) == 1
     assert capsys.readouterr().err == f"no pretrained network is called {name!r}: {allowed}\n"
+
+
+def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_dir):
+    """`pretrained:digits` at twice its size, images enlarged; the scores' factor reaches content and factors alike."""
+    run = load_pretrained("digits")
+    images = sources.load("digits", data_dir).test.images[:100]
+    labels = sources.load("digits", data_dir).test.labels[:100]
+    same = run.at_size(8, log_pixels=True)
+    np.testing.assert_array_equal(same.logits(images), run.logits(images))
+    large = np.stack([fit(as_image(image), (16, 16)) for image in images])
+    right = [run.evaluate(images, labels).right, run.evaluate(large, labels).right]
+    resized = run.at_size(16)
+    right.append(resized.evaluate(large, labels).right)
+    assert right[2] >= right[0] - 3 > right[1], right
+    assert resized.config.model.image_shape == (16, 16, 1)
+    attention, sharper = (np.log(r.attention()[0][0, 3, 4]) for r in (resized, run.at_size((16, 16), log_pixels=True)))
+    ratio = (sharper - sharper[:1, :1])[2:6, 2:6] / (attention - attention[:1, :1])[2:6, 2:6]
+    np.testing.assert_allclose(ratio, np.log(256) / np.log(64), rtol=1e-3)
+    pruned = run.at_size(16, log_pixels=True).without_heads([(0, 1)])
+    np.testing.assert_allclose(pruned.attention()[0], np.delete(run.at_size(16, log_pixels=True).attention()[0], 1, 0))
+    with pytest.raises(UserError, match="images of 0x0 pixels: allowed are multiples of 1, at least two"):
+        run.at_size(0)

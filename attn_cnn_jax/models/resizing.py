@@ -1,0 +1,56 @@
+"""A trained network for images of another size, without training: positions, patches and scores.
+
+Images of `s` times the size show the same scene on `s` times as many pixels a side. So heads look `s` times as far
+(`Encoding.rescale`; for eq. 9 `Delta s` and `alpha / s^2`), and each pixel of attention reads a window of `s` times the
+side, by the kernel resized with the image (FlexiViT, arXiv 2212.08013). Neighbouring windows then overlap.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.models.classifier import AttentionClassifier
+
+
+def resized(model: AttentionClassifier, before: Grid, after: Grid, *, log_pixels: bool = False) -> AttentionClassifier:
+    """A copy for images of `after` instead of `before` pixels; at the same size the same network.
+
+    Args:
+      model: left as it is.
+      before, after: rows and columns of images, multiples of the network's `downsample`.
+      log_pixels: whether scores are multiplied by `log n / log n_train`, with `n` the pixels that attention works on,
+        which keeps its entropy from growing with them.
+    """
+    model = nnx.clone(model)
+    rows, columns = (new / old for new, old in zip(after, before, strict=True))
+    for block in model.blocks:
+        for encoding in filter(None, (block.attention.position, block.attention.content)):
+            encoding.rescale(rows, columns)
+        if log_pixels:
+            pixels = [math.prod(size) / model.downsample**2 for size in (before, after)]
+            block.attention.score_factor *= math.log(pixels[1]) / math.log(pixels[0])
+    channels = model.embedding.in_features // model.downsample**2
+    kernel = model.embedding.kernel[...]
+    window = round(math.sqrt(len(kernel) // channels * rows * columns))
+    model.embedding.kernel = nnx.Param(resized_kernel(kernel, channels, window))
+    return model
+
+
+def resized_kernel(kernel: Float[Array, "f d"], channels: int, window: int) -> Float[Array, "g d"]:
+    """The kernel of a patch embedding for patches of `window` pixels a side, `f` and `g` in the order `(dy, dx, c)`.
+
+    The one whose product with a resized patch is nearest to the kernel's with the patch: for larger patches the same,
+    `B^+T k` where a patch is resized by `B`.
+    """
+    size = math.isqrt(len(kernel) // channels)
+    if size == window:
+        return kernel
+    axis = np.asarray(jax.image.resize(jnp.eye(size), (size, window), "cubic"), np.float64).T
+    inverse = np.linalg.pinv(np.kron(axis, axis).T)
+    result = np.einsum("gf,fcd->gcd", inverse, np.asarray(kernel, np.float64).reshape(size**2, channels, -1))
+    return jnp.asarray(result.reshape(window**2 * channels, -1), kernel.dtype)
