@@ -88,8 +88,9 @@ ATTENTION = {
     "encoding": text("quadratic", "the name of a registered encoding", REGISTRY.__contains__),
     "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
     "gate": boolean(False),  # or weigh the two softmaxes by a gate per head, as ConViT does
-    # Of quadratic heads: at random, on a grid as a kernel's entries, or there with every head moving its channels.
-    "init": choice("paper", "grid", "identity"),
+    # As the paper; quadratic heads on a grid as a kernel's entries, or there with every head moving its channels, or
+    # there with nearly all attention on one pixel; value and content maps as trained ones look. See models/grid.py.
+    "init": choice("paper", "grid", "identity", "impulse", "mimetic", "mimetic_plus"),
     "locality": number(1.0, 0, open_low=True),  # of init "grid" and "identity": alpha, in one over squared pixels
     "num_layers": integer(6, 1, 1000),  # attention layers, each followed by two linear maps
     "num_heads": either(HEADS, several(HEADS, ""), "an integer from 1 to 10000, or one for every layer"),  # N_h

@@ -167,9 +167,10 @@ def check_attention(model: ConfigDict) -> None:
         refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
     if model.gate and not model.content:
         refuse("model.gate", True, "False without content, config.model.content=True")
-    if model.init != "paper":
+    if model.init in ("grid", "identity", "impulse"):
         if not issubclass(encoding, CentredEncoding):
-            refuse("model.init", model.init, f"'paper' for encoding {model.encoding!r}, which has no centres")
+            allowed = f"'paper' or 'mimetic' for encoding {model.encoding!r}, which has no centres"
+            refuse("model.init", model.init, allowed)
         counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
         if any(math.isqrt(count) ** 2 != count for count in counts):
             refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")

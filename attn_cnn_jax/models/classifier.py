@@ -16,7 +16,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
-from attn_cnn_jax.models.grid import identity_values, start_on_grid
+from attn_cnn_jax.models.grid import start
 from attn_cnn_jax.models.layers import at_least_float32, check_rate, check_sizes, dropout, flattened, linear
 
 LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
@@ -180,10 +180,12 @@ class AttentionClassifier(nnx.Module):
                 implementation=implementation,
                 **common,
             )
-            if init != "paper":
-                start_on_grid(layer, locality, identity_values(heads, hidden_size) if init == "identity" else None)
             widths = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
-            blocks.append(Block(layer, **widths, dropout_rate=dropout, **common))
+            block = Block(layer, **widths, dropout_rate=dropout, **common)
+            if init != "paper":
+                assert block.dense is not None
+                start(layer, block.dense, init, locality, rngs)
+            blocks.append(block)
         self.blocks = nnx.List(blocks)
         self.classifier = linear(hidden_size, num_classes, **common)
 

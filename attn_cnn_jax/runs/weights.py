@@ -37,7 +37,7 @@ def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: 
     """Writes a network at a step into a folder that exists, with the record of its test accuracy, if there is one."""
     # safetensors writes memory as it is: a transposed array would come back scrambled.
     groups = split(model)[1:]
-    arrays = {name: np.ascontiguousarray(array) for group in groups for name, array in group.items()}
+    arrays = {name: np.asarray(array, order="C") for group in groups for name, array in group.items()}
     header = {"format": FORMAT, "version": "1", "step": str(step), "crc32": str(checksum_by_name(arrays))}
     write_atomically(folder / FILE, save(arrays, header))
     write_atomically(folder / "config.json", to_json(config))

@@ -8,7 +8,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.models.grid import identity_values, start_on_grid
+from attn_cnn_jax.models.grid import identity_values, set_values, start_on_grid
 from attn_cnn_jax.theorem.bounds import attention_bound
 from attn_cnn_jax.training.optimizer import decayed
 
@@ -62,11 +62,35 @@ def test_given_values_of_heads_are_a_kernel(head_size):
     rank = head_size or CHANNELS
     kernel = rng.normal(size=(3, 3, CHANNELS, rank)) @ rng.normal(size=(3, 3, rank, CHANNELS))
     attention = layer(head_size=head_size)
-    start_on_grid(attention, 40.0, kernel.reshape(9, CHANNELS, CHANNELS))
+    start_on_grid(attention, 40.0)
+    set_values(attention, kernel.reshape(9, CHANNELS, CHANNELS))
     x = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, CHANNELS))
     layout = ("NHWC", "HWIO", "NHWC")
     expected = jax.lax.conv_general_dilated(x, jnp.asarray(kernel), (1, 1), "VALID", dimension_numbers=layout)
     np.testing.assert_allclose(attention(x)[:, 1:-1, 1:-1], expected, atol=1e-11)
+
+
+@pytest.mark.parametrize(("init", "sign"), [("mimetic", -1), ("mimetic_plus", 1), ("impulse", -1)])
+@pytest.mark.parametrize("head_size", [0, 4])
+def test_mimetic_maps_are_noise_and_the_identity(init, sign, head_size):
+    """Value maps of all heads add up to 0.4 (Z +- I), also of small heads; content maps are 0.7 (Z + I) per head."""
+    content = init != "impulse"
+    values = {"init": init, "head_size": head_size, "content": content, "hidden_size": 36, "num_heads": 9}
+    block = create_model(config(**values).model, rngs=nnx.Rngs(0)).blocks[0]
+    np.testing.assert_array_equal(block.dense.kernel[...], np.eye(36))
+    total = block.attention.merged_maps().sum(axis=0)
+    assert np.diag(total).mean() == pytest.approx(0.4 * sign, abs=0.05)
+    assert np.std(total - np.diag(np.diag(total))) == pytest.approx(0.4 / 6, rel=0.1)
+    if not content:
+        on_shift = block.attention.probabilities(jnp.zeros((1, SIZE, SIZE, 36)))[0, 3, 3, 2, 2]
+        assert 0.97 < on_shift < 1
+        return
+    maps = [x.kernel[...].reshape(36, 9, -1) for x in (block.attention.content.query, block.attention.content.key)]
+    product = np.einsum("xhc,yhc->hxy", *maps)
+    assert (np.linalg.matrix_rank(product) == (head_size or 36)).all()
+    if not head_size:
+        assert np.trace(product[4]) / 36 == pytest.approx(0.7, abs=0.1)
+        assert np.std(product[4] - np.diag(np.diag(product[4]))) == pytest.approx(0.7 / 6, rel=0.1)
 
 
 def test_gate_weighs_two_softmaxes():

@@ -224,7 +224,8 @@ def random_run(seed=0, **model):
     skeleton, parameters, statistics = split(abstract_model(config.model))
     random = np.random.default_rng(seed)
     drawn = {
-        name: jnp.asarray(random.normal(size=x.shape) / x.shape[0] ** 0.5, x.dtype) for name, x in parameters.items()
+        name: jnp.asarray(random.normal(size=x.shape) / (x.shape or (1,))[0] ** 0.5, x.dtype)
+        for name, x in parameters.items()
     }
     seen = {name: jnp.asarray(random.uniform(0.5, 2, x.shape), x.dtype) for name, x in statistics.items()}
     return Run(config, 40, join(skeleton, drawn, seen))

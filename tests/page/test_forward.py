@@ -22,6 +22,7 @@ NETWORKS = [
     *(
         {"encoding": encoding, "content": content, "gate": gate}
         for encoding in sorted(REGISTRY)
+        if not encoding.startswith(("pape", "rope"))  # the page does not compute their content scores
         for content, gate in ((False, False), (True, False), (True, True))
         if encoding_class(encoding).accepts_content() or not content
     ),
