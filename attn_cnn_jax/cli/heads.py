@@ -14,7 +14,6 @@ import math
 
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import csv_text, say, table
 from attn_cnn_jax.runs.load import load_run
@@ -45,10 +44,7 @@ def run(args: argparse.Namespace) -> None:
     statistics = run_statistics(run, **looked)
     found = rows(run, statistics, args.query)
     if args.csv:
-        try:
-            write_atomically(args.csv, csv_text(found))
-        except OSError as error:
-            raise UserError(f"cannot write {args.csv}: {error.strerror}; choose another --csv=FILE") from error
+        write_atomically(args.csv, csv_text(found))
     say(f"{to_text(found)}\n\n{coverage_text(statistics, args.grid)}")
 
 

@@ -61,23 +61,20 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
       note: a sentence on data or training for the model card, which "pytorch" does not have.
 
     Raises:
-      UserError: for an unknown format, or a note where there is no card; if `out` exists or cannot be written, a
-        package is missing, the format has no such network, or what was written computes something else.
+      UserError: for an unknown format, or a note where there is no card; if `out` exists, a package is missing, the
+        format has no such network, or what was written computes something else.
     """
     out = Path(out)
     check(out, format, note)
     if format == "pytorch":
         release.write_release(run, out)
         return str(out)
-    try:
-        with new_folder(out) as folder:
-            largest = FOLDERS[format](folder, run)
-            config = run.config.copy_and_resolve_references()
-            config.dataset.data_dir = ""  # of this machine; paths of own images and of the run it started from stay
-            write_atomically(folder / "config.json", to_json(config))
-            write_atomically(folder / "README.md", card(run, format, note))
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
+    with new_folder(out) as folder:
+        largest = FOLDERS[format](folder, run)
+        config = run.config.copy_and_resolve_references()
+        config.dataset.data_dir = ""  # of this machine; paths of own images and of the run it started from stay
+        write_atomically(folder / "config.json", to_json(config))
+        write_atomically(folder / "README.md", card(run, format, note))
     files = ", ".join(sorted(path.name for path in out.iterdir()))
     return f"{out}: {files}; largest difference of the logits {largest:.2g}"
 

@@ -4,6 +4,7 @@ The release normalises CIFAR-100 by the statistics of CIFAR-10, this package by 
 differ a little. Needs PyTorch: pip install -e ".[torch]".
 """
 
+import io
 import json
 import zipfile
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config.network import abstract_model, head_size
 from attn_cnn_jax.data.sets import SPECS
 from attn_cnn_jax.errors import UserError, listed, shortened
-from attn_cnn_jax.files import new_folder, replacing, write_atomically
+from attn_cnn_jax.files import new_folder, write_atomically
 from attn_cnn_jax.interop.names import ENCODINGS, pytorch_name, to_pytorch, transposed
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import split
@@ -66,16 +67,13 @@ def import_release(path: Path, config: ConfigDict, out: Path) -> int:
     step = int(step) if step is not None and 0 <= step < 2**31 else 0
     optimizer = create_optimizer(config.optimizer, lambda step: 0.0, shaped=matrices(network)).init(parameters)
     state = checkpoints.TrainState(jnp.int32(step), parameters, statistics, optimizer)
-    try:
-        with new_folder(out) as folder:
-            directory.claim(folder, config)
-            if accuracy is not None and epoch is not None:
-                record = {"step": step, "epoch": epoch + 1.0, "split": "test", "accuracy": accuracy}
-                write_atomically(folder / "metrics.jsonl", json.dumps(record) + "\n")
-            with checkpoints.saving(folder, config) as manager:
-                checkpoints.save(manager, step, state, config, {"loss": [], "accuracy": []})
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out=RUN") from error
+    with new_folder(out) as folder:
+        directory.claim(folder, config)
+        if accuracy is not None and epoch is not None:
+            record = {"step": step, "epoch": epoch + 1.0, "split": "test", "accuracy": accuracy}
+            write_atomically(folder / "metrics.jsonl", json.dumps(record) + "\n")
+        with checkpoints.saving(folder, config) as manager:
+            checkpoints.save(manager, step, state, config, {"loss": [], "accuracy": []})
     return step
 
 
@@ -183,7 +181,7 @@ def write_release(run: Run, path: Path) -> None:
     """Writes the network of a run as a file that the release loads.
 
     Raises:
-      UserError: if PyTorch is not installed, `path` cannot be written, or the release has no such network.
+      UserError: if PyTorch is not installed, or the release has no such network.
     """
     torch = import_torch()
     check_release_has(run.config.model)
@@ -198,8 +196,6 @@ def write_release(run: Run, path: Path) -> None:
         "test_accuracy": run.test_record and run.test_record["accuracy"],
         "model_state_dict": OrderedDict((name, torch.tensor(array)) for name, array in arrays.items()),
     }
-    try:
-        with replacing(path) as file:
-            torch.save(content, file)
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"cannot write {path}: {error}; choose another --out=FILE") from error
+    file = io.BytesIO()
+    torch.save(content, file)
+    write_atomically(path, file.getvalue())

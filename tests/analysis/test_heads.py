@@ -123,19 +123,6 @@ def test_uniform_attention_is_degenerate_without_a_spread(content_run):
     assert to_text(table).splitlines()[1].split()[2] == "-"
 
 
-def test_what_a_user_gets_wrong_is_said_in_a_line(quadratic_run, resnet_run, capsys):
-    for run, argument, message in (
-        (quadratic_run, "--step=7", "step=7"),
-        (quadratic_run, "--query=8,0", "query 8,0: allowed is ROW,COLUMN from 0,0 to 7,7"),
-        (quadratic_run, "--csv=/nowhere/at/all.csv", "cannot write /nowhere/at/all.csv"),
-        (resnet_run, "--grid=3", "a resnet has no attention to show"),
-    ):
-        assert main(["heads", str(run), argument]) == 1
-        captured = capsys.readouterr()
-        assert message in captured.err
-        assert (captured.err.count("\n") <= 2, captured.out) == (True, "")
-
-
 def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch, tmp_path, capsys):
     """As of 30 images of one's own; figures say how many they are a mean over."""
     run = load_run(content_run)

@@ -89,9 +89,9 @@ FLAGS = [
     ("heads", "--step=best", "has no best checkpoint"),
     ("heads", "--query=8,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
     ("heads", "--grid=100000", "--grid=100000: allowed is 1 to 15"),
-    ("heads", "--csv=TMP", "Is a directory; choose another --csv=FILE"),
+    ("heads", "--csv=TMP", ": Is a directory"),
     ("figures", "--figures=pictures --out=TMP/o", "allowed is --figures=maps"),
-    ("figures", "--figures=maps --out=TMP/text", "choose another --out=DIR"),
+    ("figures", "--figures=maps --out=TMP/text", "text: File exists"),
     ("figures", "--query=99,99 --out=TMP/o", "allowed is ROW,COLUMN from 0,0 to 7,7"),
     ("figures", "--figures=scheme --layer=9 --out=TMP/o", "--layer=9: allowed is 1 to 2"),
     ("figures", "--figures=training --layer=9 --out=TMP/o", "--layer=9: allowed is 1 to 2"),
@@ -109,7 +109,7 @@ FLAGS = [
     ("predict", "TMP/half.png", "cannot be read as an image"),
     ("predict", "TMP/empty", "holds no images"),
     ("compare", "TMP", "is not a run directory"),
-    ("compare", "--out=TMP/text", "choose another --out=DIR"),
+    ("compare", "--out=TMP/text", "text: File exists"),
     ("export", "--format=safetensors --out=TMP/text", "exists already"),
 ]
 

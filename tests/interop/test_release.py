@@ -269,6 +269,6 @@ def test_nothing_is_left_where_writing_fails(imported, tmp_path, monkeypatch):
     file = save(tmp_path / "file", network.state_dict())
     full = lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))  # noqa: E731
     monkeypatch.setattr("attn_cnn_jax.runs.checkpoints.save", full)
-    with pytest.raises(UserError, match="No space left"):
+    with pytest.raises(OSError, match="No space left"):
         release.import_release(file, run.config, tmp_path / "folder" / "run")
     assert not (tmp_path / "folder").exists()

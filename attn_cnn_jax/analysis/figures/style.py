@@ -3,10 +3,8 @@
 Figures are `matplotlib.figure.Figure` objects without pyplot, so that nothing is drawn into a program's own.
 """
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -18,7 +16,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import replacing
 from attn_cnn_jax.output import printable
 
@@ -124,10 +121,11 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes `name.png` and `name.svg` whole or not at all; returns their paths."""
     for text in figure.findobj(Text):  # names of classes and runs; SVG has no control characters
         text.set_text(printable(text.get_text()))
+    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{kind}"
-        with styled(), written(path) as file:
+        with styled(), replacing(path) as file:
             figure.savefig(file, format=kind, dpi=DPI, metadata=metadata)
         paths.append(path)
     return paths
@@ -137,17 +135,7 @@ def save_animation(frames: list[np.ndarray], path: Path, milliseconds: int, last
     """Writes an endless GIF of frames `(height, width, 3)` uint8, whole or not at all."""
     images = [Image.fromarray(frame).quantize(128) for frame in frames]
     durations = [milliseconds] * (len(images) - 1) + [last_milliseconds]
-    with written(path) as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
         images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
     return [path]
-
-
-@contextlib.contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of `path` once it is complete; UserError if it cannot."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            yield file
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out=DIR") from error
