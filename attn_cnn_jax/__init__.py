@@ -3,34 +3,39 @@
 Heads and layers count from 0 in arrays and in the arguments of functions, from 1 in tables and figures.
 """
 
-# What these functions need is imported on the first call, so that commands which need no model start fast.
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
-    from attn_cnn_jax.instrument import Report
+    from attn_cnn_jax.instrument import inspect
+    from attn_cnn_jax.interop.export import export
     from attn_cnn_jax.models import AttentionClassifier, ResNet
+    from attn_cnn_jax.page.inline import show
+    from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.runs.run import Run
 
 __all__ = ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
 
 
-def load_run(workdir: "str | Path", step: int | str = "latest") -> "Run":
-    """Returns a trained run: `config`, `step`, `model`, `predict`, `evaluate`, `attention`, `intermediates`.
+def __getattr__(name: str) -> Any:
+    """Imports a function on its first use, so that commands which need no model start fast."""
+    if name == "load_run":
+        from attn_cnn_jax.runs.load import load_run as found
+    elif name == "show":
+        from attn_cnn_jax.page.inline import show as found
+    elif name == "export":
+        from attn_cnn_jax.interop.export import export as found
+    elif name == "inspect":
+        from attn_cnn_jax.instrument import inspect as found
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
 
-    Args:
-      workdir: the run directory, a folder that `export` wrote as safetensors, or "pretrained:NAME".
-      step: "latest", "best" (by validation accuracy) or the number of a checkpoint.
 
-    Raises:
-      UserError: if there is no such run or step, or its checkpoint is damaged.
-    """
-    from attn_cnn_jax.runs.load import load_run
-
-    return load_run(workdir, step)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def load_pretrained(name: str) -> "Run":
@@ -43,6 +48,8 @@ def load_pretrained(name: str) -> "Run":
     Raises:
       UserError: for any other name; lists the names that there are.
     """
+    from attn_cnn_jax.runs.load import load_run
+
     return load_run(f"pretrained:{name}")
 
 
@@ -81,59 +88,8 @@ def train(config: "ConfigDict", workdir: "str | Path") -> "Run":
     Raises:
       UserError: for a configuration, data or a run directory that cannot be trained with.
     """
+    from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.training import loop
 
     loop.run(config, workdir)
     return load_run(workdir)
-
-
-def show(run: "Run", images: int = 8, data_dir: str | None = None, height: int = 800) -> Any:
-    """Returns the interactive page of a run's network, which a notebook shows in place.
-
-    Args:
-      run: as `load_run` returns it.
-      images: number of test images to choose from.
-      data_dir: folder of the data set, if not the one used in training. Without the data set there are no test
-        images; a network whose attention depends on content needs some.
-      height: of the frame, in pixels.
-
-    Raises:
-      UserError: if the network has no attention to show, or too much.
-    """
-    from attn_cnn_jax.page import inline
-
-    return inline.show(run, images, data_dir, height)
-
-
-def export(run: "Run", out: "str | Path", format: str = "safetensors", note: str = "") -> str:
-    """Writes a run's network for use elsewhere; returns a line that says what.
-
-    Args:
-      run: as `load_run` returns it.
-      out: a folder (for "pytorch" a file) that does not exist yet; it appears whole or not at all.
-      format: "safetensors", "jax" (StableHLO), "onnx" or "pytorch" (the authors' release).
-      note: a sentence on data or training for the model card.
-
-    Raises:
-      UserError: if `out` exists, a package is missing, or the format has no such network.
-    """
-    from attn_cnn_jax.interop.export import export
-
-    return export(run, out, format, note)
-
-
-def inspect(attention_or_model: Any, images: Any = None, **options: Any) -> "Report":
-    """Says how convolutional the attention of any network is; see `attn_cnn_jax.instrument.inspect`.
-
-    Args:
-      attention_or_model: attention as arrays, `(layers, images, heads, q, k)`, or a network: a run, a Flax NNX network
-        with `nnx.MultiHeadAttention`, a PyTorch network such as timm's.
-      images: of a network, as it takes them.
-      **options: `grid` and `prefix` of the tokens, `kernel_size`, `labels`.
-
-    Raises:
-      UserError: for what is not attention over a grid of patches.
-    """
-    from attn_cnn_jax import instrument
-
-    return instrument.inspect(attention_or_model, images, **options)

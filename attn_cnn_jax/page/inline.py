@@ -29,7 +29,18 @@ class Inline(NamedTuple):
 
 
 def show(run: Run, images: int = 8, data_dir: str | None = None, height: int = 800) -> Inline:
-    """`attn_cnn_jax.show`."""
+    """Returns the interactive page of a run's network, which a notebook shows in place.
+
+    Args:
+      run: as `load_run` returns it.
+      images: number of test images to choose from.
+      data_dir: folder of the data set, if not the one used in training. Without the data set there are no test
+        images; a network whose attention depends on content needs some.
+      height: of the frame, in pixels.
+
+    Raises:
+      UserError: if the network has no attention to show, or too much.
+    """
     shape = tuple(run.config.model.image_shape)
     try:
         dataset = dataset_of(run.config, data_dir)
