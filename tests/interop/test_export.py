@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -40,7 +41,7 @@ SLOW = [name for name in NETWORKS if name not in ("quadratic", "learned_content"
 TEST = {"step": 40, "epoch": 2.0, "split": "test", "loss": 0.5, "accuracy": 0.875}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run_of():
     """`run_of(name)`: a run with a network of NETWORKS; its statistics of batch norm are not those at the start."""
 
@@ -68,13 +69,26 @@ def noise(count=5):
     return np.random.default_rng(2).integers(0, 256, (count, 4, 4, 1), np.uint8)
 
 
+@pytest.fixture(scope="module")
+def exported(run_of, tmp_path_factory):
+    """`exported(folder, name)` copies the safetensors of a network, exported once, to `folder / "export"`."""
+    place = tmp_path_factory.mktemp("exported")
+
+    def copy(folder, name="quadratic"):
+        if not (place / name).exists():
+            export(run_of(name), place / name)
+        return shutil.copytree(place / name, folder / "export")
+
+    return copy
+
+
 SHARED = [name for name, kind in REGISTRY.items() if kind.__module__.startswith("attn_cnn_jax.")]
 
 
 @pytest.mark.parametrize("name", sorted({*NETWORKS, *SHARED}))
-def test_safetensors_hold_every_array_and_are_a_run(name, run_of, tmp_path):
+def test_safetensors_hold_every_array_and_are_a_run(name, run_of, exported, tmp_path):
     run = run_of(name)
-    export(run, tmp_path / "export")
+    exported(tmp_path, name)
     files = ["README.md", "config.json", "metrics.jsonl", "model.safetensors"]
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == files
     again = load_run(tmp_path / "export")
@@ -257,8 +271,8 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_or_foreign_folder_is_refused(damage, run_of, tmp_path):
-    export(run_of("quadratic"), tmp_path / "export")
+def test_a_damaged_or_foreign_folder_is_refused(damage, exported, tmp_path):
+    exported(tmp_path)
     change, message = DAMAGE[damage]
     change(tmp_path / "export" / weights.FILE)
     with pytest.raises(UserError, match=message) as caught:
@@ -267,9 +281,9 @@ def test_a_damaged_or_foreign_folder_is_refused(damage, run_of, tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [("float16", True), ("bfloat16", False), ("float64", False)])
-def test_weights_stored_again_in_another_precision_are_read(dtype, kept, run_of, tmp_path):
+def test_weights_stored_again_in_another_precision_are_read(dtype, kept, run_of, exported, tmp_path):
     run = run_of("learned_content")
-    export(run, tmp_path / "export")
+    exported(tmp_path, "learned_content")
     path = tmp_path / "export" / weights.FILE
     header, arrays = weights.read_arrays(path)
     stored = {name: array.astype(jnp.dtype(dtype)) for name, array in arrays.items()}
@@ -282,8 +296,8 @@ def test_weights_stored_again_in_another_precision_are_read(dtype, kept, run_of,
     np.testing.assert_allclose(logits_of(again, noise()), logits_of(run, noise()), rtol=0, atol=0.05)
 
 
-def test_arrays_of_another_network_are_refused(run_of, tmp_path):
-    export(run_of("quadratic"), tmp_path / "export")
+def test_arrays_of_another_network_are_refused(exported, tmp_path):
+    exported(tmp_path)
     path = tmp_path / "export" / "config.json"
     values = json.loads(path.read_text())
     values["model"]["hidden_size"] = 16
