@@ -2,8 +2,8 @@
 
 Letters, the same in every module, docstring and einsum:
 
-- `b` picture of a batch, `n` picture or item of a set;
-- `H W C` rows, columns and colour channels of a picture; `H W` also rows and columns of the pixels that attention
+- `b` image of a batch, `n` image or item of a set;
+- `H W C` rows, columns and colour channels of an image; `H W` also rows and columns of the pixels that attention
   works on, after the down-sampling;
 - `i j` row and column of a query pixel, `k l` of a key pixel; `q` a flattened query pixel, `p` a flattened key pixel;
 - `h` head, `d` input channel, `c` channel of a head (head size `D_h`), `o` output channel;
@@ -20,12 +20,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
 AnyArray = Array | np.ndarray
 
-Images = UInt8[AnyArray, "b H W C"]  # pictures as data sets have them
+Images = UInt8[AnyArray, "b H W C"]  # images as data sets have them
 Labels = Int[AnyArray, "b"]
 Activations = Float[Array, "b H W d"]
 Probabilities = Float[Array, "b classes"]
 
-# Attention of one layer, query pixel then key pixel; the same for all pictures, or one per picture.
+# Attention of one layer, query pixel then key pixel; the same for all images, or one per image.
 SharedAttention = Float[AnyArray, "h i j k l"]
 ContentAttention = Float[AnyArray, "b h i j k l"]
 Attention = SharedAttention | ContentAttention

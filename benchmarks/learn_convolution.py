@@ -19,7 +19,7 @@ import time
 import jax
 import numpy as np
 
-from attn_cnn_jax.analysis.figures import learning as figure
+from attn_cnn_jax.analysis.figures import training as figure
 from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
     print(table(rows(done), COLUMNS))
     if options.write:
-        put_figure(figure.draw(done), DOCS / "learn_convolution.png")
+        put_figure(figure.draw_learning(done), DOCS / "learn_convolution.png")
     return 0
 
 

@@ -68,14 +68,12 @@ def history(run: Run, records: Sequence[dict]) -> History:
       records: of its positions.jsonl, from `read_positions`; of many epochs some, the first and the last among them.
 
     Raises:
-      UserError: there are no records, or they do not determine the attention.
+      UserError: the records do not determine the attention.
     """
     if not is_recorded(run):
         raise UserError(
             "the history is that of recorded centres and spreads: this network's attention depends on more than them"
         )
-    if not records:
-        raise UserError("this run has no recorded positions: it was trained without recording")
     kept, shifts, rows = choose(list(records), None, MOST_EPOCHS), kernel_shifts(KERNEL), []
     for layers in attention_of(run, kept):
         found = [layer_statistics(layer, shifts, some_interior_queries(layer.shape[1:3])) for layer in layers]

@@ -111,9 +111,11 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) 
     layer = min(args.layer or PAPERS_LAYER, num_layers) - 1
     drawn: Drawn = {}
     if "training" in wanted:
-        drawn |= draw_training(args, layer)
+        records, name = recorded(args.runs[0]), f"training_layer{layer + 1}"
+        drawn[name] = training.draw(records, layer, args.epochs)
+        drawn[f"{name}.gif"] = training.animate(records, layer)
     if "course" in wanted:
-        drawn["course"] = history.draw(history.history(run, read_positions(args.runs[0])), "layers over training")
+        drawn["course"] = history.draw(history.history(run, recorded(args.runs[0])), "layers over training")
     if "pictures" in wanted:
         drawn |= draw_images(args, run, queries)
     if not set(wanted) & {"scheme", "centres", "maps", "span"}:
@@ -140,13 +142,13 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) 
     return drawn
 
 
-def draw_training(args: argparse.Namespace, layer: int) -> Drawn:
-    records = read_positions(args.runs[0])
+def recorded(workdir: Path) -> list[dict]:
+    """Returns the positions over training; UserError where there are none."""
+    records = read_positions(workdir)
     if not records:
         why = "its attention knows none, or it was trained without recording"
-        raise UserError(f"{args.runs[0]} has no recorded positions: {why}")
-    name = f"training_layer{layer + 1}"
-    return {name: training.draw(records, layer, args.epochs), f"{name}.gif": training.animate(records, layer)}
+        raise UserError(f"{workdir} has no recorded positions: {why}")
+    return records
 
 
 def draw_images(args: argparse.Namespace, run: Run, queries: list[tuple[int, int]]) -> Drawn:

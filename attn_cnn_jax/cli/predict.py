@@ -25,7 +25,7 @@ from attn_cnn_jax.page.images import from_file
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 
-EXAMPLE = "runs/digits picture.png --top=3"
+EXAMPLE = "runs/digits image.png --top=3"
 
 
 def add_arguments(parser: Parser) -> None:

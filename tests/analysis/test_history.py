@@ -10,7 +10,6 @@ from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.heads import SPAN_QUERIES, interior_queries, layer_statistics
 from attn_cnn_jax.analysis.history import history
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.runs.positions import read_positions
 
@@ -55,5 +54,3 @@ def test_the_command_draws_a_line_per_layer(quadratic_run, content_run, tmp_path
         assert f'id="{name} 2"' in svg
     assert main(["figures", str(content_run), "--figures=course", f"--out={tmp_path}"]) == 1
     assert "depends on more than them" in capsys.readouterr().err
-    with pytest.raises(UserError, match="no recorded positions"):
-        history(load_run(quadratic_run), [])

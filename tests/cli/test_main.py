@@ -82,10 +82,10 @@ def test_help_ends_with_an_example_and_writes_flags_with_hyphens(name, capsys):
 def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, capsys, monkeypatch):
     """In the order of a first day with a run; training is tested in test_train.py."""
     shutil.copytree(quadratic_run, tmp_path / "runs/digits")
-    Image.fromarray(np.full((20, 30), 128, np.uint8)).save(tmp_path / "picture.png")
+    Image.fromarray(np.full((20, 30), 128, np.uint8)).save(tmp_path / "image.png")
     for name, n in itertools.product(("cat", "dog"), range(5)):
         (tmp_path / "images/train" / name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(tmp_path / "picture.png", tmp_path / f"images/train/{name}/{n}.png")
+        shutil.copy(tmp_path / "image.png", tmp_path / f"images/train/{name}/{n}.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
     for name in ("prepare", "predict", "figures", "heads", "page", "convolution", "summary", "export", "compare"):
