@@ -5,7 +5,6 @@ K x K, renormalised inside the grid; and the attention on each shift, mean over 
 patches repeated beyond the border, as sharp heads have it. What a query gives to prefix tokens stays as it is.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ class Replaced(NamedTuple):
     Attributes:
       kernel_size: K.
       change: by layer `(h,)`, of a head's averages of values, relative in the Euclidean norm, on the given images.
-      layer_change: by layer, of all its heads' averages.
       counts: numbers of heads replaced, cheapest first, at which the network was run.
       logits: at each, largest change of a logit, relative to the largest logit.
       accuracy: at each, share of images with the right class, or without labels with the network's own class.
@@ -37,7 +35,6 @@ class Replaced(NamedTuple):
 
     kernel_size: int
     change: list[Float[np.ndarray, " h"]]
-    layer_change: list[float]
     counts: list[int]
     logits: list[float]
     accuracy: list[float]
@@ -88,7 +85,7 @@ def measure(
       kernel_size: K.
       labels: classes of the images.
     """
-    changes, layer_changes = zip(*map(changed, watched.layers, kernels), strict=True)
+    changes = list(map(changed, watched.layers, kernels))
     heads = [(layer, head) for layer, change in enumerate(changes) for head in range(len(change))]
     heads.sort(key=lambda which: changes[which[0]][which[1]])
     own = watched.output
@@ -104,18 +101,16 @@ def measure(
     less = [max(0, part - work(kernel_size**2, layer) / 2) for part, layer in zip(whole, watched.layers, strict=True)]
     total = sum(part * len(change) for part, change in zip(whole, changes, strict=True))
     saved = [sum(less[layer] for layer, _ in heads[:count]) / total for count in counts]
-    return Replaced(kernel_size, list(changes), list(layer_changes), counts, logits, accuracy, saved)
+    return Replaced(kernel_size, changes, counts, logits, accuracy, saved)
 
 
-def changed(layer: Product, kernels: Float[np.ndarray, "h q p"]) -> tuple[Float[np.ndarray, " h"], float]:
-    """Returns the relative change of each head's averages, and of all heads' together, over patches and images."""
+def changed(layer: Product, kernels: Float[np.ndarray, "h q p"]) -> Float[np.ndarray, " h"]:
+    """Returns the relative change of each head's averages, over patches and images."""
     first = layer.attention.shape[-1] - kernels.shape[-1]
     own = layer.attention[:, :, first:] @ layer.values
     given = put(layer.attention, kernels, range(len(kernels)))[:, :, first:] @ layer.values
     squares = [np.square(array.astype(np.float64)).sum(axis=(0, 2, 3)) for array in (given - own, own)]
-    return np.sqrt(squares[0] / np.maximum(squares[1], 1e-30)), math.sqrt(
-        squares[0].sum() / max(squares[1].sum(), 1e-30)
-    )
+    return np.sqrt(squares[0] / np.maximum(squares[1], 1e-30))
 
 
 def work(keys: int, layer: Product) -> float:
