@@ -117,10 +117,10 @@ def test_figure_11_shows_the_residual_of_every_query(quadratic_run):
     np.testing.assert_array_equal(panels[0].images[0].get_array()[:, 0], np.eye(64)[4 * 8 + 4])
 
 
-@pytest.mark.parametrize("name", ["\x1b[31mred\x00", "<script>&|", "$x^2$", "\u202eevil", "caf\u00e9 \u732b"])
 @pytest.mark.filterwarnings("ignore:Glyph")  # of a font without these letters
-def test_names_in_figures_are_text_and_nothing_else(name, tmp_path):
+def test_names_in_figures_are_text_and_nothing_else(tmp_path):
     """As titles and as names of classes: the SVG is well-formed, and shows what is printable."""
+    name = "\x1b[31mred\x00 <script>&| $x^2$ \u202eevil caf\u00e9 \u732b"
     image = np.zeros((4, 4, 1), np.uint8)
     figure = predictions.draw([image], [name], [[(name, 0.5)]], [[]])
     style.save(figure, tmp_path, "figure")
@@ -165,9 +165,8 @@ def test_curves_of_several_runs(quadratic_run, content_run):
     assert labels == [quadratic_run.name, content_run.name, "test", "train"]
 
 
-@pytest.mark.parametrize("length", [5, 60])
-def test_the_legend_of_long_names_stays_inside(quadratic_run, length):
-    names = [f"{n}" * length for n in range(4)]
+def test_the_legend_of_long_names_stays_inside(quadratic_run):
+    names = [f"{n}" * 60 for n in range(4)]
     figure = curves.draw([quadratic_run] * 4, names)
     figure.canvas.draw()
     (legend,) = figure.legends

@@ -8,7 +8,6 @@ from flax import nnx
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
-from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 
 PARAMETERS = {
     "resnet18": 11_173_962,
@@ -59,12 +58,9 @@ def flops_of_xla(model):
 
 ATTENTION_NETWORKS = [
     {"encoding": "quadratic"},
-    {"encoding": "quadratic", "content": True},
-    {"encoding": "quadratic_generalized"},
     {"encoding": "learned"},
     {"encoding": "learned", "content": True, "head_size": 128},
     {"encoding": "relative"},
-    {"encoding": "relative", "relative_terms": RELATIVE_TERMS[:1]},
     {"encoding": "absolute_sinusoidal", "num_heads": (2, 3), "num_layers": 2},
     {"encoding": "content"},
 ]
@@ -83,13 +79,12 @@ def test_full_count_of_attention_networks_is_xlas_up_to_elementwise_work(network
     assert full <= flops_of_xla(model) <= 1.03 * full
 
 
-@pytest.mark.parametrize("depth", [10, 50])
-def test_full_count_of_resnets_is_xlas_up_to_padding(depth):
+def test_full_count_of_resnets_is_xlas_up_to_padding():
     """XLA leaves out products with the padding's zeros: (2/3)/side of an axis, 4% of the last stage's 32 x 28 pixels.
 
     It counts batch norms besides. On large images the sum of both stays below 2.5%.
     """
-    model = resnet_config(depth=depth, image_shape=(256, 224, 3)).model
+    model = resnet_config(depth=50, image_shape=(256, 224, 3)).model
     assert count_flops(model).full == pytest.approx(flops_of_xla(model), rel=0.025)
 
 
