@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.analysis.heads import layer_statistics
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention.encoding import FactorisingEncoding
+from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.attention.scores import outer
 from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.encodings.pape import Pape
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.run import Run
 from tests.support import numpy_attention as naive
 
 NAMES = ("pape", "pape_ri", "rope", "rope_mixed", "alibi", "alibi_manhattan", "kerple", "fire", "lookhere")
@@ -218,3 +222,34 @@ def test_rescaled_encodings_score_a_longer_shift_as_before(name):
         assert after.shape == before.shape
     else:
         chex.assert_trees_all_close(after, before, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_generic_answers_serve_every_encoding(name):
+    """Heads, pruning, FLOPs, the accelerators' form and bfloat16, from what the base class asks."""
+    config = attention_config(
+        encoding=name,
+        image_shape=(4, 4, 1),
+        downsample=1,
+        num_layers=1,
+        num_heads=3,
+        hidden_size=8,
+        intermediate_size=8,
+    )
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), np.uint8)
+    config.dataset.update({"mean": (0.5,), "std": (0.25,), "name": "digits"})
+    with jax.enable_x64(False):
+        run = Run(config, 1, create_model(config.model, rngs=nnx.Rngs(0)))
+        attention = run.attention(images)[0]
+        assert count_flops(config.model).full > count_flops(config.model).linear > 0
+        fewer = run.without_heads([(0, 1)]).attention(images)[0]
+        np.testing.assert_allclose(fewer, np.delete(attention, 1, axis=-5), rtol=1e-6)
+        found = layer_statistics(attention, np.zeros((1, 2), int))
+        assert np.isfinite(found.entropy).all()
+        x = run.normalised(images)
+        expected = run.model(x)[0]
+        chex.assert_trees_all_close(for_platform(run.model, "gpu")(x)[0], expected, rtol=1e-4, atol=1e-5)
+        config.model.dtype = "bfloat16"
+        with jax.numpy_dtype_promotion("standard"):
+            half = create_model(config.model, rngs=nnx.Rngs(0))(x.astype(jnp.bfloat16))[0]
+        chex.assert_trees_all_close(half, expected, atol=0.1 * float(jnp.abs(expected).max()))
