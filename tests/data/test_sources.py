@@ -214,13 +214,10 @@ def test_several_at_once_wait_for_each_other_and_all_end_well(tmp_path):
     ("file", "damage"),
     [
         ("train_images.npy", lambda data: data[:-1]),
-        ("train_images.npy", lambda data: data[:100]),
         ("train_images.npy", lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
         ("test_labels.npy", lambda data: data[:-4] + b"\1\0\0\0"),
-        ("test_labels.npy", lambda data: b""),
         ("about.json", lambda data: data[:-20]),
         ("about.json", lambda data: data.replace(b'"class_names"', b'"names"')),
-        ("about.json", lambda data: b"[]"),
         ("train_images.npy", None),
     ],
 )

@@ -44,36 +44,6 @@ def test_quadratic_encoding_is_a_case_of_the_relative_form():
         assert score == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_four_terms_of_the_relative_form_add():
-    rng = np.random.default_rng(0)
-    x_query, x_key, r_delta, u, v = rng.normal(size=(5, 4))
-    query_weights, key_weights, position_weights = rng.normal(size=(3, 4, 4))
-    arguments = (x_query, x_key, r_delta, query_weights, key_weights, position_weights, u, v)
-    single = [loops.relative_score(*arguments, terms=(term,)) for term in loops.RELATIVE_TERMS]
-    query, key, position = x_query @ query_weights, x_key @ key_weights, r_delta @ position_weights
-    expected = ((query + u) @ key + (query + v) @ position) / 2  # sqrt(D_h) = 2
-    assert sum(single) == pytest.approx(expected, abs=1e-12)
-    assert loops.relative_score(*arguments) == pytest.approx(expected, abs=1e-12)
-    np.testing.assert_allclose(single, np.array([query @ key, query @ position, u @ key, v @ position]) / 2)
-
-
-def test_absolute_form_without_positions_is_content():
-    rng = np.random.default_rng(0)
-    x_query, x_key, p_query, p_key = rng.normal(size=(4, 3))
-    query_weights, key_weights = rng.normal(size=(2, 3, 5))
-    zeros = np.zeros(5)
-    expected = loops.content_score(x_query + p_query, x_key + p_key, query_weights, zeros, key_weights, zeros)
-    score = loops.absolute_score(x_query, p_query, x_key, p_key, query_weights, key_weights)
-    assert score == pytest.approx(expected, abs=1e-12)
-
-
-def test_relative_vector_adds_row_and_column():
-    row_table, column_table = np.arange(5.0)[:, None], 10 * np.arange(7.0)[:, None]  # shifts -2..2 and -3..3
-    assert loops.relative_vector((2, 0), (0, 3), row_table, column_table) == 0 + 60
-    with pytest.raises(IndexError):
-        loops.relative_vector((0, 0), (3, 0), row_table, column_table)
-
-
 def test_heads_on_a_grid_are_a_convolution():
     # Theorem 1: nine sharp heads on a picture padded with zeros, cropped, are a 3x3 convolution.
     rng = np.random.default_rng(0)
