@@ -28,7 +28,7 @@ PAGES = {
         (tricks.PAGE, f"changes of {name}"): lambda name=name: records.markdown(
             tricks.rows(RESULTS / "tricks", name), tricks.COLUMNS
         )
-        for name in ("attention", "resnet", "widths")
+        for name in ("attention", "optimizers", "resnet", "widths")
     },
 }
 OF_TRICKS = {(table, tricks.name_of(row)): row for table, (_, rows) in tricks.TABLES.items() for row in rows}
