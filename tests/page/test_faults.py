@@ -63,6 +63,7 @@ def test_long_class_names_stay_in_their_place(quiet, tmp_path):
 
 def test_panels_stay_where_they_are_when_training_is_played(page):
     opened = page("quadratic")
+    opened.shown()
     top = "$('more').getBoundingClientRect().top"
     before = opened.run(top)
     opened.run("choose({ epoch: 0 })")
