@@ -1,6 +1,10 @@
-"""Whether data and memory suffice for a run, and what is said of how long it takes."""
+"""What can be said before the first step: whether data and memory suffice, and about how long it takes."""
+
+import time
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -12,6 +16,20 @@ from attn_cnn_jax.training.reporter import clock
 
 DAY = 24 * 3600
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
+SLOWER = 2.0  # than that product a step is, per FLOP: 1.3 to 6.7 times for the networks of configs/ on two CPU cores
+
+
+def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
+    """Returns how long so many steps will take, in words, by the FLOPs of a step and the time of a matrix product."""
+    flops = (program.cost_analysis() or {}).get("flops", 0.0)
+    size, times = 1024 if platform_of(mesh) == "cpu" else 4096, []
+    x, product = jax.device_put(np.ones((size, size), np.float32), mesh.local_devices[0]), jax.jit(jnp.matmul)
+    for _ in range(4):  # the first one is compiled
+        started = time.monotonic()
+        product(x, x).block_until_ready()
+        times.append(time.monotonic() - started)
+    seconds = SLOWER * steps * flops * min(times) / (2 * size**3)
+    return f"; very roughly {duration(seconds, mesh)}, by FLOPs and the speed of a matrix product" if seconds else ""
 
 
 def duration(seconds: float, mesh: Mesh) -> str:

@@ -20,7 +20,7 @@ from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.feed import Feed, evaluation_sets
 from attn_cnn_jax.training.hosts import say
-from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, duration
+from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, duration, expected_time
 from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
@@ -138,7 +138,8 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         reporter.at(step, "compiling the training step")
         started, sample = time.monotonic(), place(np.int32(1), mesh)
         program = train_steps.lower(state, feed.like(), sample).compile()
-        say(f"step compiled in {time.monotonic() - started:.1f} s; {plan.total_steps - step} steps to go")
+        to_go, seconds = plan.total_steps - step, time.monotonic() - started
+        say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         stack.enter_context(jax.transfer_guard("disallow"))
         if is_new:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 
 import chex
 import jax
@@ -71,6 +72,17 @@ def test_a_network_needs_its_parameters_three_times(monkeypatch):
     monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters - 1)
     with pytest.raises(UserError, match=f"has {parameters:,} parameters: training needs 0 GB"):
         limits.check_memory(attention_config())
+
+
+def test_the_expected_time_is_that_of_the_flops(monkeypatch):
+    """A program of one product takes as long as one product, for as many steps; from a day on there is advice."""
+    mesh, x = data_mesh(jax.devices()[:1]), np.ones((512, 1024), np.float32)
+    program = jax.jit(lambda x: x @ x.T).lower(x).compile()
+    clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 4))  # each product takes one second
+    monkeypatch.setattr(limits, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(limits, "SLOWER", 1.0)
+    assert limits.expected_time(program, mesh, 400) == "; very roughly 1:40, by FLOPs and the speed of a matrix product"
+    assert limits.duration(86_400, mesh) == "1 day 0 h (use a GPU, or a smaller network such as --config=cifar10_cpu)"
 
 
 def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(monkeypatch, capsys):
