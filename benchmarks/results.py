@@ -35,6 +35,7 @@ ROWS = {
     "cifar10_cpu": "small quadratic network for a laptop",
     "cifar10_cpu_3h": "six layers of 96 channels, within three hours",
     "cifar10_maps16": "three layers of 64 channels, attention over 16x16 pixels",
+    "convolution_first:attention": "a ResNet, converted by Theorem 1 after a third of its time",
     "miniature:quadratic": "Table 1 in miniature, one of seven networks trained alike",
     "miniature:resnet": "the same: a ResNet of as many FLOPs, if averages over pixels count",
     "quadratic": "Table 1, Fig. 2 to 4: nine heads, isotropic quadratic encoding",
@@ -76,7 +77,8 @@ def line(name: str, what: str) -> tuple[str, ...]:
     """The cells of a configuration."""
     config = complete(load_config(name))
     size = (f"{count_parameters(config.model):,}", short(count_flops(config.model).linear))
-    here = f"not run here; at least {bound(config, 'h100').run / 60:.0f} minutes of an H100"
+    minutes = round(bound(config, "h100").run / 60)
+    here = "not run here" + (f"; at least {minutes} minutes of an H100" if minutes else "")
     if name.endswith("_pruned"):  # its network depends on the run that it continues
         size, here = ("fewer", "fewer"), "not run here"
     paper = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT

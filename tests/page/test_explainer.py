@@ -112,12 +112,14 @@ def test_the_theorem_is_that_of_the_package(probe, probed):
 
 @pytest.mark.parametrize("width", [390, 1000])
 def test_a_figure_in_another_page_says_its_height(quiet, probe, width):
-    quiet.set_window_size(width, 700)
-    page = probe("?figure#step=3")
-    heard = "const done = arguments[0]; onmessage = ({data}) => done(data.height); document.body.style.padding = '9px'"
-    height = quiet.execute_async_script(heard)
-    assert height == pytest.approx(page.run("document.body.getBoundingClientRect().height"), abs=1)
-    assert page.run("document.documentElement.scrollWidth <= innerWidth")
-    assert page.run("$('steps').offsetTop > $('heads').offsetTop")
-    assert not page.run("$('theorem').offsetHeight")
-    assert page.view()["convolved"] == {"layers": 1, "size": 3}
+    with emulated(quiet, width, "light"):
+        page = probe("?figure#step=3")
+        heard = (
+            "const done = arguments[0]; onmessage = ({data}) => done(data.height); document.body.style.padding = '9px'"
+        )
+        height = quiet.execute_async_script(heard)
+        assert height == pytest.approx(page.run("document.body.getBoundingClientRect().height"), abs=1)
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert page.run("$('steps').offsetTop > $('heads').offsetTop")
+        assert not page.run("$('theorem').offsetHeight")
+        assert page.view()["convolved"] == {"layers": 1, "size": 3}
