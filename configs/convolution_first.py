@@ -1,8 +1,8 @@
-"""Convolution first: a ResNet, converted by Theorem 1 after a third of its time, trained on as attention.
+"""Convolution first: a ResNet, converted by Theorem 1 and trained on as attention.
 
-The first command trains the convolutions of `cifar10_cpu:resnet`. The second takes them from `--config.start.run`,
-makes one self-attention layer of every convolution, a head per shift of its kernel, and goes on at a lower rate; heads
-may leave their shifts then. Attention reads maps as large as the images, so an epoch takes many times as long.
+The first command trains a ResNet-10 of 8 channels. The second takes it from `--config.start.run`, makes one
+self-attention layer of every convolution, a head per shift of its kernel, and goes on at a tenth of its learning rate;
+heads may leave their shifts then. Attention reads maps as large as the images, so an epoch takes many times as long.
 
     python train.py --config=configs/convolution_first.py:convolution --workdir=runs/convolution
     python train.py --config=configs/convolution_first.py:attention

@@ -38,6 +38,10 @@ class QueryKey(Encoding):
             linear(hidden_size, num_heads * head_size, use_bias=use_bias, dtype=dtype, rngs=rngs) for _ in range(2)
         )
 
+    @classmethod
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
+        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
+
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return Projections(*(split_heads(flattened(layer, x), self.num_heads) for layer in (self.query, self.key)))
 
@@ -49,10 +53,6 @@ class QueryKey(Encoding):
 @register("content")
 class Content(QueryKey):
     """Content scores `q . k / sqrt(D_h)`, with biases; as an encoding alone it knows no positions."""
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
 
     def merged_content(self) -> MergedMaps | None:
         if self.query.out_features < self.num_heads * self.query.in_features:

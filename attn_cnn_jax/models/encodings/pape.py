@@ -1,6 +1,6 @@
 """PaPE, parabolic position encoding: the query chooses how wide its parabolas are and how far they tilt."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Projections, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import QueryKey, split_heads
 from attn_cnn_jax.models.layers import at_least_float32, flattened, linear, uniform
@@ -55,10 +55,6 @@ class Pape(QueryKey):
         self.tilt = linear(hidden_size, num_heads * PARABOLAS, **common) if self.tilts else None
         shape = (num_heads, PARABOLAS, 2)
         self.direction = nnx.Param(uniform(2)(rngs.params(), shape, at_least_float32(dtype)))
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
 
     def rescale(self, rows: float, columns: float) -> None:
         self.direction[...] = self.direction[...] / jnp.array([rows, columns], self.direction.dtype)[None, None]

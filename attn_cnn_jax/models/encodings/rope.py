@@ -1,7 +1,5 @@
 """Rotary positions on two axes: queries and keys turn with their pixel (Heo et al., arXiv 2403.13298)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Projections, register
 from attn_cnn_jax.models.encodings.content import QueryKey
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -39,10 +37,6 @@ class Rope(QueryKey):
             raise UserError(f"config.model.head_size={head_size}: allowed is a multiple of 4 for rotary positions")
         super().__init__(num_heads, hidden_size, head_size, dtype=dtype, rngs=rngs)
         self.frequency = nnx.Param(self.start(num_heads, head_size, rngs).astype(at_least_float32(dtype)))
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
 
     def start(self, num_heads: int, head_size: int, rngs: nnx.Rngs) -> Float[Array, "h n 2"]:
         """The frequencies to begin with."""
