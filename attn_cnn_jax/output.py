@@ -30,6 +30,21 @@ def table(rows: Iterable[Sequence], header: Sequence[str] = (), left: int = 1) -
     return tabulate(rows, header, tablefmt="plain", disable_numparse=True, colalign=align)
 
 
+def columns(rows: Sequence[dict], looks: dict[str, str], left: int = 1) -> str:
+    """Returns a table of dictionaries: `looks` has the header of every column and how a row is shown there.
+
+    A value that is missing, None or "", is shown as a dash.
+    """
+
+    def cell(look: str, row: dict) -> str:
+        try:
+            return look.format(**row)
+        except (TypeError, ValueError):  # a text or None takes no format of numbers
+            return "-"
+
+    return table([[cell(look, row) for look in looks.values()] for row in rows], list(looks), left)
+
+
 def csv_text(rows: Sequence[dict]) -> str:
     """Returns comma-separated values under a header, the keys; numbers have six significant digits."""
     text = io.StringIO()

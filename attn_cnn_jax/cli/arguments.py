@@ -1,4 +1,4 @@
-"""The parser of all subcommands, flags that several share, types of arguments, and configuration overrides."""
+"""The parser of all subcommands: flags that several share, types of arguments, the user's own Python files."""
 
 import argparse
 import contextlib
@@ -20,10 +20,11 @@ OVERRIDE = re.compile(r"--?config\.[^=]+(=.*)?", re.DOTALL)
 class Parser(argparse.ArgumentParser):
     """A parser whose help keeps the line breaks of docstrings, and whose errors are two lines."""
 
+    takes_overrides = False
+
     def __init__(self, **kwargs):
         # A line such as --config.seed=1 must not be taken for an abbreviation of another flag.
         super().__init__(**kwargs, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-        self.takes_overrides = False
         which = "first import this Python file, such as one that registers an encoding of your own"
         self.add_argument("--load", action="append", default=[], metavar="FILE", help=which)
 
@@ -44,27 +45,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {printable(message)}\n{self.prog} --help lists the flags\n")
 
 
-class Joined(argparse.Action):
-    """Keeps the lists that a type makes of several words as one."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        setattr(namespace, self.dest, [item for found in values or () for item in found])
-
-
 def separate(words: list[str]) -> tuple[list[str], list[str]]:
-    """Splits a command line into configuration overrides and the rest.
+    """Splits a command line into configuration overrides and the rest; UserError for an override without a value.
 
-    argparse would take an override with a blank in its value for a positional argument. The value of an override
-    without `=` goes with it: reading the configuration then refuses the override and says how to write it.
+    argparse would take an override with a blank in its value for a positional argument.
     """
-    overrides, rest, value_is_missing = [], [], False
-    for word in words:
-        if OVERRIDE.fullmatch(word):
-            overrides.append(word)
-        elif word.startswith("-") or not value_is_missing:
-            rest.append(word)
-        value_is_missing = OVERRIDE.fullmatch(word) is not None and "=" not in word
-    return overrides, rest
+    overrides = [word for word in words if OVERRIDE.fullmatch(word)]
+    for word in overrides:
+        if "=" not in word:
+            raise UserError(f"{word} has no value: write {word}=VALUE, --help lists what is allowed")
+    return overrides, [word for word in words if not OVERRIDE.fullmatch(word)]
 
 
 @contextlib.contextmanager
@@ -100,9 +90,7 @@ def run_directory(text: str) -> Path:
 def run_directories(text: str) -> list[Path]:
     """Returns the folder of a run, or those of all seeds in a folder that `attn-cnn train --seeds` made."""
     folder = run_directory(text)
-    if (folder / "config.json").exists():
-        return [folder]
-    seeds = [path.parent for path in folder.glob("seed_*/config.json")]
+    seeds = [] if (folder / "config.json").exists() else [path.parent for path in folder.glob("seed_*/config.json")]
     return sorted(seeds, key=lambda path: (len(path.name), path.name)) or [folder]
 
 
@@ -122,80 +110,46 @@ def as_path(text: str) -> Path:
     return Path(text).expanduser()
 
 
-def value_of(convert: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
-    """Returns a type for argparse: `convert`, whose ValueError becomes a message that says what is allowed."""
+def matching(pattern: str, convert: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
+    """Returns a type for argparse: `convert` of a text that matches; else, and for ValueError, says what is allowed."""
 
     def parse(text: str) -> Any:
-        try:
-            return convert(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}: allowed is {allowed}") from None
+        with contextlib.suppress(ValueError):
+            if re.fullmatch(pattern, text):
+                return convert(text)
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is {allowed}")
 
     return parse
 
 
-def checked(value: Any, valid: bool) -> Any:
-    """Returns a value, ValueError unless it is valid."""
-    if not valid:
-        raise ValueError
-    return value
-
-
-def _positive(text: str) -> int:
-    return checked(int(text), int(text) > 0)
-
-
-def _pixel(text: str) -> tuple[int, int]:
-    row, column = map(int, text.split(","))
-    return row, column
-
-
-def _image_size(text: str) -> tuple[int, int]:
-    height, _, width = text.partition("x")
-    return _positive(height), _positive(width if "x" in text else height)
+def numbers_in(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _integers(text: str) -> list[int]:
-    found = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        found += range(int(first), int(last) + 1) if dash else [int(first)]
-    return checked(found, bool(found) and len(set(found)) == len(found) and min(found) >= 0)
+    ends = [numbers_in(part) for part in text.split(",")]
+    found = [number for first, *last in ends for number in range(first, (last or [first])[0] + 1)]
+    if not found or len(set(found)) < len(found):
+        raise ValueError
+    return found
 
 
-at_least_one = value_of(_positive, "an integer from 1")
-pixel = value_of(_pixel, "ROW,COLUMN, both from 0, such as 4,4")
-image_size = value_of(_image_size, "64 or HEIGHTxWIDTH, such as 32x48")
-integers = value_of(_integers, "different integers from 0, such as 0-4 or 0,2,5")
-step = value_of(lambda text: text if text in ("latest", "best") else int(text), "latest, best or the number of a step")
+at_least_one = matching(r"0*[1-9]\d*", int, "an integer from 1")
+pixel = matching(r"\d+,\d+", numbers_in, "ROW,COLUMN, both from 0, such as 4,4")
+image_size = matching(r"[1-9]\d*(x[1-9]\d*)?", lambda text: (numbers_in(text) * 2)[:2], "64 or HEIGHTxWIDTH, as 32x48")
+integers = matching(r"\d+(-\d+)?(,\d+(-\d+)?)*", _integers, "different integers from 0, such as 0-4 or 0,2,5")
+step = matching(r"latest|best|\d+", lambda text: int(text) if text.isdecimal() else text, "latest, best or a step")
 
+RUN = "folder of exported weights, or pretrained:NAME"
+AVERAGED = "test images to average content over (100, or all where there are fewer)"  # `analysis.images.AVERAGED`
+SIZE = "run the network at this size in pixels, without training: positions and patches grow with the image"
+LOG = "with --size: multiply scores of attention by log n / log n_train, n pixels of attention"
 SHARED: dict[str, dict[str, Any]] = {
-    "run": {
-        "type": run_directory,
-        "metavar": "RUN",
-        "help": "run directory, folder of exported weights, or pretrained:NAME",
-    },
-    "runs": {
-        "type": run_directories,
-        "metavar": "RUN",
-        "nargs": "+",
-        "action": Joined,
-        "help": "run directories, folders that train --seeds made, folders of exported weights, or pretrained:NAME",
-    },
-    "--step": {"type": step, "default": "latest", "help": "checkpoint: latest (default), best, or its number"},
-    "--data-dir": {"metavar": "DIR", "help": "folder of the data set, if not the one used in training"},
-    "--size": {
-        "type": image_size,
-        "metavar": "N|HxW",
-        "help": "run the network at this size in pixels, without training: positions and patches grow with the image",
-    },
-    "--log-pixels": {
-        "action": "store_true",
-        "help": "with --size: multiply scores of attention by log n / log n_train, n pixels of attention",
-    },
-    "--images": {  # `analysis.images.AVERAGED` of them
-        "type": at_least_one,
-        "metavar": "N",
-        "help": "test images to average content over (100, or all where there are fewer)",
-    },
+    "run": dict(type=run_directory, metavar="RUN", help=f"run directory, {RUN}"),
+    "runs": dict(type=run_directories, metavar="RUN", nargs="+", help=f"run directory or folder of --seeds, {RUN}"),
+    "--step": dict(type=step, default="latest", help="checkpoint: latest (default), best, or its number"),
+    "--data-dir": dict(metavar="DIR", help="folder of the data set, if not the one used in training"),
+    "--size": dict(type=image_size, metavar="N|HxW", help=SIZE),
+    "--log-pixels": dict(action="store_true", help=LOG),
+    "--images": dict(type=at_least_one, metavar="N", help=AVERAGED),
 }

@@ -8,6 +8,7 @@ training steps alone, without compilation and evaluation, from the rates in metr
 
 import argparse
 import datetime
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +33,9 @@ HEADER = ("run", "seeds", "epoch", "test accuracy", "test loss", "parameters", "
 
 
 class Outcome(NamedTuple):
-    """The result of one run."""
+    """The result of one run; runs of one `key`, a configuration and settings of JAX, are pooled."""
 
+    key: str
     workdir: Path
     seed: int
     model: ConfigDict  # `config.model` of its newest checkpoint, in which pruned heads are missing
@@ -49,32 +51,35 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    groups: dict[str, list[Outcome]] = {}
-    for workdir in args.runs:
-        key, outcome = read_outcome(workdir)
-        groups.setdefault(key, []).append(outcome)
-    counted = [each_seed_once(outcomes) for outcomes in groups.values()]
+    groups: dict[str, dict[int, Outcome]] = {}  # by key and seed
+    for found in map(read_outcome, itertools.chain(*args.runs)):
+        of_seeds = groups.setdefault(found.key, {})
+        kept = of_seeds.setdefault(found.seed, found)
+        if kept is not found:
+            less, kept = sorted((found, kept), key=lambda each: (each.test or {"step": 0})["step"])
+            of_seeds[kept.seed] = kept  # the longest
+            say(f"{less.workdir} has the same seed {less.seed} as {kept.workdir}: counted once", sys.stderr)
+    counted = [list(of_seeds.values()) for of_seeds in groups.values()]
     say(table(map(row, counted), HEADER))
-    first, *others = [outcome for outcomes in counted for outcome in outcomes]
-    for other in others:
+    first = counted[0][0]
+    for other in itertools.chain(*counted):
         if differing := different_settings(first.settings, other.settings):
-            found = [f"{name} ({first.settings[name]} there, {other.settings[name]} here)" for name in differing]
-            say(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(found)}", sys.stderr)
+            changes = [f"{name} ({first.settings[name]} there, {other.settings[name]} here)" for name in differing]
+            say(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(changes)}", sys.stderr)
     if args.out:
         figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])
         say("\n".join(map(str, ["", *style.save(figure, args.out, "curves")])))
 
 
-def read_outcome(workdir: Path) -> tuple[str, Outcome]:
-    """Returns the group key and the result of a run: those of one configuration and one set of settings are pooled."""
+def read_outcome(workdir: Path) -> Outcome:
     run = load_run(workdir)
     config, settings = with_defaults(read_config(workdir) or run.config), run.settings or {}
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
     records = read_metrics(workdir / "metrics.jsonl")
-    tests = [record for record in records if record["split"] == "test"]
+    test = next((record for record in reversed(records) if record["split"] == "test"), None)
     seconds = training_seconds(records, config.train.batch_size)
-    outcome = Outcome(workdir, config.seed, run.config.model, settings, tests[-1] if tests else None, seconds)
-    return repr((sorted(values.items()), sorted(settings.items()))), outcome
+    key = repr((sorted(values.items()), sorted(settings.items())))
+    return Outcome(key, workdir, config.seed, run.config.model, settings, test, seconds)
 
 
 def training_seconds(records: list[dict], batch_size: int) -> float | None:
@@ -87,30 +92,19 @@ def training_seconds(records: list[dict], batch_size: int) -> float | None:
     return total or None
 
 
-def each_seed_once(outcomes: list[Outcome]) -> list[Outcome]:
-    """Returns the runs of one configuration with different seeds, of each seed the longest; says what is left out."""
-    longest: dict[int, Outcome] = {}
-    for outcome in sorted(outcomes, key=lambda each: -(each.test or {"step": 0})["step"]):
-        kept = longest.setdefault(outcome.seed, outcome)
-        if kept is not outcome:
-            say(f"{outcome.workdir} has the same seed {outcome.seed} as {kept.workdir}: counted once", sys.stderr)
-    return [outcome for outcome in outcomes if longest[outcome.seed] is outcome]
-
-
 def row(outcomes: list[Outcome]) -> tuple[str, ...]:
     """Returns a line of the table, of one run or of several seeds of one configuration."""
     tests = [outcome.test for outcome in outcomes if outcome.test]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
-    names = [str(outcome.workdir) for outcome in outcomes]
-    model = outcomes[0].model
+    first, *others = outcomes
     return (
-        names[0] if len(names) == 1 else f"{names[0]} ... {outcomes[-1].workdir.name}",
+        f"{first.workdir} ... {others[-1].workdir.name}" if others else str(first.workdir),
         ", ".join(str(outcome.seed) for outcome in outcomes),
         f"{min(record['epoch'] for record in tests):g}" if tests else "",
         with_deviation([record["accuracy"] for record in tests], "{:.2%}"),
         with_deviation([record["loss"] for record in tests if "loss" in record], "{:.4f}"),
-        f"{count_parameters(model):,}",
-        short(count_flops(model).linear),
+        f"{count_parameters(first.model):,}",
+        short(count_flops(first.model).linear),
         str(datetime.timedelta(seconds=round(np.mean(seconds)))) if seconds else "",
     )
 

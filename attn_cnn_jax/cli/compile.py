@@ -8,6 +8,7 @@ network over the peak of the devices: no run is as fast. --config.start is left 
 
 import argparse
 import contextlib
+import datetime
 import json
 from typing import Any
 
@@ -16,7 +17,6 @@ import jax
 from attn_cnn_jax import compilation
 from attn_cnn_jax.cli.arguments import Parser
 from attn_cnn_jax.cli.configs import add_config, load_config
-from attn_cnn_jax.compilation import GIB
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.output import say
 
@@ -35,28 +35,18 @@ def run(args: argparse.Namespace) -> None:
     with contextlib.suppress(RuntimeError):  # a backend is already in use
         jax.config.update("jax_platforms", "cpu")
     result = {"config": args.config} | compilation.report(config, target)
-    say(json.dumps(result, indent=1) if args.json else to_text(result))
+    say(json.dumps(result, indent=1) if args.json else to_text(**result))
 
 
-def to_text(result: dict[str, Any]) -> str:
-    """Returns a report as people read it."""
-    memory, bound = result["memory"], result["bound"]
-    needed, available, arguments, temporaries = (
-        f"{memory[key] / GIB:,.2f}" for key in ("needed", "available", "arguments", "temporaries")
-    )
-    collectives = [f"{kind} of {size / 1e6:,.1f} MB" for kind, size in result["collectives"].items()]
+def to_text(*, memory: dict[str, int], bound: dict[str, float], collectives: dict[str, int], **of: Any) -> str:
+    """Returns a report, see `compilation.report`, as people read it."""
+    parts = ("needed", "available", "arguments", "temporaries")
+    needed, available, arguments, temporaries = (f"{memory[part] / compilation.GIB:,.2f}" for part in parts)
+    sent = ", ".join(f"{kind} of {size / 1e6:,.1f} MB" for kind, size in collectives.items()) or "nothing"
+    duration = datetime.timedelta(seconds=round(bound["run"]))
     return f"""\
-{result["config"]}: batch {result["batch_size"]}, {result["dtype"]}, on {result["devices"]} x {result["device_kind"]} \
-({result["target"]})
+{of["config"]}: batch {of["batch_size"]}, {of["dtype"]}, on {of["devices"]} x {of["device_kind"]} ({of["target"]})
 fits: {needed} of {available} GiB per device ({arguments} arguments, {temporaries} temporaries)
-between devices, per step: {", ".join(collectives) or "nothing"}
+between devices, per step: {sent}
 a step takes at least {1e3 * bound["step"]:,.3g} ms: {bound["flops"] / 1e12:,.3g} TFLOP at the peak
-a run takes at least {duration(bound["run"])}: {bound["steps"]:,} steps, {bound["evaluations"]:,} evaluations"""
-
-
-def duration(seconds: float) -> str:
-    """Returns a time in words: `2 h 05 min`, `44 min` or `12 s`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+a run takes at least {duration}: {bound["steps"]:,} steps, {bound["evaluations"]:,} evaluations"""

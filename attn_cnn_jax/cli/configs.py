@@ -1,18 +1,21 @@
 """Configurations as a command line names them: by file or by name, with overrides `--config.a.b=VALUE`."""
 
+import ast
 import re
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 import attn_cnn_jax
 from attn_cnn_jax.cli.arguments import Parser, users_code
 from attn_cnn_jax.config.base import MODEL_COMMON, unknown_key
 from attn_cnn_jax.config.checks import allowed_values
 from attn_cnn_jax.errors import UserError, shortened
+
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def known_configs() -> dict[str, Path]:
@@ -32,11 +35,9 @@ def add_config(parser: Parser) -> None:
 def find_config(name: str) -> Path:
     """Returns the file of a configuration given as a name such as `digits`, or as a path; UserError if neither."""
     known = known_configs()
-    if name in known:
-        return known[name]
-    if not Path(name).is_file():
+    if name not in known and not Path(name).is_file():
         raise UserError(f"there is no config file {name or repr(name)}; give its path, or one of {', '.join(known)}")
-    return Path(name)
+    return known.get(name, Path(name))
 
 
 def run_name(name: str) -> str:
@@ -54,47 +55,44 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
         the number of classes are those of that data set, unless overridden too.
     """
     name, *text = name.split(":", 1)
-    config = read_config_file(find_config(name), *text)
-    overridden = [override.lstrip("-").partition("=")[::2] for override in overrides]
-    for override, (key, text_of_value) in zip(overrides, overridden, strict=True):
-        set_value(config, key, text_of_value, has_value="=" in override)
-    keys = {key for key, _ in overridden}
-    if "config.dataset.name" in keys:  # what the file says of its own data set is not meant for another
-        for key in ("image_shape", "num_classes"):
-            if f"config.model.{key}" not in keys and key in config.get("model", {}):
-                config.model[key] = MODEL_COMMON[key].default
-    return config
-
-
-def read_config_file(path: Path, *text: str) -> ConfigDict:
-    """Returns what `get_config(*text)` of a file returns; UserError if it cannot run or returns anything else."""
+    path = find_config(name)
     with users_code(path, f"{path} cannot be loaded"):
         get_config = runpy.run_path(str(path)).get("get_config")
         config = get_config(*text) if callable(get_config) else None
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() must return an ml_collections.ConfigDict")
-    config.lock()
+    values = dict(override.lstrip("-").split("=", 1) for override in overrides)
+    for key, value in values.items():
+        set_value(config, key, value)
+    if "config.dataset.name" in values:  # what the file says of its own data set is not meant for another
+        for key in ("image_shape", "num_classes"):
+            if f"config.model.{key}" not in values and key in config.get("model", {}):
+                config.model[key] = MODEL_COMMON[key].default
     return config
 
 
-def set_value(config: ConfigDict, key: str, text: str, *, has_value: bool) -> None:
+def set_value(config: ConfigDict, key: str, text: str) -> None:
     """Sets the value of a key such as `config.model.num_heads` to what a text means for its type; else UserError."""
-    node, path = config, "config"
-    for part in key.split(".")[1:]:
-        if not isinstance(node, ConfigDict):
-            raise UserError(f"{path}.{part} is not a configuration key: {path} is a single value")
-        if part not in node:
-            raise UserError(unknown_key(f"{path}.{part}", node))
-        node, path = node[part], f"{path}.{part}"
+    *path, last = key.split(".")[1:]
+    node: Any = config
+    for n, part in enumerate([*path, last], start=1):
+        parent, above = node, ".".join(key.split(".")[:n])
+        if not isinstance(parent, ConfigDict):
+            raise UserError(f"{above}.{part} is not a configuration key: {above} is a single value")
+        if part not in parent:
+            raise UserError(unknown_key(f"{above}.{part}", parent))
+        node = parent[part]
     if isinstance(node, ConfigDict):
-        given = f"{key}={shortened(text)!r}" if has_value else key
-        raise UserError(f"{given}: set one of its keys, {', '.join(f'{key}.{name}' for name in node)}")
-    if not has_value:
-        raise UserError(f"{key} has no value: write --{key}=VALUE, where allowed is {allowed_values(config, key)}")
-    words = ["attn-cnn", f"--{key}={text}"]
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=words)
+        names = ", ".join(f"{key}.{name}" for name in node)
+        raise UserError(f"{key}={shortened(text)!r}: set one of its keys, {names}")
     try:
-        values(words)
-    except (flags.Error, TypeError, ValueError, SyntaxError) as error:
+        parent[last] = typed(text, node)
+    except (LookupError, TypeError, ValueError, SyntaxError) as error:
         raise UserError(f"{key}={shortened(text)!r}: allowed is {allowed_values(config, key)}") from error
+
+
+def typed(text: str, like: Any) -> Any:
+    """Returns what a text means as the value of a key that has the value `like`."""
+    if isinstance(like, str):
+        return text
+    return BOOLEANS[text.lower()] if isinstance(like, bool) else ast.literal_eval(text)

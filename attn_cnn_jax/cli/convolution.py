@@ -1,10 +1,11 @@
 """Measure how convolutional a run is: its attention layers replaced by their KxK convolutions.
 
-Prints tables and writes them as convolution.csv, and a figure as convolution.png and .svg: test accuracy with
-the first n layers replaced, the error of every layer's output, and the share of attention inside the kernel.
-A convolution's weights are a head's attention on each shift at interior queries, those whose KxK window lies
-inside the image. Three substitutes are compared: "zeros" beyond the border, "edge" pixels repeated there, and
-"truncated": no convolution, but every query's own attention inside its window. Where attention depends on
+Prints a table and writes it as convolution.csv, and a figure as convolution.png and .svg. A convolution's weights are a
+head's attention on each shift at interior queries, those whose KxK window lies inside the image. A line has, for a
+kernel size K, the accuracy with the first n layers replaced by each of three substitutes ("zeros" beyond the border,
+"edge" pixels repeated there, and "truncated": no convolution, but every query's own attention inside its window), and
+of layer n alone the relative error of its convolution's output, over all pixels and over interior ones, and the share
+of attention inside the kernel at interior queries, the mean over heads and the least. Where attention depends on
 content, its mean over test images takes its place.
 """
 
@@ -16,29 +17,35 @@ import numpy as np
 from attn_cnn_jax.analysis.convolution import SUBSTITUTES, TEST_IMAGES, Result, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.images import averaged_over, dataset_of, reads_images
-from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, matching, numbers_in
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.output import csv_text, say, table
+from attn_cnn_jax.output import columns, csv_text, say
 from attn_cnn_jax.page.images import drawings
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
+LOOKS = {
+    "K": "{kernel_size}",
+    "first n layers": "{layer}",
+    **{kind: f"{{accuracy_{kind}:.2%}}" for kind in SUBSTITUTES},
+    "error of layer n": "{error_everywhere:.3f}",
+    "interior": "{error_interior:.3f}",
+    "attention inside": "{mass_inside_mean:.1%}",
+    "least": "{mass_inside_least:.1%}",
+}
+
+sizes = matching(r"[1-9]\d*(,[1-9]\d*)*", lambda text: sorted({*numbers_in(text)}), "an integer from 1, or several")
 
 
 def add_arguments(parser: Parser) -> None:
     parser.share("run", "--step", "--data-dir", "--images")
     which = "sizes K to measure (1,3,5,7,9)"
-    parser.add_argument("--kernel-sizes", type=sizes, default=(1, 3, 5, 7, 9), metavar="K,...", help=which)
+    parser.add_argument("--kernel-sizes", type=sizes, default=[1, 3, 5, 7, 9], metavar="K,...", help=which)
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/convolution by default")
     which = f"test images to measure accuracy on ({TEST_IMAGES}, or all where there are fewer)"
     parser.add_argument("--test-images", type=at_least_one, metavar="N", help=which)
-
-
-def sizes(text: str) -> tuple[int, ...]:
-    """Returns positive integers with commas between them, in increasing order."""
-    return tuple(sorted({at_least_one(part) for part in text.split(",")}))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,13 +53,17 @@ def run(args: argparse.Namespace) -> None:
     labelled = without_data(run, args)
     num_images = averaged_over(run, args.images, args.data_dir)
     images = {"num_images": num_images, "test_images": args.test_images, "labelled": labelled}
-    original, results = measure_run(run, args.kernel_sizes, data_dir=args.data_dir, **images)
+    original, results = measure_run(run, tuple(args.kernel_sizes), data_dir=args.data_dir, **images)
     of = f"accuracy on {len(labelled[1])} drawings" if labelled else "test accuracy"
-    say(to_text(run, original, results, num_images, of))
+    say(f"step {run.step}: {of} {original:.2%}; with the first n layers replaced by KxK convolutions:")
+    if run.model.depends_on_content:
+        say(f"Its attention depends on content: the mean over {num_images} test images takes its place.")
+    found = rows(original, results)
+    say(columns(found, LOOKS, left=0))
     if not labelled:
         out = args.out or beside(args.run, "convolution")
         paths = [*style.save(draw(original, results), out, "convolution"), out / "convolution.csv"]
-        write_atomically(paths[-1], csv_text(rows(original, results)))
+        write_atomically(paths[-1], csv_text(found))
         say("\n".join(map(str, ["", *paths])))
 
 
@@ -70,27 +81,6 @@ def without_data(run: Run, args: argparse.Namespace) -> tuple[np.ndarray, np.nda
             raise
         say(f"{error}\nMeasured on {len(images)} drawings, not on test images; no file is written.", sys.stderr)
     return np.stack([image.pixels for image in images]), np.array([run.class_names.index(i.label) for i in images])
-
-
-def to_text(run: Run, original: float, results: list[Result], num_images: int, of: str) -> str:
-    """Returns the tables for a terminal; `of` says what the accuracy is measured on."""
-    parts = [f"step {run.step}: {of} {original:.2%}"]
-    if run.model.depends_on_content:
-        parts.append(f"Its attention depends on content: the mean over {num_images} test images takes its place.")
-    numbers = range(1, len(results[0].error) + 1)
-    layers = ["K", *(f"layer {n}" for n in numbers)]
-    first = [[w, r.kernel_size, *map("{:.2%}".format, r.accuracy[k])] for k, w in SUBSTITUTES.items() for r in results]
-    error = [[r.kernel_size, *(f"{e.everywhere:.3f} / {e.interior:.3f}" for e in r.error)] for r in results]
-    inside = [[r.kernel_size, *(f"{m.mean():.1%} / {m.min():.1%}" for m in r.mass_inside)] for r in results]
-    parts += [
-        f"\n{of[0].upper()}{of[1:]} with the first n layers replaced",
-        table(first, ["substitute", "K", *(f"n={n}" for n in numbers)]),
-        "\nOutput error of a layer's convolution, zeros beyond the border: all pixels / interior pixels",
-        table(error, layers, left=0),
-        "\nAttention inside the kernel, interior queries: mean over heads / least of any head",
-        table(inside, layers, left=0),
-    ]
-    return "\n".join(parts)
 
 
 def rows(original: float, results: list[Result]) -> list[dict]:

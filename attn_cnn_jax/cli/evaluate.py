@@ -13,11 +13,16 @@ import numpy as np
 from attn_cnn_jax.analysis.images import load_dataset
 from attn_cnn_jax.cli.arguments import Parser, at_least_one
 from attn_cnn_jax.data.pictures import as_image, fit
-from attn_cnn_jax.output import say, table
+from attn_cnn_jax.output import columns, say
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits"
-HEADER = ("test images", "accuracy", "right", "loss (nats)")
+LOOKS = {
+    "test images": "{pictures}",
+    "accuracy": "{accuracy:.2%}",
+    "right": "{right:,} of {count:,}",
+    "loss (nats)": "{loss:.4f}",
+}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,17 +35,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
-    test = load_dataset(run, args.data_dir).test
-    if args.images:
-        test = test.at(np.arange(min(args.images, len(test.labels))))
+    images, labels = load_dataset(run, args.data_dir).test
+    images, labels = images[: args.images], labels[: args.images]
     if args.size:
         run = run.at_size(args.size, log_pixels=args.log_pixels)
-        test = test._replace(images=np.stack([fit(as_image(image), args.size) for image in test.images]))
-    kinds = {"as they are": False} | ({"with their mirror images": True} if args.mirrored else {})
-    found = {name: run.evaluate(test.images, test.labels, mirrored=mirrored) for name, mirrored in kinds.items()}
-    if args.json:
-        lines = [{"pictures": name, "accuracy": e.accuracy} | dataclasses.asdict(e) for name, e in found.items()]
-        say(json.dumps(lines))
-        return
-    rows = [(name, f"{e.accuracy:.2%}", f"{e.right:,} of {e.count:,}", f"{e.loss:.4f}") for name, e in found.items()]
-    say(table(rows, HEADER, left=4))
+        images = np.stack([fit(as_image(image), args.size) for image in images])
+    lines = []
+    for name, mirrored in {"as they are": False, "with their mirror images": True}.items():
+        if args.mirrored or not mirrored:
+            found = run.evaluate(images, labels, mirrored=mirrored)
+            lines.append({"pictures": name, "accuracy": found.accuracy} | dataclasses.asdict(found))
+    say(json.dumps(lines) if args.json else columns(lines, LOOKS, left=len(LOOKS)))

@@ -15,6 +15,7 @@ count from 1; pixels count from 0 and are those that attention works on, after t
 """
 
 import argparse
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from matplotlib.figure import Figure
 from attn_cnn_jax.analysis import history, images
 from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
-from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, checked, integers, pixel, value_of
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, integers, matching, pixel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.load import load_run
@@ -38,10 +39,9 @@ PAPERS_LAYER = 4  # whose training figure 3 shows
 
 Drawn = dict[str, Figure | list[np.ndarray]]  # by file name, of figures without suffix; frames are an animation's
 
-figure_names = value_of(
-    lambda text: checked(tuple(text.split(",")), set(text.split(",")) <= set(NAMES)), f"some of {', '.join(NAMES)}"
-)
-numbers = value_of(lambda text: [float(part) for part in text.split(",")], "numbers, such as 0,10,35")
+some = "|".join(NAMES)
+figure_names = matching(f"({some})(,({some}))*", lambda text: text.split(","), f"some of {', '.join(NAMES)}")
+numbers = matching(".*", lambda text: [float(part) for part in text.split(",")], "numbers, such as 0,10,35")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,8 +63,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    out = args.out or beside(args.runs[0], "figures")
-    for name, drawn in draw(args).items():  # written only if all could be drawn
+    runs = list(itertools.chain(*args.runs))
+    out = args.out or beside(runs[0], "figures")
+    for name, drawn in draw(args, runs).items():  # written only if all could be drawn
         if isinstance(drawn, Figure):
             paths = style.save(drawn, out, name)
         else:
@@ -72,35 +73,33 @@ def run(args: argparse.Namespace) -> None:
         say("\n".join(map(str, paths)))
 
 
-def draw(args: argparse.Namespace) -> Drawn:
+def draw(args: argparse.Namespace, runs: list[Path]) -> Drawn:
     """Draws what was asked for, or all that applies."""
-    if args.figures == ("curves",):  # metrics are enough
-        return {"curves": curves.draw(args.runs)}
-    run = load_run(args.runs[0], args.step)
-    wanted = args.figures or applicable(run, args.runs[0])
-    drawn: Drawn = {"curves": curves.draw(args.runs)} if "curves" in wanted else {}
-    return drawn | (draw_attention(args, run, wanted) if set(wanted) != {"curves"} else {})
+    if args.figures == ["curves"]:  # metrics are enough
+        return {"curves": curves.draw(runs)}
+    run = load_run(runs[0], args.step)
+    wanted = args.figures or applicable(run, runs[0])
+    drawn: Drawn = {"curves": curves.draw(runs)} if "curves" in wanted else {}
+    return drawn if set(wanted) == {"curves"} else drawn | draw_attention(args, run, runs[0], wanted)
 
 
-def applicable(run: Run, workdir: Path) -> tuple[str, ...]:
+def applicable(run: Run, workdir: Path) -> list[str]:
     """Returns the figures that a run has."""
     if run.config.model.name != "attention":
-        return ("curves",)
-    missing = set() if run.model.depends_on_content else {"pictures"}
-    if not read_metrics(workdir / "metrics.jsonl"):
-        missing.add("curves")
-    if not read_positions(workdir):
-        missing |= {"training", "course"}
-    if not history.is_recorded(run):
-        missing.add("course")
-    return tuple(name for name in NAMES if name not in missing)
+        return ["curves"]
+    positions = bool(read_positions(workdir))
+    has = {
+        "curves": bool(read_metrics(workdir / "metrics.jsonl")),
+        "training": positions,
+        "course": positions and history.is_recorded(run),
+        "pictures": images.reads_images(run),
+    }
+    return [name for name in NAMES if has.get(name, True)]
 
 
-def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) -> Drawn:
+def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: list[str]) -> Drawn:
     """Draws the figures that show attention."""
-    if run.config.model.name != "attention":
-        raise UserError(f"a {run.config.model.name} has no attention to show: allowed is --figures=curves")
-    content, (height, width) = run.model.depends_on_content, images.grid(run)
+    content, (height, width) = images.reads_images(run), images.grid(run)
     # The middle as in Fig. 4 to 6; the paper does not say which pixel Fig. 7 shows.
     queries = args.query or [images.centre(run)] + ([(height // 4, width // 4)] if content else [])
     for query in queries:
@@ -109,25 +108,28 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) 
     if set(OF_ONE_LAYER) & set(wanted) and (args.layer or 1) > num_layers:
         raise UserError(f"--layer={args.layer}: allowed is 1 to {num_layers}")
     layer = min(args.layer or PAPERS_LAYER, num_layers) - 1
-    drawn: Drawn = {}
-    if "training" in wanted:
-        records, name = recorded(args.runs[0]), f"training_layer{layer + 1}"
-        drawn[name] = training.draw(records, layer, args.epochs)
-        drawn[f"{name}.gif"] = training.animate(records, layer)
-    if "course" in wanted:
-        drawn["course"] = history.draw(history.history(run, recorded(args.runs[0])), "layers over training")
+    number, drawn = layer + 1, {}
+    if {"training", "course"} & set(wanted):
+        records = read_positions(workdir)
+        if not records:
+            why = "its attention knows none, or it was trained without recording"
+            raise UserError(f"{workdir} has no recorded positions: {why}")
+        if "training" in wanted:
+            drawn[f"training_layer{number}"] = training.draw(records, layer, args.epochs)
+            drawn[f"training_layer{number}.gif"] = training.animate(records, layer)
+        if "course" in wanted:
+            drawn["course"] = history.draw(history.history(run, records), "layers over training")
     if "pictures" in wanted:
         drawn |= draw_images(args, run, queries)
-    if not set(wanted) & {"scheme", "centres", "maps", "span"}:
+    if not {"scheme", "centres", "maps", "span"} & set(wanted):
         return drawn
     num_images = images.averaged_over(run, args.images, args.data_dir)
     layers = images.mean_attention(run, num_images, args.data_dir)
     mean = f", mean over {num_images} test images" if content else ""
-    num_heads, of_layer = len(layers[layer]), f"layer {layer + 1}"
     if "scheme" in wanted:
         values = np.asarray(run.model.blocks[layer].attention.merged_maps())
-        title = f"{of_layer}: one pixel of its output, from {num_heads} heads{mean}"
-        drawn[f"scheme_layer{layer + 1}"] = scheme.draw(layers[layer], values, queries[0], title)
+        title = f"layer {number}: one pixel of its output, from {len(layers[layer])} heads{mean}"
+        drawn[f"scheme_layer{number}"] = scheme.draw(layers[layer], values, queries[0], title)
     if "centres" in wanted:
         drawn["centres"] = centres.draw_run(run, layers)
     if "maps" in wanted:
@@ -135,24 +137,15 @@ def draw_attention(args: argparse.Namespace, run: Run, wanted: tuple[str, ...]) 
             title = maps.title(query, num_images if content else None, args.order)
             drawn[f"maps_{query[0]}_{query[1]}"] = maps.draw(layers, query, args.order, title)
     if "span" in wanted:
-        shifts = grid_shifts(num_heads)
+        shifts = grid_shifts(len(layers[layer]))
         size = round(len(shifts) ** 0.5)
-        title = f"{of_layer}: shifts of a {size}x{size} convolution and {num_heads} heads (Lemma 3){mean}"
-        drawn[f"span_layer{layer + 1}"] = span.draw(layers[layer], shifts, queries[0], title)
+        title = f"layer {number}: shifts of a {size}x{size} convolution and {len(layers[layer])} heads (Lemma 3){mean}"
+        drawn[f"span_layer{number}"] = span.draw(layers[layer], shifts, queries[0], title)
     return drawn
 
 
-def recorded(workdir: Path) -> list[dict]:
-    """Returns the positions over training; UserError where there are none."""
-    records = read_positions(workdir)
-    if not records:
-        why = "its attention knows none, or it was trained without recording"
-        raise UserError(f"{workdir} has no recorded positions: {why}")
-    return records
-
-
 def draw_images(args: argparse.Namespace, run: Run, queries: list[tuple[int, int]]) -> Drawn:
-    if not run.model.depends_on_content:
+    if not images.reads_images(run):
         raise UserError("this network's attention is the same for all images: allowed is --figures=maps")
     chosen, labels, class_names = images.images_at(run, args.pictures, args.data_dir)
     drawn: Drawn = {}

@@ -15,20 +15,11 @@ import math
 from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.output import csv_text, say, table
+from attn_cnn_jax.output import columns, csv_text, say, table
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
-CENTRES = {"parameter": "centre: parameter", "interior": "interior", "all": "all", "query": "query"}  # reading: header
-COLUMNS = {  # header: how a row's values are shown
-    "spread major": "{spread_major:.2f}",
-    "minor": "{spread_minor:.2f}",
-    "entropy": "{entropy:.3f}",
-    "distance": "{distance:.2f}",
-    "at centre": "{mass_at_centre:.1%}",
-    "degenerate": "{degenerate}",
-}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,35 +41,36 @@ def run(args: argparse.Namespace) -> None:
 
 def to_text(found: list[dict]) -> str:
     """Returns the table for a terminal; centres as row and column, in pixels from the query."""
-    readings = [reading for reading in CENTRES if f"centre_{reading}_row" in found[0]]
-    header = ["layer", "head", *(CENTRES[reading] for reading in readings), *COLUMNS]
-    cells = [
-        [row["layer"], row["head"]]
-        + [centre_text(row[f"centre_{reading}_row"], row[f"centre_{reading}_column"]) for reading in readings]
-        + [look.format(**row) for look in COLUMNS.values()]
-        for row in found
-    ]
-    return table(cells, header, left=0)
-
-
-def centre_text(row: float | str, column: float | str) -> str:
-    """Returns a centre as `+0.50, -1.25`; a dash where the encoding has none."""
-    return "-" if isinstance(row, str) or isinstance(column, str) else f"{row:+.2f}, {column:+.2f}"
+    last = "all" if "centre_all_row" in found[0] else "query"
+    readings = {"centre: parameter": "parameter", "interior": "interior", last: last}
+    centres = {
+        header: f"{{centre_{name}_row:+.2f}}, {{centre_{name}_column:+.2f}}" for header, name in readings.items()
+    }
+    looks = {
+        "layer": "{layer}",
+        "head": "{head}",
+        **centres,
+        "spread major": "{spread_major:.2f}",
+        "minor": "{spread_minor:.2f}",
+        "entropy": "{entropy:.3f}",
+        "distance": "{distance:.2f}",
+        "at centre": "{mass_at_centre:.1%}",
+        "degenerate": "{degenerate}",
+    }
+    return columns(found, looks, left=0)
 
 
 def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
     parts = []
     for layer, of_layer in enumerate(statistics, start=1):
-        shifts, assigned = grid_shifts(len(of_layer.entropy), grid_size), grid_coverage(of_layer.shift_mass)
+        shifts = grid_shifts(len(of_layer.entropy), grid_size)
         size, cells, covered = math.isqrt(len(shifts)), [], 0
-        for n, ((row, column), head) in enumerate(zip(shifts, assigned, strict=True)):
+        for n, ((row, column), head) in enumerate(zip(shifts, grid_coverage(of_layer.shift_mass), strict=True)):
             share = of_layer.shift_mass[head, n] if head >= 0 else 0.0
             covered += share >= COVERED
             cells.append(f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head"))
-        parts.append(
-            f"layer {layer}: {covered} of {len(shifts)} shifts of the {size}x{size} grid covered; "
-            f"Lemma 3: residual {of_layer.span_residual:.3f}"
-        )
+        of_all = f"{covered} of {len(shifts)} shifts of the {size}x{size} grid covered"
+        parts.append(f"layer {layer}: {of_all}; Lemma 3: residual {of_layer.span_residual:.3f}")
         parts.append(table([cells[n : n + size] for n in range(0, len(cells), size)], left=size))
     return "\n".join(parts)

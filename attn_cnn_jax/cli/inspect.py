@@ -6,9 +6,8 @@ and for a run of this package what replacing heads by convolutions costs. Layers
 """
 
 import argparse
-from pathlib import Path
 
-from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, value_of
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, image_size
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument import inputs, inspect, page
 from attn_cnn_jax.output import say
@@ -19,7 +18,7 @@ EXAMPLE = "attention.npz --grid=14x14 --prefix=1 --csv=heads.csv"
 def add_arguments(parser: Parser) -> None:
     layout = ".npz or .safetensors: one array (layers, images, heads, q, k), or one (images, heads, q, k) per layer"
     parser.add_argument("file", type=as_path, metavar="FILE", help=layout)
-    parser.add_argument("--grid", type=grid, metavar="ROWSxCOLUMNS", help="of patches; a square by default")
+    parser.add_argument("--grid", type=image_size, metavar="ROWSxCOLUMNS", help="of patches; a square by default")
     parser.add_argument("--prefix", type=int, metavar="N", help="class and register tokens; all that the grid leaves")
     parser.add_argument("--kernel-size", type=at_least_one, default=3, metavar="K", help="3 by default")
     parser.add_argument("--csv", type=as_path, metavar="FILE", help="also write the table of heads there")
@@ -27,16 +26,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--page", type=as_path, metavar="FILE", help="also write a page with all maps there")
 
 
-def _grid(text: str) -> tuple[int, int]:
-    rows, columns = map(int, text.split("x"))
-    return rows, columns
-
-
-grid = value_of(_grid, "ROWSxCOLUMNS, such as 14x14")
-
-
 def run(args: argparse.Namespace) -> None:
-    if not Path(args.file).is_file():
+    if not args.file.is_file():
         raise UserError(f"{args.file}: there is no such file")
     report = inspect(inputs.read(args.file), grid=args.grid, prefix=args.prefix, kernel_size=args.kernel_size)
     if args.csv:

@@ -63,15 +63,14 @@ def main(argv: list[str], program: str = "") -> int:
     That is 0 for success; 1 for an error that the user can fix, printed in one or two lines; 2 for bad flags;
     128 + signal where a signal stopped training after the state was saved.
     """
-    first = command_line("train", "--config=digits")
     if not argv or argv[0] in ("-h", "--help", "help"):
-        say(USAGE.format("\n".join(f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items()), first))
+        lines = "\n".join(f"  {name:<12} {line}" for name, line in SUBCOMMANDS.items())
+        say(USAGE.format(lines, command_line("train", "--config=digits")))
         return 0 if argv else 2
     name, *words = argv
     if name not in SUBCOMMANDS:
         close = difflib.get_close_matches(name, SUBCOMMANDS, n=1, cutoff=0.5)
-        advice = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(SUBCOMMANDS)}"
-        advice = f"name the subcommand first, such as {first}" if name.startswith("-") else advice
+        advice = f"did you mean {close[0]}?" if close else f"allowed first is one of {', '.join(SUBCOMMANDS)}"
         say(f"attn-cnn: unknown subcommand {name!r}: {advice}", sys.stderr)
         return 2
     module = importlib.import_module(f"attn_cnn_jax.cli.{name if name != 'import' else 'import_'}")

@@ -10,15 +10,13 @@ import sys
 
 from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
-from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
-from attn_cnn_jax.page.images import LabelledImage, drawings, from_dataset, from_file
+from attn_cnn_jax.page.images import drawings, from_dataset, from_file
 from attn_cnn_jax.page.network import MOST_PARAMETERS
 from attn_cnn_jax.page.render import write
 from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits --out=page.html"
 IMAGES = 8
@@ -41,7 +39,15 @@ def run(args: argparse.Namespace) -> None:
     *size, channels = run.config.model.image_shape
     height, width = args.size or size
     check(run, (height, width))
-    images, dataset = choose_images(run, args, (height, width, channels))
+    images = [from_file(path, (height, width, channels)) for path in args.image]
+    try:
+        dataset = dataset_of(run.config, args.data_dir)
+    except UserError as error:  # the drawings of this package stand in for test images, and no accuracy is counted
+        dataset = None
+        images = images or (drawings(run.class_names, (height, width, channels)) if args.images else [])
+        say(f"Without test images and accuracy ({len(images)} other images): {error}", sys.stderr)
+    else:
+        images = images or from_dataset(dataset, args.images, (height, width))
     title = f"What the heads of {args.run.resolve().name} attend to"
     shown = {"title": title, "workdir": args.run, "most_parameters": args.parameters}
     page = build(run, images, dataset, (height, width), **shown)
@@ -50,20 +56,3 @@ def run(args: argparse.Namespace) -> None:
     say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
     if page.reason:
         say(f"The page shows attention, and does not run the network: {page.reason}.")
-
-
-def choose_images(
-    run: Run, args: argparse.Namespace, shape: tuple[int, int, int]
-) -> tuple[list[LabelledImage], Dataset | None]:
-    """Returns the images that the command line asks for, of a shape (H, W, C), and the data set if it is there.
-
-    Without it (None) the drawings of this package stand in for test images, and no accuracy is counted.
-    """
-    own = [from_file(path, shape) for path in args.image]
-    try:
-        dataset = dataset_of(run.config, args.data_dir)
-    except UserError as error:
-        images = own or (drawings(run.class_names, shape) if args.images else [])
-        say(f"Without test images and accuracy ({len(images)} other images): {error}", sys.stderr)
-        return images, None
-    return own or from_dataset(dataset, args.images, shape[:2]), dataset

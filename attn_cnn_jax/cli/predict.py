@@ -7,13 +7,13 @@ to from the middle pixel.
 """
 
 import argparse
+import contextlib
 import json
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.analysis.images import dataset_of
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     if args.size:
         run = run.at_size(args.size, log_pixels=args.log_pixels)
     height, width, channels = run.config.model.image_shape
-    paths = image_files(args.images)
+    paths = [file for path in args.images for file in image_files(path)]
     loaded = [from_file(path, (height, width, channels)) for path in paths]
     if resized := sum(image.resized for image in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} images to {height}x{width} pixels"
@@ -60,48 +60,39 @@ def run(args: argparse.Namespace) -> None:
         rows = [[path, *(f"{named(c)} {c['probability']:.1%}" for c in classes)] for path, classes in by_image]
         say(table(rows, ["image", *map(str, range(1, len(rows[0])))], left=len(rows[0])))
     if args.figure:
-        name = re.sub(r"\.(png|svg)$", "", args.figure.name)
-        written = style.save(draw(run, pixels, paths, found), args.figure.parent, name)
+        shown = pixels[: predictions.MOST_IMAGES]
+        layers = run.attention(shown) if run.config.model.name == "attention" else []
+        # Only attention that depends on the image has an axis of images.
+        attention = [[layer[n] if layer.ndim == 6 else layer for layer in layers] for n in range(len(shown))]
+        classes = [[(named(c), c["probability"]) for c in each] for each in found]
+        figure = predictions.draw(list(shown), [path.name for path in paths], classes, attention)
+        written = style.save(figure, args.figure.parent, re.sub(r"\.(png|svg)$", "", args.figure.name))
         say("\n".join(map(str, written)), sys.stderr)
+
+
+def image_files(path: Path) -> list[Path]:
+    """Returns a file, or those of a folder that are named as images, by name; says what else is there."""
+    if not path.is_dir():
+        return [path]
+    inside = sorted(file for file in path.iterdir() if not is_left_behind(file.name))
+    found = [file for file in inside if file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)]
+    if not found:
+        raise UserError(f"{path} holds no images ({', '.join(SUFFIXES)}): give files, or another folder")
+    if others := [file.name for file in inside if file not in found]:
+        say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
+    return found
+
+
+def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
+    """Returns the names of the classes; () where neither run nor package knows them and the data is not here."""
+    with contextlib.suppress(UserError):
+        return run.class_names or dataset_of(run.config, data_dir).class_names
+    return ()
 
 
 def named(found: dict) -> str:
     """Returns the name of a class, or `class 6` where it is unknown."""
     return found["name"] or f"class {found['class']}"
-
-
-def draw(run: Run, pixels: np.ndarray, paths: list[Path], found: list[list[dict]]) -> Figure:
-    """Returns the figure of the first images, `pixels` `(n, H, W, C)`."""
-    shown = pixels[: predictions.MOST_IMAGES]
-    layers = run.attention(shown) if run.config.model.name == "attention" else []
-    # Only attention that depends on the image has an axis of images.
-    attention = [[layer[n] if layer.ndim == 6 else layer for layer in layers] for n in range(len(shown))]
-    classes = [[(c["name"] or str(c["class"]), c["probability"]) for c in each] for each in found]
-    return predictions.draw(list(shown), [path.name for path in paths], classes, attention)
-
-
-def image_files(paths: list[Path]) -> list[Path]:
-    """Returns the files, and those in the folders that are named as images, by name; says what else is there."""
-    files = []
-    for path in paths:
-        inside = sorted(file for file in path.iterdir() if not is_left_behind(file.name)) if path.is_dir() else []
-        found = [file for file in inside if file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)]
-        if path.is_dir() and not found:
-            raise UserError(f"{path} holds no images ({', '.join(SUFFIXES)}): give files, or another folder")
-        if others := [file.name for file in inside if file not in found]:
-            say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
-        files += found or [path]
-    return files
-
-
-def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
-    """Returns the names of the classes; () where neither run nor package knows them and the data is not here."""
-    if run.class_names:
-        return run.class_names
-    try:
-        return dataset_of(run.config, data_dir).class_names
-    except UserError:
-        return ()
 
 
 def top_classes(probabilities: np.ndarray, names: tuple[str, ...], count: int) -> list[list[dict]]:

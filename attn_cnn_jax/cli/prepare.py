@@ -8,16 +8,17 @@ too, with the same values in config.dataset.
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import Parser, checked, image_size, value_of
+from attn_cnn_jax.cli.arguments import Parser, image_size
 from attn_cnn_jax.data import cifar, sources
-from attn_cnn_jax.data.sets import OWN, SPECS, Source, is_own, source_of
+from attn_cnn_jax.data.sets import OWN, SPECS, is_own, source_of
+from attn_cnn_jax.output import say
 
 EXAMPLE = "folder --path=images --image-size=64"
 
 
 def add_arguments(parser: Parser) -> None:
     names = f"{', '.join(sorted([*SPECS, *OWN]))}, or tfds:NAME for an image classification set of tensorflow-datasets"
-    parser.add_argument("name", metavar="NAME", type=data_set, help=names)
+    parser.add_argument("name", metavar="NAME", help=names)
     parser.add_argument("--archive", metavar="PATH", help="import this copy of the official archive of CIFAR")
     parser.add_argument("--data-dir", metavar="DIR", help="default: $TFDS_DATA_DIR or ~/tensorflow_datasets")
     parser.add_argument("--replace", action="store_true", help="prepare it again even if it is there")
@@ -30,14 +31,11 @@ def add_arguments(parser: Parser) -> None:
     own("--skip-unreadable", action="store_const", const=True, help="leave out unreadable images")
 
 
-data_set = value_of(
-    lambda name: checked(name, name in SPECS or is_own(name)), f"{', '.join(SPECS)}, folder, npz or tfds:NAME"
-)
-
-
 def run(args: argparse.Namespace) -> None:
-    own = {key: getattr(args, key) for key in ("path", "image_size", "test_fraction", "skip_unreadable")}
-    own = {key: value for key, value in own.items() if value is not None}
+    keys = ("path", "image_size", "test_fraction", "skip_unreadable")
+    own = {key: value for key in keys if (value := getattr(args, key)) is not None}
+    if args.name not in SPECS and not is_own(args.name):
+        args.refuse(f"{args.name!r}: allowed is {', '.join(SPECS)}, folder, npz or tfds:NAME")
     if args.archive is not None and not args.name.startswith("cifar"):
         args.refuse(f"{args.name} takes no --archive")
     if args.name not in SPECS and (args.name in OWN) != ("path" in own):
@@ -49,22 +47,17 @@ def run(args: argparse.Namespace) -> None:
     config = attention_config()
     config.dataset.update({"name": args.name} | own)
     complete(config)
-    prepare(source_of(config.dataset), args.archive, args.data_dir, replace=args.replace)
-
-
-def prepare(source: Source, archive: str | None, data_dir: str | None, *, replace: bool) -> None:
-    """Prepares a data set, reads it back, and prints what it is."""
-    content = None
-    if archive is not None:
-        print(f"Reading {archive}")
-        content = cifar.read(archive, source.name)
+    source, content = source_of(config.dataset), None
+    if args.archive is not None:
+        say(f"Reading {args.archive}")
+        content = cifar.read(args.archive, source.name)
         verdict = "the official archive" if content.origin["official"] else "not the official archive"
-        print(f"SHA-256 {content.origin['sha256']}: {verdict} ({content.origin['layout']} layout)")
+        say(f"SHA-256 {content.origin['sha256']}: {verdict} ({content.origin['layout']} layout)")
     if source.name == "digits":
-        print("digits comes with scikit-learn: nothing has to be prepared")
-    elif not sources.prepare(source, data_dir, archive=content, replace=replace):
-        print(f"{source.words} is already prepared in {sources.folder_of(source, data_dir)}")
-    dataset = sources.load(source, data_dir)
-    for line in sources.describe(source, data_dir):
-        print(line)
-    print(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")
+        say("digits comes with scikit-learn: nothing has to be prepared")
+    elif not sources.prepare(source, args.data_dir, archive=content, replace=args.replace):
+        say(f"{source.words} is already prepared in {sources.folder_of(source, args.data_dir)}")
+    dataset = sources.load(source, args.data_dir)
+    for line in sources.describe(source, args.data_dir):
+        say(line)
+    say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")

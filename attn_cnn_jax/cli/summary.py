@@ -9,7 +9,7 @@ adds attention itself.
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -37,9 +37,9 @@ class Published(NamedTuple):
     """A row of the paper's Table 1."""
 
     config: ConfigDict
-    parameters: str
-    flops: str
-    accuracy: str
+    parameters: str = ""
+    flops: str = ""
+    accuracy: str = ""
 
 
 TABLE_1 = {
@@ -58,41 +58,31 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.overrides and not args.configs:
         args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
-    names = [each for name in args.configs for each in seeds_in(name)]
-    if names:
-        configs = {name: read(name, args.overrides) for name in names}
-    else:  # Table 1, then the other configuration files
-        configs = {name: published.config for name, published in TABLE_1.items()}
-        configs |= {name: load(name) for name in known_configs() if name not in TABLE_1}
-    say(table([row(name, config, accuracy_of(name) if names else "") for name, config in configs.items()], HEADER))
-    for name, config in configs.items():
+    found: dict[str, tuple[ConfigDict, str]] = {name: (of.config, "") for name, of in TABLE_1.items()}
+    found |= {name: (load_config(name), "") for name in known_configs() if name not in TABLE_1}
+    if args.configs:
+        found = dict(each for name in args.configs for each in read(name, args.overrides))
+    say(table([row(name, *of) for name, of in found.items()], HEADER))
+    for name, (config, _) in found.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
 
 
-def seeds_in(name: str) -> list[str]:
-    """Returns the runs of all seeds in a folder that `attn-cnn train --seeds` made; any other name as it is."""
-    found = run_directories(name) if located(name).is_dir() else []
-    return [str(folder) for folder in found] if len(found) > 1 else [name]
-
-
-def read(name: str, overrides: list[str]) -> ConfigDict:
-    """Returns the configuration of a name or file, with overrides, or of a run as its newest checkpoint has it."""
-    place = located(name)
-    saved = read_config(place) if place.is_dir() else None
-    if saved is None:
-        return load(name, overrides)
+def read(name: str, overrides: list[str]) -> list[tuple[str, tuple[ConfigDict, str]]]:
+    """Returns name, configuration and last test accuracy: of a configuration, a run or the runs of several seeds."""
+    folders = run_directories(name) if located(name).is_dir() else []
+    saved = {folder: config for folder in folders if (config := read_config(folder))}
+    if not saved:
+        config = load_config(name, overrides)
+        if config.dataset.name not in SPECS:  # images of the user's own say how large they are
+            config = complete(config, sources.read(source_of(config.dataset), config.dataset.data_dir or None).spec)
+        return [(name, (config, ""))]
     if overrides:
         raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
-    return with_defaults(saved_config(place) or saved)
-
-
-def load(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Returns the configuration of a name or file, of images of the user's own with what these determine."""
-    config = load_config(name, overrides)
-    if config.dataset.name in SPECS:
-        return config
-    return complete(config, sources.read(source_of(config.dataset), config.dataset.data_dir or None).spec)
+    return [
+        (name if len(saved) == 1 else str(folder), (with_defaults(saved_config(folder) or config), accuracy_of(folder)))
+        for folder, config in saved.items()
+    ]
 
 
 def pruned_in_words(config: ConfigDict) -> str:
@@ -108,7 +98,7 @@ def row(name: str, config: ConfigDict, accuracy: str) -> tuple[str, ...]:
     """Returns a line of the table; the paper's columns are filled where the network is one of Table 1."""
     model = complete(config).model
     same = (known for known in TABLE_1.values() if described(known.config.model) == described(model))
-    paper, flops = next(same, Published(config, "", "", "")), count_flops(model)
+    paper, flops = next(same, Published(config)), count_flops(model)
     counts = f"{count_parameters(model):,}", paper.parameters, short(flops.linear), paper.flops, short(flops.full)
     return (name, accuracy, paper.accuracy, *counts)
 
@@ -119,8 +109,7 @@ def described(model: ConfigDict) -> str:
     return json.dumps({key: value for key, value in model.items() if key not in HOW_IT_COMPUTES}, sort_keys=True)
 
 
-def accuracy_of(name: str) -> str:
-    """Returns the last test accuracy of a run; "" where there is none, as for configurations."""
-    workdir = located(name)
-    test = last_records(workdir).get("test") if read_config(workdir) else None
+def accuracy_of(workdir: Path) -> str:
+    """Returns the last test accuracy of a run; "" before the first."""
+    test = last_records(workdir).get("test")
     return f"{test['accuracy']:.2%}" if test else ""

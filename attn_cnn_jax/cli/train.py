@@ -14,16 +14,25 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.cli.arguments import Parser, as_path, checked, integers, value_of
+from attn_cnn_jax.cli.arguments import Parser, as_path, integers, matching
 from attn_cnn_jax.cli.configs import add_config, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.config.base import Field, schema_of
+from attn_cnn_jax.config.base import leaves, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.output import table
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
 EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
+
+
+def _address(text: str) -> str:
+    if not 0 < int(text.rpartition(":")[2]) < 2**16:
+        raise ValueError
+    return text
+
+
+address = matching(r".+:\d+", _address, "HOST:PORT, such as 10.0.0.1:1234")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -40,14 +49,6 @@ def add_arguments(parser: Parser) -> None:
     several("--num-processes", type=int, metavar="N", help="how many, if JAX does not detect it")
     several("--process-id", type=int, metavar="I", help="number of this process, from 0")
     parser.epilog = keys_in_words()
-
-
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    return checked(text, bool(host) and port.isdecimal() and 0 < int(port[:6]) < 2**16)
-
-
-address = value_of(_address, "HOST:PORT, such as 10.0.0.1:1234")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -88,9 +89,8 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     for number in numbers:
         place = workdir / f"seed_{number}"
         say(f"seed {number}: {place}")
-        of_seed = config.copy_and_resolve_references()
-        of_seed.seed = number
-        found[place] = train(of_seed, place)
+        config.seed = number
+        found[place] = train(config, place)
     known = [accuracy for accuracy in found.values() if accuracy is not None]
     if len(known) > 1:
         mean, deviation = np.mean(known), np.std(known, ddof=1)
@@ -107,7 +107,11 @@ def use_compilation_cache() -> None:
 
 def keys_in_words() -> str:
     """Returns the tables of configuration keys for the help."""
-    attention, resnet = (key_rows(schema_of(config())) for config in (attention_config, resnet_config))
+    attention, resnet = (
+        # tabulate's own maxcolwidths turns the text False into True.
+        [(name, fill(repr(field.default), 30), fill(field.allowed, 60)) for name, field in leaves(schema_of(config()))]
+        for config in (attention_config, resnet_config)
+    )
     header, of_resnet = ("key", "default", "allowed"), [row for row in resnet if row not in attention]
     return (
         "Configuration keys with the defaults of an attention network; a file in configs/ may set others:\n\n"
@@ -115,16 +119,3 @@ def keys_in_words() -> str:
         "Keys of a ResNet (configs/resnet18.py) instead of config.model above:\n\n"
         f"{table(of_resnet, header, left=3)}"
     )
-
-
-def key_rows(schema: dict, path: str = "config") -> list[tuple[str, str, str]]:
-    """Returns key, default and what is allowed, for every value of a schema."""
-    rows = []
-    for key, field in schema.items():
-        name = f"{path}.{key}"
-        if isinstance(field, Field):
-            # tabulate's own maxcolwidths turns the text False into True.
-            rows.append((name, fill(repr(field.default), 30), fill(field.allowed, 60)))
-        else:
-            rows += key_rows(field, name)
-    return rows

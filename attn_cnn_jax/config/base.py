@@ -4,7 +4,7 @@ Files in configs/ call `attention_config` or `resnet_config` and change what dif
 """
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FieldReference
@@ -230,6 +230,12 @@ def defaults(schema: dict) -> dict:
 def schema_of(config: ConfigDict) -> dict:
     """Returns the fields of a configuration: of its kind of network, and the rest."""
     return REST | {"model": RESNET if network_kind(config) == "resnet" else attention_fields()}
+
+
+def leaves(schema: dict, path: str = "config") -> Iterator[tuple[str, Field]]:
+    """Yields every key of a schema, such as `config.train.batch_size`, with its field."""
+    for key, field in schema.items():
+        yield from leaves(field, f"{path}.{key}") if isinstance(field, dict) else [(f"{path}.{key}", field)]
 
 
 def network_kind(config: ConfigDict) -> Any:

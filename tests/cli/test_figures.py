@@ -24,36 +24,28 @@ def test_the_command_writes_all_figures_of_a_run(quadratic_run, tmp_path, capsys
     assert dict(matplotlib.rcParams) == before
 
 
-def test_one_command_draws_figures_6_to_10(content_run, tmp_path, capsys):
-    """By default: means for the central pixel and another one, and three pictures; any others by index."""
-    assert main(["figures", str(content_run), "--figures=maps,pictures", "--images=2", f"--out={tmp_path / 'a'}"]) == 0
-    pixels = ("4_4", "2_2")
-    expected = {f"maps_{q}.png" for q in pixels} | {f"picture_{n}_{q}.png" for n in range(3) for q in pixels}
-    assert {path.name for path in (tmp_path / "a").glob("*.png")} == expected
-    arguments = ["--figures=pictures", "--pictures=7,354", "--query=0,7", f"--out={tmp_path / 'b'}"]
-    assert main(["figures", str(content_run), *arguments]) == 0
-    expected = {f"picture_{n}_0_7.png" for n in (7, 354)}
-    assert {path.name for path in (tmp_path / "b").glob("*.png")} == expected
+def test_content_models_have_means_of_two_pixels_and_single_images(content_run, tmp_path, capsys):
+    flags = ["--figures=maps,pictures", "--images=2", "--pictures=7", f"--out={tmp_path}"]
+    assert main(["figures", str(content_run), *flags]) == 0
+    names = {f"{kind}_{pixel}.png" for kind in ("maps", "picture_7") for pixel in ("4_4", "2_2")}
+    assert {path.name for path in tmp_path.glob("*.png")} == names
     run = load_run(content_run)
-    images, labels, names = images_at(run, [7])
+    images, labels, classes = images_at(run, [7])
     (probabilities,) = run.predict(images)
     best = probabilities.argmax()
-    title = f"test image 7: {names[labels[0]]}\npredicted {names[best]} ({probabilities[best]:.0%})"
-    svg = (tmp_path / "b/picture_7_0_7.svg").read_text()
+    title = f"test image 7: {classes[labels[0]]}\npredicted {classes[best]} ({probabilities[best]:.0%})"
+    svg = (tmp_path / "picture_7_4_4.svg").read_text()
     assert all(line in svg for line in title.splitlines())
     assert main(["figures", str(content_run), "--figures=pictures", "--pictures=355"]) == 1
     assert capsys.readouterr().err == "image 355: the test split of digits has 0 to 354\n"
 
 
-def test_curves_need_metrics_alone(quadratic_run, tmp_path):
+def test_curves_need_metrics_alone(quadratic_run, resnet_run, tmp_path, capsys):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "metrics.jsonl").write_text((quadratic_run / "metrics.jsonl").read_text())
-    assert main(["figures", str(tmp_path / "kept"), "--figures=curves", f"--out={tmp_path}"]) == 0
-    assert (tmp_path / "curves.png").is_file()
-
-
-def test_a_resnet_has_curves_alone(resnet_run, tmp_path, capsys):
-    assert main(["figures", str(resnet_run), f"--out={tmp_path}"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "curves.svg"}
+    assert main(["figures", str(tmp_path / "kept"), "--figures=curves", f"--out={tmp_path / 'a'}"]) == 0
+    assert main(["figures", str(resnet_run), f"--out={tmp_path / 'b'}"]) == 0
+    for folder in ("a", "b"):
+        assert {path.name for path in (tmp_path / folder).iterdir()} == {"curves.png", "curves.svg"}
     assert main(["figures", str(resnet_run), "--figures=centres", f"--out={tmp_path}"]) == 1
-    assert "allowed is --figures=curves" in capsys.readouterr().err
+    assert "a resnet has no attention to show" in capsys.readouterr().err

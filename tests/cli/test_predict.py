@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from attn_cnn_jax import load_run
@@ -45,22 +46,25 @@ def test_json_has_the_probabilities_of_the_run(quadratic_run, images, folder, ca
 
 
 def test_csv_and_text_have_a_line_per_image_and_others_are_resized(quadratic_run, images, folder, capsys):
+    """Names of files cannot command a terminal."""
     large = Image.fromarray(images[2][..., 0]).resize((80, 80), Image.Resampling.NEAREST)
-    large.convert("RGB").save(folder / "large.png")
-    command = ["predict", str(quadratic_run), str(folder / "large.png"), str(folder / "0.png")]
+    large.convert("RGB").save(folder / "\x1b]0;x\x07.png")
+    command = ["predict", str(quadratic_run), str(folder / "\x1b]0;x\x07.png"), str(folder / "0.png")]
     assert main([*command, "--top=2", "--csv"]) == 0
     captured = capsys.readouterr()
     assert "cropped and resized 1 of 2 images to 8x8 pixels" in captured.err
     lines = list(csv.DictReader(io.StringIO(captured.out)))
     assert [(line["picture"][-5:], line["rank"]) for line in lines] == [
-        (n, r) for n in ("e.png", "0.png") for r in "12"
+        (name, rank) for name in ("7.png", "0.png") for rank in "12"
     ]
     best = load_run(quadratic_run).predict(images[:1])[0].max()
     assert float(lines[2]["probability"]) == pytest.approx(best, rel=1e-5)
     assert main([*command, "--top=3"]) == 0
-    header, *lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    header, *rows = text.splitlines()
     assert header.split() == ["image", "1", "2", "3"]
-    assert [line.count("%") for line in lines] == [3, 3]
+    assert [row.count("%") for row in rows] == [3, 3]
+    assert all("\\x1b]0;x\\x07.png" in out and "\x1b" not in out for out in (captured.out, text))
 
 
 def test_classes_without_names_have_numbers():
@@ -69,12 +73,16 @@ def test_classes_without_names_have_numbers():
     assert (second["class"], named(second)) == (0, "class 0")
 
 
-@pytest.mark.parametrize("kind", ["quadratic_run", "content_run", "resnet_run"])
-def test_the_figure_shows_pictures_classes_and_heads(kind, request, images, folder, capsys):
+@pytest.mark.parametrize(
+    ("kind", "name"), [("quadratic_run", "acc0.95"), ("content_run", "v1.2.svg"), ("resnet_run", "seen.png")]
+)
+def test_the_figure_shows_pictures_classes_and_heads(kind, name, request, images, folder, capsys):
+    """A last dot in its name is no extension: acc0.95 and acc0.97 are two figures (case 07)."""
     run = request.getfixturevalue(kind)
-    assert main(["predict", str(run), str(folder), "--top=2", f"--figure={folder / 'seen.png'}"]) == 0
-    assert capsys.readouterr().err.splitlines()[1:] == [str(folder / "seen.png"), str(folder / "seen.svg")]
-    text = (folder / "seen.svg").read_text()
+    assert main(["predict", str(run), str(folder), "--top=2", f"--figure={folder / 'f' / name}"]) == 0
+    stem = folder / "f" / name.removesuffix(".png").removesuffix(".svg")
+    assert capsys.readouterr().err.splitlines()[1:] == [f"{stem}.png", f"{stem}.svg"]
+    text = (stem.parent / f"{stem.name}.svg").read_text()
     assert all(name in text for name in ("0.png", "1.png", "2.png"))
     best = load_run(run).predict(images).max(axis=1)
     assert all(f"{probability:.0%}" in text for probability in best)
@@ -83,8 +91,6 @@ def test_the_figure_shows_pictures_classes_and_heads(kind, request, images, fold
 
 def test_heads_are_drawn_where_they_look():
     """A head that attends to one pixel has its contour there, in pixels of the picture; a uniform head has none."""
-    from matplotlib.figure import Figure
-
     layer = np.full((2, 4, 4, 4, 4), 1 / 16)
     layer[0] = 0
     layer[0, ..., 1, 3] = 1
@@ -94,20 +100,3 @@ def test_heads_are_drawn_where_they_look():
     (points,) = [path.vertices for path in contour.get_paths()]
     np.testing.assert_allclose((points.min(axis=0) + points.max(axis=0))[1] / 2, 2.5)  # row 1: pixels 2 and 3
     assert points.max() == 6.5  # column 3, the last: the contour opens at the border
-
-
-@pytest.mark.parametrize("name", ["acc0.95", "v1.2.svg"])
-def test_a_last_dot_in_the_name_of_a_figure_is_no_extension(name, quadratic_run, folder):
-    """--figure=acc0.95 and --figure=acc0.97 both wrote acc0.png (case 07)."""
-    assert main(["predict", str(quadratic_run), str(folder / "0.png"), f"--figure={folder / 'f' / name}"]) == 0
-    stem = name.removesuffix(".png").removesuffix(".svg")
-    assert sorted(path.name for path in (folder / "f").iterdir()) == [f"{stem}.png", f"{stem}.svg"]
-
-
-@pytest.mark.parametrize("form", [[], ["--csv"]])
-def test_names_of_files_cannot_command_a_terminal(form, quadratic_run, images, tmp_path, capsys):
-    Image.fromarray(images[0][..., 0]).save(tmp_path / "\x1b]0;x\x07.png")
-    assert main(["predict", str(quadratic_run), str(tmp_path), *form]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert "\\x1b]0;x\\x07.png" in out

@@ -10,7 +10,7 @@ from attn_cnn_jax.cli import train
 from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.config.base import schema_of
+from attn_cnn_jax.config.base import leaves, schema_of
 from attn_cnn_jax.errors import UserError, command_line
 
 SMALL = (
@@ -44,20 +44,18 @@ def records(workdir):
     return [{key: value for key, value in line.items() if key != "images_per_second"} for line in lines]
 
 
-def test_each_seed_is_a_run_with_its_own_config_seed(trained):
-    assert sorted(path.name for path in trained.iterdir()) == ["seed_3", "seed_4"]
-    assert [load_run(trained / f"seed_{n}").config.seed for n in (3, 4)] == [3, 4]
-    assert records(trained / "seed_3") != records(trained / "seed_4")
-
-
-def test_the_same_command_ends_with_mean_and_deviation_again(trained, command, capsys):
+def test_each_seed_is_a_run_and_the_same_command_ends_with_mean_and_deviation_again(trained, command, capsys):
+    folders = [trained / f"seed_{n}" for n in (3, 4)]
+    assert sorted(trained.iterdir()) == folders
+    assert [load_run(folder).config.seed for folder in folders] == [3, 4]
+    assert records(folders[0]) != records(folders[1])
     assert command(f"--workdir={trained}", "--seeds=3,4") == 0
     out = capsys.readouterr().out
     assert out.count("is already trained to the end") == 2
-    accuracies = [records(trained / f"seed_{n}")[-1]["accuracy"] for n in (3, 4)]
+    accuracies = [records(folder)[-1]["accuracy"] for folder in folders]
     mean, deviation = statistics.mean(accuracies), statistics.stdev(accuracies)
     assert f"test accuracy of 2 seeds: {mean:.2%} ± {deviation:.2%}" in out
-    assert out.splitlines()[-1].endswith(command_line("compare", *(trained / f"seed_{n}" for n in (3, 4))))
+    assert out.splitlines()[-1].endswith(command_line("compare", *folders))
 
 
 def test_a_run_ends_with_commands_that_look_at_it(trained, command, capsys):
@@ -70,15 +68,12 @@ def test_a_run_ends_with_commands_that_look_at_it(trained, command, capsys):
     assert any(line.endswith(command_line("page", workdir)) for line in lines)
 
 
-def test_seeds_in_words():
+def test_seeds_in_words(command, capsys):
     for text, expected in {"0-2": [0, 1, 2], "7": [7], "0,2,5": [0, 2, 5], "8-9,1": [8, 9, 1]}.items():
         assert integers(text) == expected
-
-
-@pytest.mark.parametrize("flag", ["--seeds=4-0", "--seeds=1,1", "--seeds=-1", "--seeds=", "--seeds=0 --config.seed=3"])
-def test_seeds_that_make_no_sense(flag, command, capsys):
-    assert command(*flag.split()) == 2
-    assert "--seeds" in capsys.readouterr().err
+    for flags in ("--seeds=4-0", "--seeds=1,1", "--seeds=-1", "--seeds=", "--seeds=0 --config.seed=3"):
+        assert command(*flags.split()) == 2
+        assert "--seeds" in capsys.readouterr().err
 
 
 def test_flags_of_several_processes_are_passed_on(monkeypatch, command):
@@ -95,15 +90,10 @@ def test_flags_of_several_processes_are_passed_on(monkeypatch, command):
     assert command(*flags) == 2
 
 
-def leaves(schema, path="config"):
-    for key, field in schema.items():
-        yield from leaves(field, f"{path}.{key}") if isinstance(field, dict) else [(f"{path}.{key}", field)]
-
-
-@pytest.mark.parametrize("base", [attention_config, resnet_config])
-def test_the_help_lists_every_key_with_its_default_and_what_is_allowed(base, capsys):
+def test_the_help_lists_every_key_with_its_default_and_what_is_allowed(capsys):
     assert main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for key, field in leaves(schema_of(base())):
-        assert f"{key} {field.default!r}"[:40] in text
-        assert field.allowed.split(",")[0] in text
+    for base in (attention_config, resnet_config):
+        for key, field in leaves(schema_of(base())):
+            assert f"{key} {field.default!r}"[:40] in text
+            assert field.allowed.split(",")[0] in text
