@@ -25,12 +25,7 @@ def get_config(network="attention"):
 
 def attention() -> ConfigDict:
     config = attention_config(
-        hidden_size=64,
-        intermediate_size=128,
-        num_layers=4,
-        downsample=4,
-        dropout=0.0,
-        attention_dropout=0.0,
+        hidden_size=64, intermediate_size=128, num_layers=4, downsample=4, dropout=0.0, attention_dropout=0.0
     )
     config.optimizer.update({"name": "muon", "learning_rate": 0.004, "weight_decay": 0.0})
     config.train.update({"batch_size": 50, "num_epochs": 12, "log_every_steps": 200})

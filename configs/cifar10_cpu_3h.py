@@ -14,12 +14,7 @@ from attn_cnn_jax.config import attention_config
 
 def get_config():
     config = attention_config(
-        hidden_size=96,
-        intermediate_size=192,
-        num_layers=6,
-        downsample=4,
-        dropout=0.0,
-        attention_dropout=0.0,
+        hidden_size=96, intermediate_size=192, num_layers=6, downsample=4, dropout=0.0, attention_dropout=0.0
     )
     config.optimizer.update({"name": "muon", "learning_rate": 0.004, "weight_decay": 0.0})
     config.augment.operations = 1

@@ -8,12 +8,7 @@ from attn_cnn_jax.config import attention_config
 
 def get_config():
     config = attention_config(
-        hidden_size=64,
-        intermediate_size=128,
-        num_layers=3,
-        downsample=2,
-        dropout=0.0,
-        attention_dropout=0.0,
+        hidden_size=64, intermediate_size=128, num_layers=3, downsample=2, dropout=0.0, attention_dropout=0.0
     )
     config.optimizer.update({"name": "muon", "learning_rate": 0.004})
     config.train.update({"batch_size": 50, "num_epochs": 4, "log_every_steps": 200})

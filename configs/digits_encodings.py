@@ -11,16 +11,8 @@ from attn_cnn_jax.config import attention_config
 
 
 def get_config(encoding="relative"):
-    config = attention_config(
-        encoding=encoding,
-        image_shape=(8, 8, 1),
-        hidden_size=64,
-        intermediate_size=128,
-        num_layers=3,
-        downsample=1,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
+    config = attention_config(image_shape=(8, 8, 1), hidden_size=64, intermediate_size=128, num_layers=3, downsample=1)
+    config.model.update({"dropout": 0.0, "attention_dropout": 0.0, "encoding": encoding})
     config.dataset.name = "digits"
     config.augment.update({"crop_padding": 1, "flip": False})
     config.optimizer.update({"name": "muon", "learning_rate": 0.01})

@@ -26,10 +26,7 @@ class Field(NamedTuple):
 
 
 def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
-    def allows(value):
-        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-    return Field(default, allows, f"an integer from {low} to {high}")
+    return Field(default, lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
 
 
 def number(default: float, low: float, high: float = 1e6, *, open_low=False, open_high=True) -> Field:
@@ -44,9 +41,9 @@ def number(default: float, low: float, high: float = 1e6, *, open_low=False, ope
 
 
 def choice(default: Any, *others: Any) -> Field:
-    values = (default, *others)
-    allows = lambda value: type(value) is type(default) and value in values  # noqa: E731
-    return Field(default, allows, "one of " + ", ".join(map(repr, sorted(values))))
+    values = sorted((default, *others))
+    allowed = "one of " + ", ".join(map(repr, values))
+    return Field(default, lambda value: type(value) is type(default) and value in values, allowed)
 
 
 def boolean(default: bool) -> Field:
@@ -196,7 +193,7 @@ def attention_fields() -> dict[str, Field]:
 
 
 def attention_config(**model: Any) -> ConfigDict:
-    """Returns the base configuration of an attention network: the paper's `quadratic` run.
+    """Returns the base configuration of an attention network, the paper's `quadratic` run.
 
     Args:
       **model: values of `config.model` that differ.

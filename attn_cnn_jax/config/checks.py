@@ -7,10 +7,10 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.base import MODEL_COMMON, Field, network_kind, schema_of, unknown_key
-from attn_cnn_jax.config.network import encoding_of, factorises
+from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.sets import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.encodings import REGISTRY, CentredEncoding, FactorisingEncoding, GeneralizedQuadratic
+from attn_cnn_jax.models.encodings import CentredEncoding, Encoding, GeneralizedQuadratic, encoding_class
 
 
 def validate(config: ConfigDict) -> None:
@@ -112,7 +112,7 @@ def check_fields(config: ConfigDict) -> None:
 
 
 def check_combinations(config: ConfigDict) -> None:
-    """Raises UserError for values that do not go together."""
+    """Raises UserError for values that do not go together; what a layer cannot do it refuses when it is created."""
     dataset, boundaries = config.dataset, list(config.optimizer.boundaries)
     if boundaries != sorted(set(boundaries)):
         refuse("optimizer.boundaries", tuple(boundaries), "a tuple of increasing epochs")
@@ -123,14 +123,17 @@ def check_combinations(config: ConfigDict) -> None:
         refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
     if dataset.name in SPECS and dataset.image_size != 0:
         refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose images have one size")
-    check_start(config)
-    if config.model.name == "attention":
-        check_attention(config.model)
+    encoding = encoding_class(config.model.encoding) if config.model.name == "attention" else None
+    if encoding:
+        check_attention(config.model, encoding)
+    check_start(config, encoding)
+    penalty = config.optimizer.covariance_penalty
+    if penalty and not (encoding and issubclass(encoding, GeneralizedQuadratic)):
+        refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
-def check_start(config: ConfigDict) -> None:
-    start, is_attention = config.start, config.model.name == "attention"
-    encoding = encoding_of(config.model) if is_attention else None
+def check_start(config: ConfigDict, encoding: type[Encoding] | None) -> None:
+    start, has_positions = config.start, encoding is not None and encoding.accepts_content()
     for key in ("prune", "reset", "freeze"):
         if start[key] and not start.run:
             refuse(f"start.{key}", start[key], f"{type(start[key])()!r} without a run to start from, config.start.run")
@@ -139,48 +142,31 @@ def check_start(config: ConfigDict) -> None:
     change = "prune" if start.prune else "reset" if start.reset else ""
     if start.heads and not change:
         refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
-    if change and not is_attention:
+    if change and encoding is None:
         refuse(f"start.{change}", True, f"False for a {config.model.name}")
-    if change and not start.heads and encoding and (config.model.content or not encoding.accepts_content()):
+    if change and not start.heads and (config.model.content or not has_positions):
         allowed = "pairs (layer, head): with content, a head without a position of its own still attends"
         refuse("start.heads", (), allowed)
     words = [word.strip() for word in start.freeze.split(",")]
-    if "positions" in words and not (encoding and encoding.accepts_content()):
-        refuse("start.freeze", start.freeze, f"without 'positions' for encoding {config.model.get('encoding')!r}")
-    if "values" in words and not is_attention:
-        refuse("start.freeze", start.freeze, f"without 'values' for a {config.model.name}")
-    penalty = config.optimizer.covariance_penalty
-    if penalty and not (encoding and issubclass(encoding, GeneralizedQuadratic)):
-        refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
+    for word, has in (("positions", has_positions), ("values", encoding is not None)):
+        if word in words and not has:
+            network = f"encoding {config.model.encoding!r}" if encoding else f"a {config.model.name}"
+            refuse("start.freeze", start.freeze, f"without {word!r} for {network}")
 
 
-def check_attention(model: ConfigDict) -> None:
+def check_attention(model: ConfigDict, encoding: type[Encoding]) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
         refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
-    encoding = encoding_of(model)
-    if model.content and not encoding.accepts_content():
-        options = ", ".join(f"config.model.{name}" for name in encoding.options)
-        hint = f"; its options are {options}" if options else ""
-        refuse("model.content", True, f"False for encoding {model.encoding!r}, which has content of its own{hint}")
-    if model.gate and not model.content:
-        refuse("model.gate", True, "False without content, config.model.content=True")
     if model.init in ("grid", "identity", "impulse"):
         if not issubclass(encoding, CentredEncoding):
             allowed = f"'paper' or 'mimetic' for encoding {model.encoding!r}, which has no centres"
             refuse("model.init", model.init, allowed)
-        counts = [model.num_heads] if isinstance(model.num_heads, int) else model.num_heads
-        if any(math.isqrt(count) ** 2 != count for count in counts):
+        if any(math.isqrt(count) ** 2 != count for count in heads_by_layer(model)):
             refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
-    names = sorted(name for name, kind in REGISTRY.items() if issubclass(kind, FactorisingEncoding))
-    only = f"only {', '.join(names)} positions factorise"
-    is_factorised, on_factors = model.implementation == "factorised", model.attention_dropout_on == "factors"
-    if on_factors and not factorises(model):
-        refuse("model.attention_dropout_on", "factors", f"'probabilities': {only}")
-    if is_factorised and not factorises(model):
-        refuse("model.implementation", "factorised", f"'auto', 'dense' or 'blocked': {only}")
-    if is_factorised and model.attention_dropout > 0 and not on_factors:
+    single = model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
+    if model.implementation == "factorised" and single:
         allowed = "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'"
         refuse("model.implementation", "factorised", allowed)

@@ -1,14 +1,13 @@
 """The one place where a configuration becomes a network: modules themselves take explicit arguments."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding
+from attn_cnn_jax.models.attention.encoding import FactorisingEncoding
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY, encoding_class
 from attn_cnn_jax.models.resnet import ResNet
@@ -21,14 +20,15 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
       model: `config.model` of any file in configs/.
       rngs: source of the initial parameters, `nnx.Rngs(seed)`.
     """
-    options = {name for kind in REGISTRY.values() for name in kind.options}
-    values = {key: frozen(value) for key, value in model.items() if key not in options | {"name", "dtype"}}
-    common = {"dtype": jnp.dtype(model.dtype), "rngs": rngs}
-    if model.name == "resnet":
+    # JSON and checkpoints make lists of tuples.
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in model.items()}
+    values |= {"dtype": jnp.dtype(values["dtype"]), "rngs": rngs}
+    if values.pop("name") == "resnet":
         shape = values.pop("image_shape")
-        return ResNet(image_channels=shape[2], **values, **common)
-    values["head_size"] = head_size(model)
-    return AttentionClassifier(encoding_options=encoding_options(model), **values, **common)
+        return ResNet(image_channels=shape[2], **values)
+    given = {name: values.pop(name) for kind in REGISTRY.values() for name in kind.options if name in values}
+    options = {name: given[name] for name in encoding_class(model.encoding).options}
+    return AttentionClassifier(encoding_options=options, **values | {"head_size": head_size(model)})
 
 
 class SameKey(nnx.Rngs):
@@ -59,21 +59,6 @@ def parameter_size(model: ConfigDict) -> tuple[int, int]:
     return sum(array.size for array in arrays), sum(array.size * array.dtype.itemsize for array in arrays)
 
 
-def encoding_of(model: ConfigDict) -> type[Encoding]:
-    """Returns the class of the encoding that `config.model` names."""
-    return encoding_class(model.encoding)
-
-
-def encoding_options(model: ConfigDict) -> Mapping[str, Any]:
-    """Returns the values of the encoding's own options."""
-    return {name: frozen(model[name]) for name in encoding_of(model).options}
-
-
-def frozen(value: Any) -> Any:
-    """Returns a list, which JSON and checkpoints make of a tuple, as a tuple; other values as they are."""
-    return tuple(value) if isinstance(value, list) else value
-
-
 def heads_by_layer(model: ConfigDict) -> tuple[int, ...]:
     """Returns the number of heads of every layer; `config.model` has one for all or, after pruning, one per layer."""
     heads = model.num_heads
@@ -92,4 +77,4 @@ def grid(model: ConfigDict) -> tuple[int, int]:
 
 def factorises(model: ConfigDict) -> bool:
     """Returns whether the attention of an attention network is a product of a row and a column softmax."""
-    return issubclass(encoding_of(model), FactorisingEncoding) and not model.content
+    return issubclass(encoding_class(model.encoding), FactorisingEncoding) and not model.content

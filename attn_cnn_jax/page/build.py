@@ -7,9 +7,9 @@ import jax
 import numpy as np
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.config.network import encoding_of
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.history import recorded_epochs
 from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset
@@ -124,7 +124,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         "grid": list(grid),
         "channels": model.image_shape[2],
         # As the paper writes them: an encoding with content terms of its own ends with position (eq. 8).
-        "terms": own + content if encoding_of(model).accepts_content() else content + own,
+        "terms": own + content if encoding_class(model.encoding).accepts_content() else content + own,
         "contentTerms": content,
         "layers": layers,
         "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],

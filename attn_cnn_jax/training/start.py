@@ -22,10 +22,10 @@ from tabulate import tabulate
 
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import create_model, with_defaults
-from attn_cnn_jax.config.network import encoding_of, grid, heads_by_layer
+from attn_cnn_jax.config.network import grid, heads_by_layer
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.models.encodings import Learned, Relative
+from attn_cnn_jax.models.encodings import Learned, Relative, encoding_class
 from attn_cnn_jax.models.pruning import degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import saved_config
@@ -157,7 +157,7 @@ def say_changes(config: ConfigDict, first: ConfigDict) -> None:
         say(f"{prefix}a new classifier for {here.num_classes} classes, before {there.num_classes}")
     if tuple(here.image_shape) != tuple(there.image_shape):
         now, before = (f"{model.image_shape[0]}x{model.image_shape[1]}" for model in (here, there))
-        has_tables = here.name == "attention" and issubclass(encoding_of(here), Learned | Relative)
+        has_tables = here.name == "attention" and issubclass(encoding_class(here.encoding), Learned | Relative)
         how = "; position tables are cropped or extended around shift zero" if has_tables else ""
         say(f"{prefix}images of {now} pixels, before {before}{how}")
 

@@ -1,7 +1,6 @@
 """Nothing impossible gets past `validate`, and the message says what to write instead; what comes from the data."""
 
 import functools
-import itertools
 import math
 
 import jax
@@ -9,26 +8,17 @@ import pytest
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_of, validate, with_defaults
-from attn_cnn_jax.config.base import schema_of
+from attn_cnn_jax.config.base import leaves, schema_of
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import SPECS, Spec
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.directory import flatten, from_json, to_json
 
-
-def leaves(schema, path=()):
-    """Every `(path, field)` of a schema of nested dictionaries."""
-    for key, field in schema.items():
-        if isinstance(field, dict):
-            yield from leaves(field, (*path, key))
-        else:
-            yield (*path, key), field
-
-
 FIELDS = [
-    (base, path, field)
+    (base, tuple(name.split(".")[1:]), field)
     for base in (attention_config, resnet_config)
-    for path, field in leaves(schema_of(base()))
-    if base is attention_config or path[0] == "model"
+    for name, field in leaves(schema_of(base()))
+    if base is attention_config or ".model." in name
 ]
 
 
@@ -74,16 +64,15 @@ def test_a_network_of_attention_has_at_most_60_keys():
 
 def test_every_key_refuses_what_makes_no_sense():
     """No key takes any of these, but for a mean of zero; the message names key, value and what is allowed."""
-    for (base, path, field), (wrong, value_of) in itertools.product(FIELDS, WRONG.items()):
+    for base, path, field in FIELDS:
         assert field.allows(field.default)
-        value = value_of(field.default)
-        if (path, wrong) == (("dataset", "mean"), "zeros"):  # a channel may be black
-            validate(changed(base, path, value))
-        elif path == ("model", "name"):  # an unknown network is held against the attention networks' keys
-            assert refusal(changed(base, path, value)).startswith("config.model.")
+        taken = [wrong for wrong, value_of in WRONG.items() if field.allows(value_of(field.default))]
+        assert taken == (["zeros"] if path == ("dataset", "mean") else [])  # a channel may be black
+        said = refusal(changed(base, path, -1))
+        if path == ("model", "name"):
+            assert said == "config.model.name=-1: allowed is 'attention' or 'resnet'"
         else:
-            expected = f"config.{'.'.join(path)}={value!r}: allowed is {field.allowed}"
-            assert refusal(changed(base, path, value)) == expected
+            assert said == f"config.{'.'.join(path)}=-1: allowed is {field.allowed}"
 
 
 def test_ends_of_what_is_allowed():
@@ -117,55 +106,47 @@ def test_unknown_keys_are_refused_with_what_was_probably_meant():
         (("model", "depth"), "config.model.depth is not a configuration key: "),
     ):
         assert refusal(changed(attention_config, path, 1)).startswith(line)
-
-
-def test_a_network_is_described_by_its_own_keys():
-    with pytest.raises(UserError, match=r"config\.model\.num_heds is not .* did you mean config\.model\.num_heads\?"):
-        attention_config(num_heds=3)
-    with pytest.raises(UserError, match=r"config\.model\.num_heads is not a configuration key"):
-        resnet_config(num_heads=3)
+    for base in (attention_config, resnet_config):  # a network is described by its own keys
+        with pytest.raises(UserError, match=r"config\.model\.num_heds is not a configuration key"):
+            base(num_heds=3)
 
 
 def test_missing_keys_are_named_and_filled_in_for_a_saved_run():
-    for base, path, _ in FIELDS:
-        config = base()
-        node = functools.reduce(lambda node, key: node[key], path[:-1], config)
-        del node[path[-1]]
-        assert f"config.{'.'.join(path)}" in refusal(config) or path == ("model", "name")
-        if path != ("model", "name"):
-            assert with_defaults(config).to_dict() == base().to_dict()
-    said = refusal(ConfigDict(attention_config().to_dict() | {"train": 3}))
+    for base in (attention_config, resnet_config):
+        whole = base().to_dict()
+        for group, values in whole.items():
+            if not isinstance(values, dict):
+                continue
+            for key in values.keys() - {"name"}:
+                config = ConfigDict(whole | {group: {name: values[name] for name in values if name != key}})
+                assert f"config.{group}.{key} is missing" in refusal(config)
+            kept = {"name": values["name"]} if "name" in values else {}
+            assert with_defaults(ConfigDict(whole | {group: kept})).to_dict() == whole
+    said = refusal(ConfigDict(whole | {"train": 3}))
     assert said.startswith("config.train=3: expected the keys batch_size, ")
 
 
-FACTORISED = {"implementation": "factorised", "attention_dropout": 0.0}
-FACTORS = {"attention_dropout_on": "factors"}
 IMPOSSIBLE = [
     ({"downsample": 3}, "downsample=3: allowed is a divisor of both sides of the 32x32 images"),
     ({"image_shape": (32, 31, 3)}, "downsample=2: allowed is a divisor of both sides of the 32x31 images"),
     ({"num_heads": (9, 9)}, "num_heads=(9, 9): allowed is one number, or 6 (one per layer)"),
-    ({"encoding": "relative", "content": True}, "content=True: allowed is False for encoding 'relative'"),
-    ({"encoding": "absolute_learned", "content": True}, "content=True: allowed is False for encoding 'absolute_learn"),
-    ({"gate": True}, "gate=True: allowed is False without content"),
     ({"init": "grid", "num_heads": 5}, "num_heads=5: allowed is a square number"),
     ({"init": "identity", "encoding": "learned"}, "init='identity': allowed is 'paper' or 'mimetic' for enc"),
     ({"implementation": "factorised"}, "implementation='factorised': allowed is "),
-    (FACTORISED | {"content": True}, "implementation='factorised': allowed is "),
-    (FACTORISED | {"encoding": "quadratic_generalized"}, "implementation='factorised': allowed is "),
-    (FACTORS | {"content": True}, "attention_dropout_on='factors': allowed is 'probabilities': only "),
-    (FACTORS | {"encoding": "relative"}, "attention_dropout_on='factors': allowed is 'probabilities'"),
     ({"dtype": "float64"}, "dtype='float64': allowed is float32 or bfloat16"),
+]
+OF_A_LAYER = [  # refused when it is created
+    ({"encoding": "relative", "content": True}, "Relative has content scores of its own"),
+    ({"gate": True}, "a gate weighs position and content"),
+    ({"implementation": "factorised", "attention_dropout": 0.0, "content": True}, "implementation='factorised': "),
+    ({"attention_dropout_on": "factors", "encoding": "relative"}, "dropout_on='factors': "),
 ]
 POSSIBLE = [
     {"downsample": 31, "image_shape": (62, 31, 3)},
     {"num_heads": (9, 9), "num_layers": 2},
-    {"encoding": "learned", "content": True, "gate": True},
-    {"encoding": "quadratic_generalized", "content": True},
     {"init": "identity", "num_heads": 16},
     {"init": "mimetic", "encoding": "rope"},
-    {"encoding": "absolute_sinusoidal", "hidden_size": 404},
-    FACTORISED | {"encoding": "learned"},
-    FACTORS | {"implementation": "factorised"},
+    {"attention_dropout_on": "factors", "implementation": "factorised"},
     {"dtype": "bfloat16"},
 ]
 
@@ -173,6 +154,10 @@ POSSIBLE = [
 def test_impossible_combinations_are_refused_and_their_neighbours_allowed():
     for model, message in IMPOSSIBLE:
         assert refusal(attention_config(**model)).startswith(f"config.model.{message}")
+    for model, message in OF_A_LAYER:
+        with pytest.raises(UserError) as caught:
+            abstract_model(attention_config(num_layers=1, **model).model)
+        assert message in str(caught.value)
     for model in POSSIBLE:
         validate(attention_config(**model))
     with jax.enable_x64(True):
