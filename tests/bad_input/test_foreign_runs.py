@@ -40,15 +40,12 @@ def test_a_run_opens_where_the_data_is_elsewhere_now(content_run, tmp_path, monk
     assert len(dataset_of(config).test.labels) == 355
 
 
-def test_a_folder_to_write_to_that_leads_elsewhere(quadratic_run, refused, tmp_path, data_dir):
+def test_a_folder_and_a_lock_that_lead_elsewhere(quadratic_run, refused, tmp_path, data_dir, one_device):
     workdir = shutil.copytree(quadratic_run, tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     (workdir / "figures").symlink_to(tmp_path / "elsewhere")
     refused(lambda: main(["figures", str(workdir), f"--data-dir={data_dir}", "--figures=maps"]), "is a link to")
 
-
-def test_a_lock_that_leads_elsewhere(quadratic_run, refused, tmp_path, one_device):
-    workdir = shutil.copytree(quadratic_run, tmp_path / "run")
     (tmp_path / "victim").write_text("mine")
     (workdir / ".lock").symlink_to(tmp_path / "victim")
     refused(lambda: run(directory.read_config(workdir), workdir), f"cannot write to the run directory {workdir}")
