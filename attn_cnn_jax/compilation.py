@@ -24,7 +24,7 @@ from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.evaluate import NOTHING, create_add
-from attn_cnn_jax.training.feed import padded, shapes_of_chunk
+from attn_cnn_jax.training.feed import Chunk, over_devices, padded
 from attn_cnn_jax.training.limits import check_counts
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, replicated
 from attn_cnn_jax.training.muon import matrices
@@ -183,15 +183,17 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
     optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
     skeleton, parameters, statistics = split(network)
 
-    def shape(size, dtype) -> Any:
-        return jax.ShapeDtypeStruct(size, np.dtype(dtype), sharding=replicated(mesh))
+    def shape(size, dtype, sharding=None) -> Any:
+        return jax.ShapeDtypeStruct(size, np.dtype(dtype), sharding=sharding or replicated(mesh))
 
     arrays = parameters, statistics, jax.eval_shape(optimizer.init, parameters)
     state = TrainState(shape((), jnp.int32), *jax.tree.map(lambda x: shape(x.shape, x.dtype), arrays))
     train_set = Pictures(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
     batch_size = padded(config.train.eval_batch_size, mesh)
-    test_set = shapes_of_chunk(-(-spec.test_examples // batch_size), batch_size, spec.image_shape, mesh)
+    size, of_batch = (-(-spec.test_examples // batch_size), batch_size), over_devices(mesh)
     sums, count = tuple(shape((), each.dtype) for each in NOTHING), shape((), jnp.int32)
+    images = shape((*size, *spec.image_shape), jnp.uint8, of_batch)
+    test_set = Chunk(images, shape(size, jnp.int32, of_batch), count)
     return (
         create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, count),
         create_add(config, mesh, skeleton, spec).lower(state, sums, test_set),

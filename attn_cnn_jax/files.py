@@ -57,16 +57,3 @@ def write_atomically(path: Path | str, content: str | bytes) -> None:
     """Replaces a file's content, see `replacing`; text is written as UTF-8."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
-
-
-def append(path: Path | str, data: bytes) -> None:
-    """Adds to a file, in a single write where the system allows; OSError if it cannot be written."""
-    with open(path, "ab") as file:
-        file.write(data)
-
-
-def flush(path: Path | str) -> None:
-    """Waits until the content of a file is on the disk, if there is such a file; OSError if it cannot get there."""
-    if os.path.exists(path):
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())

@@ -22,7 +22,7 @@ from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.config import with_defaults
 from attn_cnn_jax.errors import listed
 from attn_cnn_jax.output import say, table
-from attn_cnn_jax.runs.directory import MAY_CHANGE, different_settings, flatten, read_config
+from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, flatten, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 
@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> None:
     say(table(map(row, counted), HEADER))
     first = counted[0][0]
     for other in itertools.chain(*counted):
-        if differing := different_settings(first.settings, other.settings):
-            changes = [f"{name} ({first.settings[name]} there, {other.settings[name]} here)" for name in differing]
+        if changes := differing(first.settings or other.settings, other.settings or first.settings):
             say(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(changes)}", sys.stderr)
     if args.out:
         figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])

@@ -25,7 +25,7 @@ from attn_cnn_jax.runs.run import Run
 def write_safetensors(folder: Path, run: Run) -> float:
     """Writes the arrays; returns the largest difference of the logits of the network that is read back."""
     weights.write(folder, run.config, run.step, run.model, run.test_record)
-    skeleton, *arrays = split(network(folder, run.config.model, weights.read_network(folder).arrays))
+    skeleton, *arrays = split(network(folder, run.config.model, weights.read_network(folder)[2]))
     logits = jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])
     return functions.difference(run, lambda images: logits(arrays, run.normalised(np.asarray(images))))
 

@@ -5,21 +5,21 @@ A checkpoint is the folder `checkpoints/STEP` with the parts
 - `network`: parameters and running statistics; `optimizer`: its state;
 - `config`: of the run; `data`: fingerprint of what it trains on; `settings`: those of JAX that shape the numbers;
 - `progress`: the metrics of the steps since the last training record;
-- `metrics`: the validation accuracy, where there is a validation split;
+- `validation`: its `accuracy`, empty without a validation split;
 - `checksums`: the CRC-32 of each of the others.
 """
 
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import json
 import logging
 import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator
-from operator import itemgetter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,24 +89,28 @@ def check_folder(workdir: Path) -> None:
         raise UserError(f"{folder.parent}: checkpoints cannot be saved below {found!r}; choose another --workdir=DIR")
 
 
-@contextlib.contextmanager
-def saving(workdir: Path, config: ConfigDict, *, validates: bool = False) -> Iterator[ocp.CheckpointManager]:
-    """Opens the checkpoints of a run for writing; at the end all are complete, or UserError is raised.
+@dataclasses.dataclass
+class Kept(preservation_policy.PreservationPolicy):
+    """Keeps the last few checkpoints, the best by validation accuracy, and step 0 of a run that began with another."""
 
-    Keeps the last `config.checkpoint.keep_last`, that of step 0 of a run that started from another, and, where the
-    run `validates`, the one with the best validation accuracy; never chooses on test data. Of several processes
-    all open it.
+    workdir: Path
+    config: ConfigDict
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        unfinished = {each.step: each.metrics["accuracy"] for each in checkpoints if each.metrics}
+        steps = [each.step for each in checkpoints]
+        kept = {*steps[-self.config.checkpoint.keep_last :], best_step(self.workdir, unfinished)}
+        return [step in kept or (step == 0 and self.config.start.run != "") for step in steps]
+
+
+@contextlib.contextmanager
+def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]:
+    """Opens the checkpoints of a run for writing, see `Kept`; at the end all are complete, or UserError is raised.
+
+    Of several processes all open it.
     """
-    policies: list[preservation_policy.PreservationPolicy] = [preservation_policy.LatestN(config.checkpoint.keep_last)]
-    if config.start.run:
-        policies.append(preservation_policy.CustomSteps([0]))
-    if validates:
-        policies.append(preservation_policy.BestN(get_metric_fn=itemgetter("validation_accuracy"), n=1))
     options = ocp.CheckpointManagerOptions(
-        preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-        best_fn=itemgetter("validation_accuracy") if validates else None,
-        save_interval_steps=1,
-        cleanup_tmp_directories=True,
+        preservation_policy=Kept(workdir, config), save_interval_steps=1, cleanup_tmp_directories=True
     )
     with explained(workdir):
         checkpoints = ocp.CheckpointManager(folder_of(workdir), options=options)
@@ -142,25 +146,26 @@ def save(
     state: TrainState,
     config: ConfigDict,
     progress: dict,
-    metrics: dict | None = None,
+    accuracy: float | None = None,
     data: Fingerprint | None = None,
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
-    The caller may change what it gave afterwards. Raises UserError if this or the previous one cannot be saved.
+    The caller may change what it gave afterwards. `accuracy` is that on the validation split. Raises UserError if this
+    or the previous one cannot be saved.
     """
     if checkpoints.latest_step() == step:
         return
     arrays = {"network": network(state), "optimizer": state.optimizer}
     # Orbax holds on to arrays itself, donated ones too; plain values it reads only as it writes them.
     plain = {"config": config.to_dict(), "progress": progress, "settings": settings(), "data": data or {}}
-    plain, metrics = copy.deepcopy((plain, metrics))
+    plain = copy.deepcopy(plain) | {"validation": {} if accuracy is None else {"accuracy": accuracy}}
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
-    checksums |= {part: checksum_of_text(value) for part, value in (plain | {"metrics": metrics}).items()}
+    checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     parts = {part: ocp.args.StandardSave(tree) for part, tree in arrays.items()}
     parts |= {part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()}
     with explained(Path(checkpoints.directory)):
-        checkpoints.save(step, metrics=metrics, args=ocp.args.Composite(**parts))
+        checkpoints.save(step, metrics=plain["validation"] or None, args=ocp.args.Composite(**parts))
 
 
 def steps_in(workdir: Path) -> list[int]:
@@ -210,24 +215,27 @@ def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
             tree = reader.restore(folder, args=ocp.args.StandardRestore(abstract))
     except Exception as error:  # Orbax raises any type, a bare Exception too
         raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
-    if read_json(workdir, step, "checksums").get(part) != checksum(tree):
-        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
+    check_sum(workdir, step, part, checksum(tree))
     return tree
 
 
 def read_plain(workdir: Path, step: int, part: str) -> dict:
     """Returns one part of a checkpoint that is JSON, such as `config`; raises Damaged as `read_arrays` does."""
     value = read_json(workdir, step, part)
-    if read_json(workdir, step, "checksums").get(part) != checksum_of_text(value):
-        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
+    check_sum(workdir, step, part, checksum_of_text(value))
     return value
+
+
+def check_sum(workdir: Path, step: int, part: str, found: int) -> None:
+    """Raises Damaged unless the checksum saved for a part is this one."""
+    if read_json(workdir, step, "checksums").get(part) != found:
+        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
 
 
 def read_json(workdir: Path, step: int, part: str) -> dict:
     """Returns a part that Orbax wrote as JSON; raises Damaged if it holds no JSON object."""
-    path = folder_of(workdir) / str(step) / part / ("metrics" if part == "metrics" else "metadata")
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(json.loads((folder_of(workdir) / str(step) / part / "metadata").read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
 
@@ -237,14 +245,8 @@ def damaged(workdir: Path, step: int, reason: str) -> Damaged:
     return Damaged(f"the checkpoint of step {step} in {workdir} is damaged: {reason}")
 
 
-class Saved(NamedTuple):
-    """A network as it is stored, and what is stored beside it: see `Run`."""
-
-    step: int
-    config: ConfigDict  # as it was saved
-    arrays: Arrays  # parameters and running statistics by name
-    data: Fingerprint | None = None
-    settings: dict[str, Any] | None = None
+# The step of a network, its configuration, its parameters and statistics by name, its data and settings if known.
+Saved = tuple[int, ConfigDict, Arrays, Fingerprint | None, dict[str, Any] | None]
 
 
 def read_network(workdir: Path, step: int | str = "latest") -> Saved:
@@ -266,7 +268,7 @@ def read_network(workdir: Path, step: int | str = "latest") -> Saved:
     try:
         network = read_arrays(workdir, found, "network")
         config, data, settings = (read_plain(workdir, found, part) for part in ("config", "data", "settings"))
-        return Saved(found, ConfigDict(config), network["parameters"] | network["statistics"], data, settings)
+        return found, ConfigDict(config), network["parameters"] | network["statistics"], data, settings
     except Damaged:
         if known == steps_in(workdir):
             raise
@@ -281,19 +283,13 @@ def saved_config(workdir: Path) -> ConfigDict | None:
     return None
 
 
-def best_step(workdir: Path) -> int | None:
-    """Returns the step with the best validation accuracy; None where no checkpoint has one."""
-    accuracies = {}
+def best_step(workdir: Path, unfinished: Mapping[int, float] | None = None) -> int | None:
+    """Returns the step with the best validation accuracy, also of those not complete; None where none has one."""
+    accuracies = dict(unfinished or {})
     for step in steps_in(workdir):
-        with contextlib.suppress(Damaged):
-            accuracies[step] = read_plain(workdir, step, "metrics")["validation_accuracy"]
+        with contextlib.suppress(Damaged, KeyError):
+            accuracies[step] = read_plain(workdir, step, "validation")["accuracy"]
     return max(accuracies, key=accuracies.__getitem__, default=None)
-
-
-def check_metrics(workdir: Path, step: int) -> None:
-    """Raises Damaged where Orbax could not read the validation accuracy, as it does for all checkpoints at once."""
-    if (folder_of(workdir) / str(step) / "metrics").exists():
-        read_plain(workdir, step, "metrics")
 
 
 def set_aside(workdir: Path, step: int) -> None:

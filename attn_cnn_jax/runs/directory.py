@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import filelock
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import with_defaults
-from attn_cnn_jax.data.sets import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import write_atomically
 
@@ -60,12 +59,9 @@ def from_json(text: str) -> ConfigDict:
 
 
 def read_config(workdir: Path) -> ConfigDict | None:
-    """Returns the configuration that a run was given, as it was saved; None where there is no file.
+    """Returns the configuration that a run was given; None where there is no file, UserError where it is damaged.
 
     The one inside a checkpoint states what the network has: of a pruned run, the heads that are left.
-
-    Raises:
-      UserError: if `config.json` is damaged.
     """
     path = workdir / "config.json"
     try:
@@ -79,58 +75,36 @@ def read_config(workdir: Path) -> ConfigDict | None:
 
 
 def claim(workdir: Path, config: ConfigDict) -> None:
-    """Writes `config.json` for a new run, or one with more epochs; UserError, see `check_same`, for another run's."""
+    """Writes `config.json` for a new run, or one with more epochs; UserError, see `differing_config`, for another's."""
     before = read_config(workdir)
-    check_same(workdir, before, config)
+    refuse(workdir, "with another configuration", differing_config(before, config) if before else [])
     if before is None or config.train.num_epochs > before.train.num_epochs:
         write_atomically(workdir / "config.json", to_json(config))
 
 
-def check_same(place: Path | str, before: ConfigDict | None, config: ConfigDict) -> None:
-    """Raises UserError, with the keys that differ, if the run in a place has another configuration.
-
-    A number of epochs may be raised. `before` is None where there is no run.
-    """
-    if before is None:
-        return
-    old, new = map(saved, (with_defaults(before), config))
-    differing = [key for key in sorted(old | new) if old.get(key) != new.get(key) and key not in MAY_CHANGE]
-    differing = [key for key in differing if key not in MAY_GROW or not new[key] > old[key]]
+def refuse(place: Path | str, what: str, differing: Sequence[str]) -> None:
+    """Raises UserError, naming what differs, if anything does: a run in a place is not the one that is asked for."""
     if differing:
-        changes = [f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in differing]
-        raise UserError(
-            f"{place} holds a run with another configuration: {listed(changes)}\nchoose another --workdir=DIR"
-        )
+        remedy = "make them the same, or choose another --workdir=DIR"
+        raise UserError(f"{place} holds a run {what}: {listed(differing)}\n{remedy}")
 
 
-def check_same_data(place: Path | str, before: Fingerprint | None, data: Fingerprint) -> None:
-    """Raises UserError, saying what differs, if a run was trained on other data; `before` is None where not known."""
-    if different := differences(before or {}, data):
-        raise UserError(
-            f"{place} was trained on other data: {different}\n"
-            "set config.dataset.data_dir to the folder of that data, or choose another --workdir=DIR"
-        )
+def differing_config(before: ConfigDict, config: ConfigDict) -> list[str]:
+    """Returns in which keys a configuration is not that of a run; it may read its data elsewhere, for more epochs."""
+    # As `config.json` gives them back: with lists for tuples.
+    old, new = (flatten(from_json(to_json(each))) for each in (with_defaults(before), config))
+    may_differ = {*MAY_CHANGE, *(key for key in MAY_GROW if new[key] > old[key])}
+    old, new = ({key: each[key] for key in each if key not in may_differ} for each in (old, new))
+    return differing(old, new)
 
 
-def check_same_settings(place: Path | str, before: dict[str, Any] | None, here: dict[str, Any]) -> None:
-    """Raises UserError, with what to set, if a run was trained with other settings of JAX; None where not known."""
-    if differing := different_settings(before or {}, here):
-        now = ", ".join(f"{name} is {here[name]} here" for name in differing)
-        then = " ".join(f"{name}={before[name]}" for name in differing) if before else ""
-        raise UserError(f"{place} was trained with {then}: {now}\nset these variables, or choose another --workdir=DIR")
+def differing(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = ("there", "here")) -> list[str]:
+    """Returns `key (1 there, 2 here)` for every value that two mappings do not share."""
+    keys = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
+    return [f"{key} ({one.get(key)!r} {names[0]}, {other.get(key)!r} {names[1]})" for key in keys]
 
 
-def different_settings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """Returns the names of the settings that two runs both know and do not share."""
-    return [name for name in a if name in b and a[name] != b[name]]
-
-
-def saved(config: ConfigDict) -> dict:
-    """Returns a configuration on one level, as `config.json` gives it back: with lists for tuples."""
-    return flatten(from_json(to_json(config)))
-
-
-def flatten(config: ConfigDict, prefix: str = "") -> dict:
+def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
     """Returns a configuration on one level: `{"train.batch_size": 100, ...}`."""
     flat = {}
     for key, value in config.items():

@@ -30,8 +30,9 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     folder = located(workdir)
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
-    saved = (weights if weights.is_weights(folder) else checkpoints).read_network(folder, step)
-    config = with_defaults(saved.config)
+    reader = weights if weights.is_weights(folder) else checkpoints
+    number, config, arrays, data, settings = reader.read_network(folder, step)
+    config = with_defaults(config)
     if (encoding := config.model.get("encoding", "quadratic")) not in REGISTRY:
         raise UserError(
             f"{folder} has the encoding {encoding!r}, which is not registered here: name its file, --load=FILE"
@@ -40,8 +41,8 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         validate(config)
     except UserError as error:
         raise UserError(f"{folder} was trained by another version of attn-cnn-jax: {error}") from error
-    model = network(folder, config.model, saved.arrays)
-    return Run(config, saved.step, model, metrics.test_record(folder, saved.step), saved.data, saved.settings)
+    model = network(folder, config.model, arrays)
+    return Run(config, number, model, metrics.test_record(folder, number), data, settings)
 
 
 def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifier | ResNet:

@@ -9,11 +9,12 @@ checkpoint: no half lines, no step twice, none left out.
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from types import UnionType
 
-from attn_cnn_jax import files
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import write_atomically
 
 FILE = "metrics.jsonl"
 NUMBER = int | float
@@ -65,9 +66,12 @@ def test_record(workdir: Path, step: int) -> dict | None:
 def cut_back(path: Path, after_step: int) -> None:
     """Drops the records of steps after `after_step`, which a run that continues from there will write again."""
     kept = [record for record in read_records(path, step=int) if record["step"] <= after_step]
-    files.write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+    write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def append(path: Path, *records: dict) -> None:
-    """Adds records, one per line, in a single write."""
-    files.append(path, "".join(json.dumps(record) + "\n" for record in records).encode())
+    """Adds records, one per line, in a single write, and waits until they are on the disk."""
+    with open(path, "ab") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records).encode())
+        file.flush()
+        os.fsync(file.fileno())

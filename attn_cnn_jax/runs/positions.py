@@ -25,7 +25,7 @@ from attn_cnn_jax.config.network import abstract_model, grid
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.scores import softmax
 from attn_cnn_jax.models.encodings import CentredEncoding
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names, split
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 
 FILE = "positions.jsonl"
@@ -50,47 +50,37 @@ def create_recorder(
     height, width = grid(config.model)
     query = (height // 2, width // 2)
 
-    def blocks(position: Arrays) -> Any:
-        # Position scores read nothing but position parameters: the others need not leave the devices.
-        blank: Any = jax.ShapeDtypeStruct((), jnp.float32)
-        parameters, statistics = ({name: blank for name in names(tree)} for tree in skeleton[1:])
-        model: Any = join(skeleton, parameters | position, statistics)
-        return model.blocks
+    def found(parameters: Arrays) -> list[dict[str, jax.Array]]:
+        """Returns per layer what is written of the parameters, or the attention of the central query pixel."""
+        layers, model = [], join(skeleton, parameters, {})
+        for attention in (block.attention for block in model.blocks):  # pyright: ignore[reportAttributeAccessIssue]
+            encoding = attention.position
+            if isinstance(encoding, CentredEncoding):
+                layers.append({"centre": encoding.centre[...], "spread": encoding.spread[...]})
+                continue
+            terms = attention.position_terms(height, width, jnp.array(query[:1])).values()
+            scores: Any = sum(term[:, 0, query[1]] for term in terms)
+            layers.append(
+                {"attention": softmax(scores.reshape(len(scores), -1)).reshape(scores.shape)} if terms else {}
+            )
+        return layers
 
-    def scores(position: Arrays) -> list[Any]:
-        row = jnp.array(query[:1])
-        terms = [block.attention.position_terms(height, width, row).values() for block in blocks(position)]
-        return [sum(term[:, 0, query[1]] for term in layer) for layer in terms if layer]
+    def written(attention: np.ndarray) -> dict[str, np.ndarray]:
+        return {"centre": moments.centre_of_mass(attention) - query, "covariance": moments.covariance(attention)}
 
-    @jax.jit
-    def attention(position: Arrays) -> list[jax.Array]:
-        return [softmax(layer.reshape(len(layer), -1)).reshape(layer.shape) for layer in scores(position)]
+    jitted = jax.jit(found)
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
-        position = jax.device_get(positions_of(parameters))
-        encodings = [block.attention.position for block in blocks(position)]
-        if isinstance(encodings[0], CentredEncoding):
-            layers = [
-                {name: np.asarray(getattr(each, name)[...]) for name in ("centre", "spread")} for each in encodings
-            ]
-        else:
-            layers = [
-                {"centre": moments.centre_of_mass(layer) - query, "covariance": moments.covariance(layer)}
-                # Put there and fetched explicitly, as a training loop demands (jax.transfer_guard).
-                for layer in jax.device_get(attention(jax.device_put(position)))
-            ]
+        # Fetched and put there explicitly, as a training loop demands: to a device of this process.
+        layers = jax.device_get(jitted(jax.device_put(jax.device_get(parameters))))
+        layers = [written(**layer) if "attention" in layer else layer for layer in layers]
         rows = [{name: rounded(array) for name, array in layer.items()} for layer in layers]
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": rows})
 
-    if not jax.eval_shape(scores, positions_of(split(abstract_model(config.model))[1])):
+    if not any(jax.eval_shape(found, split(abstract_model(config.model))[1])):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
     return record
-
-
-def positions_of(parameters: Arrays) -> Arrays:
-    """Returns the parameters of positions."""
-    return {name: array for name, array in parameters.items() if ".attention.position." in name}
 
 
 def rounded(array: AnyArray) -> list:

@@ -25,7 +25,6 @@ from attn_cnn_jax.runs.directory import read_config, to_json
 
 FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others
-FLOATS = [np.dtype(name) for name in ("float16", jnp.bfloat16, "float32", "float64")]
 
 
 def is_weights(folder: Path) -> bool:
@@ -51,10 +50,8 @@ def read_network(folder: Path, step: int | str = "latest") -> Saved:
     Raises:
       UserError: for a damaged file, or a `step` that it does not hold.
     """
-    path, config = folder / FILE, read_config(folder)
+    path, config = folder / FILE, read_config(folder) or ConfigDict()
     header, arrays = read_arrays(path)
-    if config is None:
-        raise UserError(f"{folder} has no config.json: copy it together with {FILE}")
     dtype = np.dtype("float64" if config.get("model", {}).get("dtype") == "float64" else "float32")
     if header.get("format") == FORMAT:
         as_written = all(array.dtype == dtype for array in arrays.values())
@@ -63,8 +60,8 @@ def read_network(folder: Path, step: int | str = "latest") -> Saved:
     number = int(text) if (text := header.get("step", "0")).isdecimal() else 0
     if step not in ("latest", number):
         raise UserError(f"step={step!r}: {folder} holds one network, of step {number}")
-    arrays = {name: array.astype(dtype) if array.dtype in FLOATS else array for name, array in arrays.items()}
-    return Saved(number, config, jax.device_put(arrays))
+    arrays = {n: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for n, x in arrays.items()}
+    return number, config, jax.device_put(arrays), None, None
 
 
 def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, Any]]:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.data.order import order_on_host
 from attn_cnn_jax.data.sets import Split
-from attn_cnn_jax.training.mesh import Pictures, place, replicated
+from attn_cnn_jax.training.mesh import Pictures, place
 
 CHUNK_BYTES = 2**24  # of all devices together: read in a tenth of a second, copied in a few milliseconds
 MAX_STEPS_PER_DISPATCH = 256
@@ -54,12 +54,6 @@ class Feed:
         self._size = batches_per_chunk(split, self._batch_size, self._per_epoch)
         self._data: Any = None if streamed else place(Pictures(np.asarray(split.images), split.labels), mesh)
         self._steps, self._chunks = range(0), iter(())
-
-    def like(self) -> Pictures | Chunk:
-        """Returns what to compile the training steps for: the images, or shapes and types of a chunk."""
-        if not self.streamed:
-            return self._data
-        return shapes_of_chunk(self._size, self._batch_size, self._split.images.shape[1:], self._mesh)
 
     def at(self, step: int) -> Pictures | Chunk:
         """Returns what the training step of this number gathers its batch from; chunks are read in order."""
@@ -157,16 +151,6 @@ def batches_per_chunk(split: Split, batch_size: int, num_batches: int) -> int:
     """Returns how many batches make a chunk of about CHUNK_BYTES, at most all of them."""
     size = CHUNK_BYTES // (batch_size * int(np.prod(split.images.shape[1:])))
     return max(1, min(size, MAX_STEPS_PER_DISPATCH, num_batches))
-
-
-def shapes_of_chunk(size: int, batch_size: int, image_shape: tuple[int, ...], mesh: Mesh) -> Chunk:
-    """Returns shapes and types of a chunk of so many batches, to compile a program for."""
-    kind: Any = Chunk  # of shapes, not of arrays
-    return kind(
-        jax.ShapeDtypeStruct((size, batch_size, *image_shape), np.uint8, sharding=over_devices(mesh)),
-        jax.ShapeDtypeStruct((size, batch_size), np.int32, sharding=over_devices(mesh)),
-        jax.ShapeDtypeStruct((), np.int32, sharding=replicated(mesh)),
-    )
 
 
 def padded(batch_size: int, mesh: Mesh) -> int:

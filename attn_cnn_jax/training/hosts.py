@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import output
 from attn_cnn_jax.errors import UserError, explained, listed, shortened
-from attn_cnn_jax.runs.directory import MAY_CHANGE, flatten
+from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, flatten
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
 HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which JAX ends the others
@@ -51,14 +51,10 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
     Raises:
       UserError: if the arguments make no sense, the port is taken, or JAX cannot join the others.
     """
-    if num_processes is not None and num_processes < 1:
-        raise UserError(f"--num-processes={num_processes}: allowed is an integer from 1")
-    if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
-        allowed = f"0 to {num_processes - 1}" if num_processes else "an integer from 0"
-        raise UserError(f"--process-id={process_id}: allowed is {allowed}\n{REMEDY}")
-    bind = None
-    if process_id == 0 and address is not None and "JAX_COORDINATOR_BIND_ADDRESS" not in os.environ:
-        bind = listening_address(address)
+    if num_processes is not None and not 0 <= (process_id or 0) < num_processes:
+        given = f"--num-processes={num_processes} --process-id={process_id}"
+        raise UserError(f"{given}: allowed is an integer from 1, and one from 0 below it\n{REMEDY}")
+    bind = listening_address(address) if process_id == 0 and address else None
     here, there = f" at {address}" if address else "", f" of {num_processes}" if num_processes else ""
     output.say(f"process {process_id}{there} joins the others{here}, within {JOIN_TIMEOUT} s", sys.stderr)
     try:
@@ -72,36 +68,26 @@ def connect(address: str | None, num_processes: int | None, process_id: int | No
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(f"--multihost: {shortened(error)}\n{REMEDY}") from error
-    counts = [sum(device.process_index == each for device in jax.devices()) for each in range(jax.process_count())]
-    if len(set(counts)) > 1:
-        raise UserError(
-            f"the processes of this run have different numbers of devices: {', '.join(map(str, counts))}\n"
-            "give each the same number, as by CUDA_VISIBLE_DEVICES or JAX_LOCAL_DEVICE_IDS"
-        )
 
 
 def listening_address(address: str) -> str | None:
-    """Returns where process 0 listens: at its address, so that no other network reaches it; None for everywhere.
+    """Returns where process 0 listens: at its address, so that no other network reaches it; None for JAX's default.
 
-    Everywhere is for a name that is no address of this machine, as behind a router. Raises UserError if the port is
-    taken or forbidden, at which JAX would crash.
+    That is everywhere, for a name that is no address of this machine, as behind a router, and what the variable
+    JAX_COORDINATOR_BIND_ADDRESS says. Raises UserError for a port that is taken or forbidden: JAX would crash.
     """
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(socket.gaierror):
-        for family, kind, _, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
-            with socket.socket(family, kind) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    trial.bind(place)
-                    trial.listen()
-                    return f"[{place[0]}]:{port}" if family == socket.AF_INET6 else f"{place[0]}:{port}"
-                except OSError as error:
-                    if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                        raise UserError(
-                            f"--coordinator-address={address}: process 0 cannot listen there: {error.strerror}\n"
-                            "choose another port, the same for all processes"
-                        ) from None
-    return None
+    try:
+        family, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        socket.create_server(place[:2], family=family).close()
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            what = f"--coordinator-address={address}: process 0 cannot listen there: {os.strerror(error.errno)}"
+            raise UserError(f"{what}\nchoose another port, the same for all processes") from None
+        return None
+    if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
+        return None
+    return f"[{place[0]}]:{port}" if family == socket.AF_INET6 else f"{place[0]}:{port}"
 
 
 @contextlib.contextmanager
@@ -146,14 +132,9 @@ def check_same(values: Mapping[str, Any]) -> None:
     """
     first, *others = everyone(dict(values))
     for number, other in enumerate(others, 1):
-        differing = [
-            f"{name} ({first.get(name)!r} on process 0, {other.get(name)!r} on process {number})"
-            for name in sorted(first.keys() | other.keys())
-            if first.get(name) != other.get(name)
-        ]
-        if differing:
+        if found := differing(first, other, ("on process 0", f"on process {number}")):
             raise UserError(
-                f"the processes of this run differ in {listed(differing)}\n"
+                f"the processes of this run differ in {listed(found)}\n"
                 "start all of them by the same command, on the same data, with the same packages"
             )
 

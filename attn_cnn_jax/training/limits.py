@@ -29,14 +29,9 @@ def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
         product(x, x).block_until_ready()
         times.append(time.monotonic() - started)
     seconds = SLOWER * steps * flops * min(times) / (2 * size**3)
-    return f"; very roughly {duration(seconds, mesh)}, by FLOPs and the speed of a matrix product" if seconds else ""
-
-
-def duration(seconds: float, mesh: Mesh) -> str:
-    """Returns a duration as text, from a day on with advice."""
-    smaller = "a GPU, or a smaller network such as --config=cifar10_cpu"
-    advice = f" (use {smaller if platform_of(mesh) == 'cpu' else 'more devices'})" if seconds >= DAY else ""
-    return clock(seconds) + advice
+    smaller = "a GPU, or a smaller network such as --config=cifar10_cpu" if size == 1024 else "more devices"
+    advice = f" (use {smaller})" if seconds >= DAY else ""
+    return f"; very roughly {clock(seconds)}{advice}, by FLOPs and the speed of a matrix product" if seconds else ""
 
 
 def check_counts(config: ConfigDict, num_images: int) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,19 +20,17 @@ from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.feed import Feed, evaluation_sets
 from attn_cnn_jax.training.hosts import say
-from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, duration, expected_time
+from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, expected_time
 from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.muon import matrices
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
-from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter, module_of
-from attn_cnn_jax.training.resume import EMPTY, Window, restore
-from attn_cnn_jax.training.start import begin, left_alone
+from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter
+from attn_cnn_jax.training.start import begin, left_alone, restore
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.
 SECONDS_PER_DISPATCH = 2.0
-SECONDS_TO_ESTIMATE = 5.0  # of training, before its speed is trusted
 
 
 class Plan(NamedTuple):
@@ -57,6 +55,25 @@ class Plan(NamedTuple):
         return min(every - step % every, self.steps_per_epoch - step % self.steps_per_epoch)
 
 
+class Window:
+    """The steps since the last training record."""
+
+    def __init__(self, metrics: dict[str, list[float]] | None = None):
+        """Begins with no steps, or with those before this process: `loss` and `accuracy` of each, from a checkpoint."""
+        self.metrics = metrics or {"loss": [], "accuracy": []}
+        self.count, self.seconds, self.waited = 0, 0.0, 0.0  # of this process; waited for images
+
+    def add(self, results: dict[str, np.ndarray], count: int, seconds: float, waited: float) -> None:
+        """Adds `count` steps, with `results` as `train_steps` gives them."""
+        self.metrics = {name: [*values, *results[name][:count].tolist()] for name, values in self.metrics.items()}
+        self.count, self.seconds, self.waited = self.count + count, self.seconds + seconds, self.waited + waited
+
+    def numbers(self, batch_size: int) -> dict[str, float]:
+        """Returns means over all steps, and the speed of those of this process."""
+        means = {name: float(np.mean(values)) for name, values in self.metrics.items()}
+        return means | {"images_per_second": round(self.count * batch_size / self.seconds, 1)}
+
+
 def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
     """Trains as configured, from the newest checkpoint in `workdir` on.
 
@@ -76,15 +93,16 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         config, workdir = complete(config), Path(workdir)
         mesh = mesh_for(config.train.batch_size)
         hosts.check_same(hosts.settings(config))
-        module_of(config.train.logger)
         ckpt.check_folder(workdir)
         dataset, streamed = load_data(config.dataset)
         config = complete(config, dataset.spec)
         check_counts(config, len(dataset.train.labels))
         check_memory(config)
-        claim = stack.enter_context(held(workdir, config))
+        if hosts.is_main():
+            stack.enter_context(directory.locked(workdir))
         hosts.check_shared(workdir)
 
+        given = config
         config, model = begin(config, workdir)
         train_set, validation = dataset.train, dataset.validation
         if config.dataset.num_validation:
@@ -99,20 +117,21 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         if jax.process_count() > 1:
             parameters = ckpt.checksum(state.parameters)
             hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
-        claim()  # only now: what cannot begin leaves no run directory behind
         feed = Feed(train_set, config, mesh, streamed=streamed)
         stack.enter_context(contextlib.closing(feed))
         eval_sets = evaluation_sets(splits, config.train.eval_batch_size, mesh, streamed=streamed)
         evaluate = create_evaluate(config, mesh, skeleton, spec_of(config))
         train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config))
 
-        state, window = restore(config, workdir, place(state, mesh), data)
-        first = step = int(state.step)
+        state, progress = restore(config, workdir, place(state, mesh), data)
+        step, window, seconds_per_step = int(state.step), Window(progress), SECONDS_PER_DISPATCH
+        if hosts.is_main():
+            directory.claim(workdir, given)  # only now: what cannot begin leaves no run directory behind
         if step >= plan.total_steps:
             say(f"{workdir} is already trained to the end (step {step}).")
             return metrics.last_records(workdir)
         is_new = not ckpt.steps_in(workdir)
-        checkpoints = stack.enter_context(ckpt.saving(workdir, config, validates="validation" in splits))
+        checkpoints = stack.enter_context(ckpt.saving(workdir, config))
         reporter = SilentReporter()
         if hosts.is_main():
             reporter = Reporter(config, workdir, skeleton, NOTHING if is_new else step, plan.total_steps)
@@ -123,10 +142,8 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             reporter.record({"step": step, "epoch": step / plan.steps_per_epoch, "split": split} | numbers)
 
         def save(accuracy: float | None = None) -> None:
-            reporter.flush()  # what is recorded reaches the disk before the checkpoint that is after it
-            numbers = None if accuracy is None else {"validation_accuracy": accuracy}
             with jax.transfer_guard("allow"):  # Orbax copies as it likes
-                ckpt.save(checkpoints, step, state, config, window.metrics, numbers, data)
+                ckpt.save(checkpoints, step, state, config, window.metrics, accuracy, data)
 
         def evaluated() -> float | None:
             reporter.at(step, "evaluating")
@@ -137,7 +154,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 
         reporter.at(step, "compiling the training step")
         started, sample = time.monotonic(), place(np.int32(1), mesh)
-        program = train_steps.lower(state, feed.like(), sample).compile()
+        program = train_steps.lower(state, feed.at(step), sample).compile()
         to_go, seconds = plan.total_steps - step, time.monotonic() - started
         say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
@@ -146,7 +163,6 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             reporter.positions(0, 0.0, state.parameters)
             if config.start.run:  # from here on the run it started from is not needed
                 save(evaluated())
-        seconds_per_step, trained = SECONDS_PER_DISPATCH, 0.0
         while step < plan.total_steps:
             worth = max(1, int(SECONDS_PER_DISPATCH / seconds_per_step))
             count = min(worth, plan.ahead(step), most_steps(config, mesh), feed.steps_left(step))
@@ -168,17 +184,14 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 ckpt.finish(checkpoints)
                 raise blown_up(step, results["loss"][:count], schedule, checkpoints.latest_step(), workdir)
             step, seconds_per_step = step + count, seconds / count
-            window = window.extended(results, count, seconds, waited)
+            window.add(results, count, seconds, waited)
             reporter.at(step, "training")
-            trained += seconds
-            left = trained / (step - first) * (plan.total_steps - step)
-            if trained - seconds < SECONDS_TO_ESTIMATE <= trained and left > 60:
-                say(f"{duration(left, mesh)} of training left, measured over {step - first} steps")
 
             if step % config.train.log_every_steps == 0 or step == plan.total_steps:
-                numbers = training_numbers(plan, window, rate_at(schedule, step - 1))
-                record("train", numbers | ({"input_wait": window.waited / window.seconds} if streamed else {}))
-                window = EMPTY
+                more = {"input_wait": window.waited / window.seconds} if streamed else {}
+                more["learning_rate"] = rate_at(schedule, step - 1)
+                record("train", window.numbers(config.train.batch_size) | more)
+                window = Window()
             if plan.due(step, 1):
                 reporter.positions(step, float(step // plan.steps_per_epoch), state.parameters)
                 accuracy = evaluated() if plan.due(step, config.train.eval_every_epochs) else None
@@ -202,27 +215,6 @@ def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
         say(line)
     streams = any(hosts.everyone(dataset.feed == "stream" or (dataset.feed == "auto" and not fits)))
     return found, streams  # of all processes: they run the same program
-
-
-@contextlib.contextmanager
-def held(workdir: Path, config: ConfigDict) -> Iterator[Callable[[], None]]:
-    """Holds the run directory, on process 0; gives a function that writes `config.json` there."""
-    if not hosts.is_main():
-        yield lambda: None
-        return
-    with directory.locked(workdir):
-        before = directory.read_config(workdir)
-        if before is None and not config.start.run:  # lost: the checkpoints know it, unless heads were pruned
-            before = ckpt.saved_config(workdir)
-        directory.check_same(workdir, before, config)
-        yield lambda: directory.claim(workdir, config)
-
-
-def training_numbers(plan: Plan, window: Window, rate: float) -> dict[str, float]:
-    """Returns the training record of a window: means over its steps, the learning rate of the last."""
-    numbers = {name: float(np.mean(values)) for name, values in window.metrics.items()}
-    speed = window.timed_steps * plan.config.train.batch_size / window.seconds
-    return numbers | {"learning_rate": rate, "images_per_second": round(speed, 1)}
 
 
 def rate_at(schedule: Callable, step: int) -> float:

@@ -14,14 +14,14 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from attn_cnn_jax import files, output
+from attn_cnn_jax import output
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.models.variables import Arrays, Skeleton
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.models.variables import Skeleton
 from attn_cnn_jax.runs import metrics, positions
 
 NOTHING = -1  # as the step that a run continues after: none, all records are to be written again
 SILENCE = 30.0  # seconds after which a run without a terminal says how far it is
-ID = "logger_id"  # file in the run directory: a resumed run continues its record with a service
 
 
 class SilentReporter:
@@ -30,7 +30,7 @@ class SilentReporter:
     def _nothing(self, *arguments: Any) -> None:
         """Takes what a method of `Reporter` takes."""
 
-    record = positions = flush = at = close = _nothing
+    record = positions = at = close = _nothing
 
 
 class Reporter:
@@ -40,16 +40,16 @@ class Reporter:
         """Opens the files of a run that continues after `after_step`.
 
         Args:
-          config: of the run; read are `model`, `train.batch_size` and `train.logger`.
+          config: of the run; read are `model` and `train.logger`.
           workdir: the run directory.
           skeleton: of the network, see models/variables.py.
           after_step: the number of finished steps, NOTHING without a checkpoint; later records are removed, for the
             run writes them again.
           total_steps: length of the run.
         """
-        self._files, self._total = (workdir / metrics.FILE, workdir / positions.FILE), total_steps
-        metrics.cut_back(self._files[0], after_step)
-        self._record_positions = positions.create_recorder(config, skeleton, workdir, after_step)
+        self._metrics, self._total = workdir / metrics.FILE, total_steps
+        metrics.cut_back(self._metrics, after_step)
+        self.positions = positions.create_recorder(config, skeleton, workdir, after_step)
         self._logger = create_logger(config, workdir, after_step)
         self._first = self._step = max(0, after_step)
         self._started = self._last_said = time.monotonic()
@@ -61,11 +61,11 @@ class Reporter:
 
     def record(self, record: dict) -> None:
         """Reports metrics: `step`, `epoch`, `split` and numbers, as in runs/metrics.py."""
-        metrics.append(self._files[0], record)
-        split, step, epoch = record["split"], record["step"], record["epoch"]
+        metrics.append(self._metrics, record)
+        numbers = dict(record)
+        step, epoch, split = (numbers.pop(key) for key in ("step", "epoch", "split"))
         if self._logger is not None:
-            numbers = {f"{split}/{key}": record[key] for key in record if key not in ("step", "epoch", "split")}
-            self._logger.log({"epoch": epoch} | numbers, step=step)
+            self._logger.log({f"{split}/{key}": value for key, value in numbers.items()}, step=step)
         text = f"{split} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
         if self._bar is None:
             speed = f", {record['images_per_second']:.0f} images/s" if "images_per_second" in record else ""
@@ -74,15 +74,6 @@ class Reporter:
             self._bar.set_description_str(f"epoch {epoch:.1f} {text}")
         else:
             self._bar.write(f"epoch {epoch:.0f}: {text}")
-
-    def positions(self, step: int, epoch: float, parameters: Arrays) -> None:
-        """Reports where every head looks, as in runs/positions.py."""
-        self._record_positions(step, epoch, parameters)
-
-    def flush(self) -> None:
-        """Waits until what was recorded is on the disk."""
-        for path in self._files:
-            files.flush(path)
 
     def at(self, step: int, doing: str) -> None:
         """Reports how many steps are done, and what comes next, in words."""
@@ -129,16 +120,14 @@ class TensorBoard:
         # Here, as they take long to import.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
-        self._event, self._summary = Event, Summary
-        self._writer = EventsWriter(str(workdir / "events"), f".{secrets.token_hex(4)}")
+        self._event, self._writer = Event, EventsWriter(str(workdir / "events"), f".{secrets.token_hex(4)}")
         self._write(step=after_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         """Writes numbers by name."""
-        values = [self._summary.Value(tag=name, simple_value=numbers[name]) for name in numbers if name != "epoch"]
-        self._write(step=step, summary=self._summary(value=values))
+        values = [{"tag": name, "simple_value": number} for name, number in numbers.items()]
+        self._write(step=step, summary={"value": values})
 
     def finish(self) -> None:
         """Closes the file."""
@@ -149,40 +138,31 @@ class TensorBoard:
         self._writer.flush()
 
 
-def module_of(name: str) -> Any:
-    """Returns the module of a service that metrics go to, None for none; UserError where it is not installed."""
-    if name in ("none", "tensorboard"):
-        return None
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(
-            f"config.train.logger={name!r} needs a package that is not installed ({error.name}): "
-            f'pip install -e ".[{name}]"'
-        ) from error
-
-
 def create_logger(config: ConfigDict, workdir: Path, after_step: int) -> Any:
     """Returns what `config.train.logger` names, with `log(numbers, step=step)` and `finish()`; None for "none".
 
     Weights & Biases and Trackio are configured as they document: `WANDB_MODE=offline` keeps W&B's records on this
-    machine, where Trackio's are in any case (`TRACKIO_DIR`). UserError if the service cannot begin.
+    machine, where Trackio's are in any case (`TRACKIO_DIR`). A resumed run continues its record, by the file
+    `logger_id`. UserError if the package is not installed or cannot begin.
     """
-    name = config.train.logger
+    name, file = config.train.logger, workdir / "logger_id"
+    if name == "none":
+        return None
     if name == "tensorboard":
         return TensorBoard(workdir, after_step)
-    if (module := module_of(name)) is None:
-        return None
-    if not (workdir / ID).exists():
-        files.write_atomically(workdir / ID, secrets.token_hex(8) + "\n")
-    identity, label = (workdir / ID).read_text(encoding="utf-8").strip(), workdir.absolute().name
-    options: dict[str, Any] = {"project": "attn-cnn-jax", "config": config.to_dict(), "resume": "allow"}
-    if name == "wandb":
-        options |= {"name": label, "id": identity, "dir": str(workdir), "settings": module.Settings(silent=True)}
-    else:  # Trackio continues a record by its name
-        options |= {"name": f"{label}-{identity[:6]}", "embed": False}
+    if not file.exists():
+        write_atomically(file, secrets.token_hex(8) + "\n")
+    identity = file.read_text(encoding="utf-8").strip()
+    label = f"{workdir.absolute().name}-{identity[:6]}"  # by which Trackio continues
     try:
-        module.init(**options)
+        module = importlib.import_module(name)
+        options = {"embed": False}
+        if name == "wandb":
+            options = {"id": identity, "dir": str(workdir), "settings": module.Settings(silent=True)}
+        module.init(project="attn-cnn-jax", name=label, config=config.to_dict(), resume="allow", **options)
+    except ImportError as error:
+        needed = f'needs a package that is not installed ({error.name}): pip install -e ".[{name}]"'
+        raise UserError(f"config.train.logger={name!r} {needed}") from error
     except Exception as error:  # each has its own, for no key, no network, no room
         raise UserError(
             f"config.train.logger={name!r} cannot begin: {shortened(error)}\n"

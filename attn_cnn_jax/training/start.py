@@ -1,4 +1,4 @@
-"""What training begins with: a new network, or a finished run that is fine-tuned, pruned, or has heads reset.
+"""What training begins with: a new network, a finished run (fine-tuned, pruned, heads reset), or its own checkpoint.
 
 `config.start` says which; a ResNet's convolutions become attention where `config.model.layers` says so (Theorem 1).
 
@@ -10,7 +10,6 @@ import dataclasses
 import fnmatch
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,26 +17,27 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 from ml_collections import ConfigDict
-from tabulate import tabulate
 
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import create_model, with_defaults
 from attn_cnn_jax.config.network import grid, heads_by_layer
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.data.sets import Fingerprint, differences
+from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.encodings import Learned, Relative, encoding_class
 from attn_cnn_jax.models.pruning import degenerate_heads, fixed, prune, reset
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs.checkpoints import saved_config
-from attn_cnn_jax.runs.directory import MAY_CHANGE, MAY_GROW
+from attn_cnn_jax.output import table
+from attn_cnn_jax.runs import checkpoints as ckpt
+from attn_cnn_jax.runs import directory
+from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
-from attn_cnn_jax.training.hosts import say
+from attn_cnn_jax.training.hosts import everyone, is_main, say
 
 HEAD, CLASSES = "classifier.", "classifier.bias"  # the parameters that depend on the classes, one entry per class
 TABLES = (".position.tables.row", ".position.tables.column")  # of encodings by shift
-MOST_NAMES = 6  # of parameters, in a message
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 MAY_DIFFER = {
     *("num_classes", "image_shape", "num_heads", "dropout", "attention_dropout", "attention_dropout_on"),
@@ -46,15 +46,8 @@ MAY_DIFFER = {
 Reasons = Mapping[int, Mapping[int, str]]  # by layer and head from 0, why the head is pruned or reset
 
 
-class Beginning(NamedTuple):
-    """What training begins with."""
-
-    config: ConfigDict  # with `model.num_heads` and `start.heads` as pruning or resetting left them
-    model: nnx.Module
-
-
-def begin(config: ConfigDict, workdir: Path) -> Beginning:
-    """Returns the network that training begins with, and the configuration that describes it.
+def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
+    """Returns the network that training begins with, and its configuration: with the heads that pruning or reset left.
 
     Args:
       config: complete and valid.
@@ -65,12 +58,12 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     """
     start = config.start
     if not start.run:
-        return Beginning(config, create_model(config.model, rngs=nnx.Rngs(config.seed)))
-    if (saved := saved_config(workdir)) is not None:
+        return config, create_model(config.model, rngs=nnx.Rngs(config.seed))
+    if (saved := ckpt.saved_config(workdir)) is not None:
         saved = with_defaults(saved)
-        for room, key in (name.split(".") for name in (*MAY_CHANGE, *MAY_GROW)):
+        for room, key in (name.split(".") for name in (*directory.MAY_CHANGE, *directory.MAY_GROW)):
             saved[room][key] = config[room][key]
-        return Beginning(saved, create_model(saved.model, rngs=nnx.Rngs(config.seed)))
+        return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
     first = load_run(Path(located(start.run)).expanduser())
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
@@ -80,13 +73,13 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     parameters, statistics = split(first.model)[1:]
     if not isinstance(first.model, AttentionClassifier):
         fresh = create_model(config.model, rngs=nnx.Rngs(config.seed))
-        return Beginning(config, take_over(fresh, parameters, statistics))
+        return config, take_over(fresh, parameters, statistics)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
     heads = [(layer + 1, head + 1, chosen[layer][head]) for layer in sorted(chosen) for head in sorted(chosen[layer])]
     if heads:
-        table = tabulate(heads, headers=("layer", "head", "reason"), tablefmt="plain")
-        say(f"{len(heads)} heads of {start.run} {'pruned' if start.prune else 'reset'}:\n{table}")
+        reasons = table(heads, ("layer", "head", "reason"), left=3)
+        say(f"{len(heads)} heads of {start.run} {'pruned' if start.prune else 'reset'}:\n{reasons}")
     if start.prune:
         parameters = prune(first.model, chosen)
         counts = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
@@ -99,7 +92,7 @@ def begin(config: ConfigDict, workdir: Path) -> Beginning:
     fresh = create_model(config.model, rngs=nnx.Rngs(jax.random.fold_in(jax.random.key(config.seed), 2)))
     if start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return Beginning(config, take_over(fresh, parameters, statistics))
+    return config, take_over(fresh, parameters, statistics)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -131,23 +124,18 @@ def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ..
 
 def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     """Raises UserError, naming what differs, unless the parameters of the first run fit this network."""
-    there, here = (
-        {key: list(value) if isinstance(value, tuple) else value for key, value in each.model.items()}
-        for each in (first, config)
-    )
-    different = {key for key in there | here if there.get(key) != here.get(key)}
-    differing = different - MAY_DIFFER
+    there, here = (directory.flatten(directory.from_json(directory.to_json(each.model))) for each in (first, config))
+    may_differ = set(MAY_DIFFER)
     if there["image_shape"][2] != here["image_shape"][2]:
-        differing.add("image_shape")
+        may_differ.remove("image_shape")
     # Of a first run that was pruned, one number asked for means what is left.
     was_pruned = isinstance(here.get("num_heads"), int) and isinstance(there.get("num_heads"), list)
-    if "num_heads" in different and not was_pruned and heads_by_layer(config.model) != heads_by_layer(first.model):
-        differing.add("num_heads")
-    if differing:
-        names = [f"config.model.{key} ({there.get(key)!r} there, {here.get(key)!r} here)" for key in sorted(differing)]
-        raise UserError(
-            f"config.start.run={config.start.run!r} is another network: {', '.join(names)}\nset them as they are there"
-        )
+    if "num_heads" in here and not was_pruned and heads_by_layer(config.model) != heads_by_layer(first.model):
+        may_differ.remove("num_heads")
+    old, new = ({f"config.model.{key}": each[key] for key in each if key not in may_differ} for each in (there, here))
+    if found := directory.differing(old, new):
+        which = f"config.start.run={config.start.run!r} is another network"
+        raise UserError(f"{which}: {listed(found)}\nset them as they are there")
 
 
 def say_changes(config: ConfigDict, first: ConfigDict) -> None:
@@ -165,14 +153,8 @@ def say_changes(config: ConfigDict, first: ConfigDict) -> None:
 def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
     """Returns a network with the structure and types of `model` and the values of a trained one.
 
-    Args:
-      model: as it is created; may have another number of classes, for which its classifier stays as it is, and be for
-        another image size.
-      parameters: of the trained network, whose other sizes are those of `model`.
-      statistics: likewise.
-
-    Raises:
-      UserError: if an array that depends on the image size cannot be made to fit.
+    Where the number of classes differs, the classifier stays that of `model`; tables of shifts are resized to its image
+    size. Raises UserError if another array depends on the image size.
     """
     skeleton, own, _ = split(model)
 
@@ -193,13 +175,9 @@ def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.
 
 
 def resized_table(table: Float[Array, "r d"], length: int) -> Float[Array, "s d"]:
-    """Returns a table with a vector per shift for another number of shifts; shift zero stays in the middle.
+    """Returns a table with a vector per shift, from `-(M - 1)` to `M - 1`, for another number of shifts, odd.
 
-    Shifts farther than the table reached get the vector of the farthest one.
-
-    Args:
-      table: shifts from `-(M - 1)` to `M - 1`.
-      length: the number of shifts wanted, odd.
+    Shift zero stays in the middle; shifts farther than the table reached get the vector of the farthest one.
     """
     reach, wanted = len(table) // 2, length // 2
     shifts = np.clip(np.arange(-wanted, wanted + 1), -reach, reach)
@@ -239,11 +217,53 @@ def frozen_names(patterns: list[str], names: list[str]) -> list[str]:
         if pattern == "encoder":
             fits = [name for name in names if not name.startswith(HEAD)]
         if not fits:
-            raise UserError(
-                f"config.start.freeze has {pattern!r}, which fits no parameter\nallowed are 'encoder', 'positions', "
-                f"'values' and patterns of names such as {', '.join(names[:MOST_NAMES])}"
-            )
+            allowed = "allowed are 'encoder', 'positions', 'values' and patterns of names such as"
+            raise UserError(f"config.start.freeze has {pattern!r}, which fits no parameter\n{allowed} {listed(names)}")
         frozen |= set(fits)
     if len(frozen) == len(names):
         raise UserError(f"config.start.freeze={','.join(patterns)!r}: allowed is what leaves a parameter to train")
     return [name for name in names if name in frozen]
+
+
+def restore(
+    config: ConfigDict, workdir: Path, state: TrainState, data: Fingerprint
+) -> tuple[TrainState, dict[str, list[float]]]:
+    """Returns the state of the newest intact checkpoint and the metrics since the last record; else `state` and none.
+
+    Moves damaged ones into `damaged/`, once an intact one is found. All processes read the same one: a checkpoint
+    that one of them finds damaged counts as damaged.
+
+    Raises:
+      UserError: if no checkpoint is intact, or they are of another run.
+    """
+    steps, damaged = everyone(ckpt.steps_in(workdir))[0], []
+    for step in steps:
+        reason, before, progress = "", config, {}
+        try:
+            before = ConfigDict(ckpt.read_plain(workdir, step, "config"))
+            other_data = differences(ckpt.read_plain(workdir, step, "data"), data)
+            settings = directory.differing(ckpt.read_plain(workdir, step, "settings"), ckpt.settings())
+            place = f"the checkpoint of step {step} in {workdir}"
+            directory.refuse(place, "with another configuration", directory.differing_config(before, config))
+            directory.refuse(place, "of other data", [other_data] if other_data else [])
+            directory.refuse(place, "with other settings of JAX", settings)
+            state, progress = ckpt.restore(workdir, step, state)
+        except ckpt.Damaged as error:
+            reason = str(error)
+        if reason := next(filter(None, everyone(reason)), ""):
+            say(f"skipping: {reason}")
+            damaged.append(step)
+            continue
+        for each in damaged if is_main() else ():
+            ckpt.set_aside(workdir, each)
+        everyone("they are moved")
+        say(f"continuing after step {step} in {workdir}")
+        if (old := before.train.num_epochs) < (new := config.train.num_epochs):
+            say(f"config.train.num_epochs raised from {old} to {new}: learning rates are those of the longer run")
+        return state, progress
+    if damaged:
+        raise UserError(
+            f"no checkpoint in {workdir} is intact; all stay where they are\n"
+            "restore one from a copy, or choose another --workdir=DIR"
+        )
+    return state, {"loss": [], "accuracy": []}

@@ -1,36 +1,33 @@
 """The small files of a run directory: they survive kills, refuse a second owner, and say what differs or is damaged."""
 
-import json
+import shutil
 
-import numpy as np
 import pytest
 
+from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.images import first_images
 from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import append, cut_back, read_metrics
-from attn_cnn_jax.training.loop import held
+from attn_cnn_jax.training.loop import run
 
 
 def record(step, split="train"):
     return {"step": step, "epoch": step / 10, "split": split, "loss": 0.1 * step, "accuracy": 0.5}
 
 
-def test_a_half_written_last_line_is_not_read(tmp_path):
+def test_a_resumed_run_cuts_back_to_its_checkpoint_and_a_half_line_is_not_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text(json.dumps(record(1)) + "\n" + json.dumps(record(2))[:20])
-    assert read_metrics(path) == [record(1)]
-    assert read_metrics(tmp_path / "none.jsonl") == []
-
-
-def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
     cut_back(path, 0)  # of a new run: an empty file
     for step in (5, 10, 15):
         append(path, record(step))
     with open(path, "a") as file:
         file.write('{"step": 20, "ep')
+    assert read_metrics(path) == [record(5), record(10), record(15)]
     cut_back(path, 10)
     append(path, record(15, "test"))
     assert read_metrics(path) == [record(5), record(10), record(15, "test")]
@@ -39,7 +36,6 @@ def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path):
 
 def test_a_run_directory_belongs_to_one_configuration(tmp_path):
     config = attention_config()
-    directory.claim(tmp_path, config)
     directory.claim(tmp_path, config)
     config.dataset.data_dir = "/elsewhere"  # the same experiment on another machine
     directory.claim(tmp_path, config)
@@ -54,7 +50,6 @@ def test_a_run_directory_belongs_to_one_configuration(tmp_path):
     assert "model.encoding ('quadratic' there, 'learned' here)" in str(error.value)
     assert "train.batch_size (100 there, 50 here)" in str(error.value)
     assert "train.num_epochs" in str(error.value)
-    assert len(str(error.value).splitlines()) == 2
     assert directory.read_config(tmp_path).train.batch_size == 100
 
 
@@ -80,15 +75,19 @@ def test_a_damaged_config_is_named(tmp_path, text):
         directory.read_config(tmp_path)
 
 
-def test_a_lost_configuration_is_that_of_the_checkpoints(tmp_path):
-    config, wrong = attention_config(), attention_config()
-    with ckpt.saving(tmp_path, config) as checkpoints:
-        state = ckpt.TrainState(np.int32(0), {"a": np.ones(3, np.float32)}, {}, {"m": np.ones(3, np.float32)})
-        ckpt.save(checkpoints, 0, state, config, {})
-    wrong.train.batch_size = 80
-    with pytest.raises(UserError, match=r"train.batch_size \(100 there, 80 here\)"), held(tmp_path, wrong):
-        raise AssertionError("begins with another configuration")
-    assert not (tmp_path / "config.json").exists()
-    with held(tmp_path, config) as claim:
-        claim()
-    assert directory.to_json(directory.read_config(tmp_path)) == directory.to_json(config)
+def test_a_run_does_not_go_on_with_other_data_and_who_evaluates_it_there_is_told(
+    quadratic_run, tmp_path, monkeypatch, data_dir, one_device, caplog
+):
+    copy, data = shutil.copytree(quadratic_run, tmp_path / "run"), sources.load("digits", data_dir)
+    assert load_run(copy).data == fingerprint(data)
+    first_images(load_run(copy), 3)
+    assert not caplog.records
+    train, test = (split._replace(images=255 - split.images) for split in (data.train, data.test))
+    for name in ("load", "read"):
+        monkeypatch.setattr(sources, name, lambda *arguments, **keywords: data._replace(train=train, test=test))
+    other = "train has other images here, test has other images here"
+    with pytest.raises(UserError, match=f"the checkpoint of step 20 in {copy} holds a run of other data: {other}"):
+        run(directory.read_config(copy), copy)
+    assert not (copy / "damaged").exists()
+    first_images(load_run(copy), 3)
+    assert f"digits is not the data that the run was trained on: {other}" in caplog.text

@@ -1,4 +1,4 @@
-"""What processes of a run compare before the first step, and where process 0 listens."""
+"""What processes of a run compare before the first step, how they end together, and where process 0 listens."""
 
 import json
 import os
@@ -12,27 +12,16 @@ from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training import hosts
 
-# One of two processes: what it says of each check, as JSON. Arguments: port, number, directory, a run.
+# One of two processes: what it says of each check, as JSON; then the second fails, and the first must not wait for it.
+# Arguments: number, port, directory, a run.
 PROCESS = """
 import json, pathlib, socket, sys
 from attn_cnn_jax import load_run
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs.checkpoints import checksum, saved_config
 from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.mesh import mesh_for
-from attn_cnn_jax.training.start import begin
 
-port, number, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:])
-hosts.connect(f"127.0.0.1:{port}", 2, number)
-
-
-def start():
-    config = load_run(run).config
-    config.start.run = str(run)
-    return checksum(split(begin(config, folder).model)[1])
-
-
+number, port, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:])
 checks = {
     "everyone": lambda: hosts.everyone("x" * 3000 * number),
     "agree": lambda: hosts.agree(3 + number, 15 * number),
@@ -41,28 +30,18 @@ checks = {
     "shared": lambda: hosts.check_shared(folder / "0"),
     "not shared": lambda: hosts.check_shared(folder / str(number)),
     "batch": lambda: mesh_for(7).size,
-    "start": start,
-    "read alone": lambda: hosts.everyone(number or saved_config(run).seed),
+    "read alone": lambda: hosts.everyone(number or load_run(run).step),
     "elsewhere": lambda: socket.create_server((f"127.0.0.{2 + number}", port)).close(),  # fails if it listens there too
 }
 said = {}
-for name, check in checks.items():
-    try:
-        said[name] = check()
-    except UserError as error:
-        said[name] = str(error)
-print(json.dumps(said))
-"""
-# Two processes of which the second fails: the first ends, with a line, and does not wait for minutes.
-FAILING = """
-import sys
-from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.training import hosts
-
-number = int(sys.argv[2])
 with hosts.ends_with_the_others():
-    hosts.connect(f"127.0.0.1:{sys.argv[1]}", 2, number)
-    hosts.everyone("here")
+    hosts.connect(f"127.0.0.1:{port}", 2, number)
+    for name, check in checks.items():
+        try:
+            said[name] = check()
+        except UserError as error:
+            said[name] = str(error)
+    print(json.dumps(said), flush=True)
     if number:
         raise UserError("no room on the disk")
     while True:
@@ -76,12 +55,14 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start_two(program, *arguments):
-    """Runs a program as two processes; returns their exit statuses, outputs and errors."""
+def test_two_processes_compare_what_they_have_and_end_together(tmp_path, quadratic_run):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    (tmp_path / "0/.lock").touch()
     port = str(free_port())
     pair = [
         subprocess.Popen(
-            [sys.executable, "-c", program, port, str(number), *arguments],
+            [sys.executable, "-c", PROCESS, str(number), port, tmp_path, quadratic_run],
             env={"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -90,48 +71,25 @@ def start_two(program, *arguments):
         for number in range(2)
     ]
     try:
-        outputs = [process.communicate(timeout=120) for process in pair]
+        (output, lost), (other, reason) = (process.communicate(timeout=120) for process in pair)
     finally:
         for process in pair:
             process.kill()
-    return [(process.returncode, *output) for process, output in zip(pair, outputs, strict=True)]
-
-
-def test_two_processes_compare_what_they_have(tmp_path, quadratic_run):
-    for number in range(2):
-        (tmp_path / str(number)).mkdir()
-    (tmp_path / "0/.lock").touch()
-    found = start_two(PROCESS, tmp_path, quadratic_run)
-    assert [status for status, *_ in found] == [0, 0], found
-    assert "process 0 of 2 joins the others at 127.0.0.1:" in found[0][2]
-    first, second = (json.loads(output.splitlines()[-1]) for _, output, _ in found)
+    assert [process.returncode for process in pair] == [1, 1], lost + reason
+    assert "process 0 of 2 joins the others at 127.0.0.1:" in lost
+    first, second = (json.loads(text.splitlines()[-1]) for text in (output, other))
     assert first | {"not shared": ""} == second | {"not shared": ""}
-    assert first["everyone"] == ["", "x" * 3000]
-    assert first["agree"] == [3, 15]
+    assert (first["everyone"], first["agree"]) == (["", "x" * 3000], [3, 15])
     assert first["the same"] is first["shared"] is first["elsewhere"] is None
-    said = (
-        "the processes of this run differ in all ('x' on process 0, 'y' on process 1), seed (0 on process 0, 1 on proc"
-    )
-    assert first["differ"].startswith(said)
+    differ = "the processes of this run differ in all ('x' on process 0, 'y' on process 1), seed (0 on process 0, 1 on "
+    assert first["differ"].startswith(differ)
     assert "process 1 does not see the run directory of process 0, " in first["not shared"]
     assert first["batch"].startswith("config.train.batch_size=7: allowed is a multiple of 2")
-    assert isinstance(first["start"], int)  # a checksum, no error
-    assert first["read alone"] == [0, 1]  # while the other process waits elsewhere
-
-
-def test_a_process_ends_where_another_has_failed():
-    (first, _, lost), (second, _, reason) = start_two(FAILING)
-    assert (first, second) == (1, 1)
+    assert first["read alone"] == [20, 1]  # while the other process waits elsewhere
     assert reason.splitlines()[-1] == "no room on the disk"
     assert "another process of this run has ended: " in lost
     assert hosts.END_OF_ALL in lost
     assert "Traceback" not in lost + reason
-
-
-def test_one_process_has_nothing_to_compare():
-    hosts.check_same({"seed": 0})
-    assert hosts.everyone([1, None]) == [[1, None]]
-    assert hosts.agree(3, 15) == (3, 15)
 
 
 def test_settings_are_all_of_the_configuration_but_where_the_data_is():

@@ -1,6 +1,7 @@
 """The loop: what is due when, what a run says, signals, and that a killed process loses nothing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,16 +17,13 @@ from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import directory
-from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
-from attn_cnn_jax.training import limits, loop
+from attn_cnn_jax.training import limits
 from attn_cnn_jax.training.hosts import stop_requests
-from attn_cnn_jax.training.loop import Plan, run
+from attn_cnn_jax.training.loop import Plan, Window, run
 from attn_cnn_jax.training.mesh import data_mesh, mesh_for
-from attn_cnn_jax.training.resume import EMPTY
 from attn_cnn_jax.training.step import MAX_STEPS_PER_DISPATCH, most_steps
-
-STEPS_PER_EPOCH = 1442 // 96
+from tests.support.digits_run import STEPS_PER_EPOCH, digits_config, records_of
 
 
 def plan(*, num_epochs=4, log_every_steps=3):
@@ -57,12 +55,12 @@ def test_convolutions_on_cpus_do_one_step_a_dispatch():
     assert most_steps(resnet_config(), mesh) == 1
 
 
-def test_a_record_has_the_means_of_its_steps_and_the_rate_of_the_last():
-    results = {"loss": np.array([1.0, 2.0, 9.0]), "accuracy": np.array([0.0, 0.5, 9.0])}
-    resumed = EMPTY.extended(results, 1, 5.0)._replace(seconds=0.0, timed_steps=0)  # by a process before this one
-    window = resumed.extended(results, 2, 0.25).extended(results, 1, 0.25)
-    expected = {"loss": 1.25, "accuracy": 0.125, "learning_rate": 0.5, "images_per_second": 3 * 10 / 0.5}
-    assert loop.training_numbers(plan(), window, 0.5) == expected
+def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():
+    window = Window({"loss": [1.0], "accuracy": [0.0]})  # a step of a process before this one
+    for _ in range(3):
+        window.add({"loss": np.array([1.0, 2.0, 9.0]), "accuracy": np.array([0.0, 0.5, 9.0])}, 2, 0.25, 0.0)
+    expected = {"loss": 10 / 7, "accuracy": 1.5 / 7, "images_per_second": 6 * 10 / 0.75}
+    assert window.numbers(10) == pytest.approx(expected)
 
 
 def test_a_network_needs_its_parameters_three_times(monkeypatch):
@@ -78,11 +76,11 @@ def test_the_expected_time_is_that_of_the_flops(monkeypatch):
     """A program of one product takes as long as one product, for as many steps; from a day on there is advice."""
     mesh, x = data_mesh(jax.devices()[:1]), np.ones((512, 1024), np.float32)
     program = jax.jit(lambda x: x @ x.T).lower(x).compile()
-    clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 4))  # each product takes one second
+    clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 8))  # each product takes one second
     monkeypatch.setattr(limits, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(limits, "SLOWER", 1.0)
-    assert limits.expected_time(program, mesh, 400) == "; very roughly 1:40, by FLOPs and the speed of a matrix product"
-    assert limits.duration(86_400, mesh) == "1 day 0 h (use a GPU, or a smaller network such as --config=cifar10_cpu)"
+    for steps, text in ((400, "1:40"), (4 * 86_400, "1 day 0 h (use a GPU, or a smaller network such as ")):
+        assert limits.expected_time(program, mesh, steps).startswith(f"; very roughly {text}")
 
 
 def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(monkeypatch, capsys):
@@ -116,36 +114,12 @@ def test_a_second_signal_does_what_the_first_would_have_done(handler, capsys):
         assert stop == {"signal": 0}
 
 
-@pytest.fixture
-def config(data_dir):
-    """Three epochs with everything a run may do between two steps."""
-    config = attention_config(
-        image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4, encoding="learned"
-    )
-    config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
-    config.augment.update({"crop_padding": 1, "operations": 1})
-    config.train.update({"batch_size": 96, "num_epochs": 3, "log_every_steps": 4})
-    return config
-
-
-def test_a_stray_copy_between_host_and_device_ends_training(config, tmp_path, monkeypatch):
-    def left_on_the_host(tree, mesh, place=loop.place):
-        return tree if isinstance(tree, np.int32) and tree > 1 else place(tree, mesh)
-
-    monkeypatch.setattr(loop, "place", left_on_the_host)  # the number of steps
-    with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
-        run(config, tmp_path)
-
-
-# Trains as `run` does in a process of its own, which is killed after the second epoch, before it is saved.
+# Goes on with a run in a process of its own, which is killed when it is about to save its second epoch.
 KILLED = """
 import os, pathlib, signal, sys
-import jax
 from attn_cnn_jax.runs.directory import from_json
 from attn_cnn_jax.training import loop
-from attn_cnn_jax.training.mesh import data_mesh
 
-loop.mesh_for = lambda batch_size: data_mesh(jax.devices()[:1])
 save = loop.ckpt.save
 
 def die(checkpoints, step, *arguments):
@@ -158,28 +132,30 @@ loop.run(from_json(pathlib.Path(sys.argv[1]).read_text()), sys.argv[2])
 """
 
 
-def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run_bit_for_bit(config, tmp_path, one_device):
-    (tmp_path / "config.json").write_text(directory.to_json(config))
-    program = KILLED.format(step=2 * STEPS_PER_EPOCH)
+def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run_bit_for_bit(digits_run, data_dir, tmp_path):
+    program, killed = KILLED.format(step=2 * STEPS_PER_EPOCH), tmp_path / "killed"
     process = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "config.json", tmp_path / "killed"],
+        [sys.executable, "-c", program, digits_run / "config.json", killed],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert process.returncode == -signal.SIGKILL, process.stderr
-    before = read_metrics(tmp_path / "killed/metrics.jsonl")
-    assert before[-1]["step"] == 2 * STEPS_PER_EPOCH
+    assert records_of(killed)[-1]["step"] == 2 * STEPS_PER_EPOCH
     with jax.transfer_guard("disallow"):  # as JAX_TRANSFER_GUARD may: ended in a traceback
-        run(config, tmp_path / "killed")
-    run(config, tmp_path / "reference")
-    killed, reference = tmp_path / "killed", tmp_path / "reference"
-    assert without_rates(killed) == without_rates(reference)
-    assert read_positions(killed) == read_positions(reference)
-    chex.assert_trees_all_equal(*(split(load_run(workdir).model)[1] for workdir in (killed, reference)))
+        run(digits_config(data_dir), killed)
+    assert records_of(killed) == records_of(digits_run)
+    assert read_positions(killed) == read_positions(digits_run)
+    chex.assert_trees_all_equal(*(split(load_run(workdir).model)[1] for workdir in (killed, digits_run)))
 
 
-def without_rates(workdir):
-    records = read_metrics(workdir / "metrics.jsonl")
-    return [{key: value for key, value in record.items() if key != "images_per_second"} for record in records]
+def test_a_lost_configuration_is_that_of_the_checkpoints(digits_run, data_dir, tmp_path):
+    workdir, config = shutil.copytree(digits_run, tmp_path / "run"), digits_config(data_dir)
+    (workdir / "config.json").unlink()
+    config.optimizer.learning_rate = 0.2
+    with pytest.raises(UserError, match=r"optimizer.learning_rate \(0.1 there, 0.2 here\)"):
+        run(config, workdir)
+    assert not (workdir / "config.json").exists()
+    run(digits_config(data_dir), workdir)
+    assert directory.to_json(directory.read_config(workdir)) == (digits_run / "config.json").read_text()

@@ -78,7 +78,7 @@ def losses_of_steps(config, num_devices, count=20):
     return np.array(found), jax.device_get(state)
 
 
-@pytest.mark.parametrize(("network", "devices"), [("quadratic", 8), ("resnet", 8)])
+@pytest.mark.parametrize(("network", "devices"), [("quadratic", 8), ("resnet", 2)])
 def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, devices):
     config = small_config(network)
     # A ReLU that flips blows rounding up: in the ResNet, with some versions of JAX, from the tenth step on.
@@ -148,46 +148,34 @@ def test_random_numbers_are_those_of_earlier_versions():
     assert epoch_order(3, jnp.int32(2), 8).tolist() == [6, 5, 3, 7, 4, 0, 1, 2]
     keys = [jax.random.key_data(key).tolist() for key in step_keys(3, jnp.int32(5))]
     assert keys == [[543421569, 3302109671], [1594766187, 4033659082]]
+    assert sorted(epoch_order(0, jnp.int32(1), 100).tolist()) == list(range(100))
 
 
-def test_an_epoch_visits_every_picture_once_in_an_order_of_its_own():
-    orders = [np.asarray(epoch_order(seed, epoch, 100)) for seed, epoch in ((0, 0), (0, 1), (1, 0))]
-    for order in orders:
-        np.testing.assert_array_equal(np.sort(order), np.arange(100))
-    assert not any((a == b).all() for a, b in zip(orders, [*orders[1:], orders[0]], strict=True))
-
-
-@pytest.mark.parametrize(("count", "batch_size", "num_devices"), [(37, 10, 8), (5, 64, 2)])
-def test_evaluation_counts_every_picture_once(count, batch_size, num_devices):
-    config = small_config("quadratic")
-    config.train.eval_batch_size = batch_size
-    state, _, _, evaluate, skeleton, _ = prepare(config, num_devices, count)
-    mesh = data_mesh(jax.devices()[:num_devices])
-    results = evaluate(state, evaluation_sets({"": Split(*pictures(count))}, batch_size, mesh, streamed=False)[""])
+def test_evaluation_counts_every_picture_once():
+    config, devices, count = small_config("quadratic"), 8, 37
+    state, _, _, evaluate, skeleton, _ = prepare(config, devices, count)
+    mesh = data_mesh(jax.devices()[:devices])
+    results = evaluate(state, evaluation_sets({"": Split(*pictures(count))}, 10, mesh, streamed=False)[""])
     model = jax.jit(join(skeleton, *jax.device_get((state.parameters, state.statistics))))
-    expected = []
-    for image, label in zip(*pictures(count), strict=True):
-        logits = model(normalise(jnp.asarray(image)[None], SPEC.mean, SPEC.std))[0][0]
-        expected.append((-jax.nn.log_softmax(logits)[label], logits.argmax() == label))
-    loss, right = np.array(expected, dtype=np.float64).T
+    images, labels = pictures(count)
+    logits = np.concatenate([model(normalise(jnp.asarray(x)[None], SPEC.mean, SPEC.std))[0] for x in images])
+    loss = -jax.nn.log_softmax(logits.astype(np.float64))[np.arange(count), labels]
     np.testing.assert_allclose(results["loss"], loss.mean(), rtol=1e-5)
-    np.testing.assert_allclose(results["accuracy"], right.mean(), rtol=1e-6)
+    np.testing.assert_allclose(results["accuracy"], (logits.argmax(axis=1) == labels).mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", ["loss", "parameter"])
-def test_a_step_that_blows_up_is_reported(bad):
-    config = small_config("quadratic")
-    state, data, train_steps, *_ = prepare(config, 1)
-    _, results = train_steps(jax.tree.map(jnp.copy, state), data, jnp.int32(1))
-    assert results["finite"]
-    if bad == "loss":
-        state.parameters["classifier.bias"] = jnp.full(10, jnp.nan)
-    else:  # the loss is fine, the update is not; the learning rate of step 0 is 0
-        momentum = jax.tree.map(lambda x: jnp.full_like(x, jnp.inf) if x.shape == (10,) else x, state.optimizer)
-        state = state._replace(optimizer=momentum, step=jnp.int32(1))
-    _, results = train_steps(state, data, jnp.int32(1))
-    assert np.isfinite(results["loss"][0]) == (bad == "parameter")
-    assert not results["finite"]
+def test_a_step_that_blows_up_is_reported():
+    state, data, train_steps, *_ = prepare(small_config("quadratic"), 1)
+    for bad in ("", "loss", "parameter"):
+        broken = jax.tree.map(jnp.copy, state)
+        if bad == "loss":
+            broken.parameters["classifier.bias"] = jnp.full(10, jnp.nan)
+        elif bad:  # the loss is fine, the update is not; the learning rate of step 0 is 0
+            momentum = jax.tree.map(lambda x: jnp.full_like(x, jnp.inf) if x.shape == (10,) else x, broken.optimizer)
+            broken = broken._replace(optimizer=momentum, step=jnp.int32(1))
+        _, results = train_steps(broken, data, jnp.int32(1))
+        assert np.isfinite(results["loss"][0]) == (bad != "loss")
+        assert results["finite"] == (bad == "")
 
 
 def test_bfloat16_compute_keeps_parameters_loss_and_optimizer_in_float32():
@@ -195,9 +183,9 @@ def test_bfloat16_compute_keeps_parameters_loss_and_optimizer_in_float32():
     config.model.dtype = "bfloat16"
     # Flax's LayerNorm promotes bfloat16 to float32 by itself.
     with jax.numpy_dtype_promotion("standard"):
-        state, data, train_steps, *_ = prepare(config, 2)
+        state, data, train_steps, *_ = prepare(config, 1)
         state, results = train_steps(state, data, jnp.int32(5))
     assert {x.dtype for x in jax.tree.leaves((state.parameters, state.optimizer)) if x.ndim} == {jnp.dtype("float32")}
-    wide, _ = losses_of_steps(small_config("quadratic"), 2)
-    np.testing.assert_allclose(results["loss"][:5], wide[:5], atol=0.05)
-    assert not np.array_equal(results["loss"][:5], wide[:5])
+    wide, _ = losses_of_steps(small_config("quadratic"), 1, 5)
+    np.testing.assert_allclose(results["loss"][:5], wide, atol=0.05)
+    assert not np.array_equal(results["loss"][:5], wide)
