@@ -28,7 +28,7 @@ def dataset_of(config: ConfigDict, data_dir: str | Path | None = None) -> Datase
     if data_dir and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"--data-dir={data_dir}: there is no such folder")
     source, places = source_of(config.dataset), [data_dir] if data_dir else [config.dataset.data_dir, None]
-    found = next((place for place in places if sources.is_prepared(source, place)), places[0])
+    found = next((place for place in places if sources.folder_of(source, place or None).exists()), places[0])
     return sources.read(source, found or None)
 
 

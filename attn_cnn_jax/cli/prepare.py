@@ -51,13 +51,12 @@ def run(args: argparse.Namespace) -> None:
     if args.archive is not None:
         say(f"Reading {args.archive}")
         content = cifar.read(args.archive, source.name)
-        verdict = "the official archive" if content.origin["official"] else "not the official archive"
-        say(f"SHA-256 {content.origin['sha256']}: {verdict} ({content.origin['layout']} layout)")
+        say(f"SHA-256 {content.sha256}: {content.verdict}")
     if source.name == "digits":
         say("digits comes with scikit-learn: nothing has to be prepared")
     elif not sources.prepare(source, args.data_dir, archive=content, replace=args.replace):
         say(f"{source.words} is already prepared in {sources.folder_of(source, args.data_dir)}")
     dataset = sources.load(source, args.data_dir)
-    for line in sources.describe(source, args.data_dir):
-        say(line)
+    for line in dataset.notes:
+        say(f"{source.words}: {line}")
     say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")

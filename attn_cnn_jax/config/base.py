@@ -150,7 +150,7 @@ REST = {
     "augment": {
         "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
         "flip": boolean(True),  # mirror half of the images
-        "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/operations.py
+        "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/augment.py
     },
     "optimizer": {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices inside blocks; Adam for the rest

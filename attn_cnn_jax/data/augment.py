@@ -1,50 +1,157 @@
-"""Random crop, flip and normalisation: pure functions that run on the device, inside the training step.
+"""What is random about the images of a training step: order, crop, flip, operations; and their normalisation.
 
-The crop and flip of a picture depend on the key and on its place in the batch alone, so that the result is the same
-however the batch is spread over devices.
+Pure functions that run on the device. What happens to an image depends on the key and on its place in the batch
+alone, so that the result is the same however the batch is spread over devices.
 """
 
-from collections.abc import Sequence
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int32, UInt8
+from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
 from attn_cnn_jax.arrays import AnyArray, Images, Key
 
+Image = Float[Array, "H W C"]
+Amount = Float[AnyArray, ""]
+Affine = Float[Array, "2 3"]
+
+
+def epoch_order(seed: int, epoch: int | Int[Array, ""], num_images: int) -> Int[Array, " n"]:
+    """The order in which an epoch visits the training set: a permutation of `num_images` indices."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), epoch)
+    return jax.random.permutation(key, num_images)
+
+
+@functools.lru_cache(maxsize=2)  # the last batches of an epoch are read together with the first of the next
+def order_on_host(seed: int, epoch: int, num_images: int) -> Int[np.ndarray, " n"]:
+    """`epoch_order`, computed by the CPU where JAX has it: sorting takes memory of a device."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS names others alone
+            stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+        return np.asarray(epoch_order(seed, epoch, num_images))
+
 
 def draw(key: Key, batch_size: int, crop_padding: int) -> tuple[Int32[Array, "b 2"], Bool[Array, " b"]]:
-    """Returns row and column of each image's crop in the padded image, from 0, and whether it is mirrored."""
+    """Row and column of each image's crop in the padded image, from 0, and whether it is mirrored."""
     offsets_key, flips_key = jax.random.split(key)
     offsets = jax.random.randint(offsets_key, (batch_size, 2), 0, 2 * crop_padding + 1, dtype=jnp.int32)
     return offsets, jax.random.bernoulli(flips_key, 0.5, (batch_size,))
 
 
-def crop(images: Images, offsets: Int32[AnyArray, "b 2"], crop_padding: int) -> UInt8[Array, "b H W C"]:
-    """Returns windows of the old size, cut at `offsets` out of pictures padded with zeros."""
-    borders = ((crop_padding, crop_padding), (crop_padding, crop_padding), (0, 0))
-
-    def crop_one(image: UInt8[AnyArray, "H W C"], offset: Int32[AnyArray, "2"]) -> UInt8[Array, "H W C"]:
-        padded = jnp.pad(image, borders)
-        return jax.lax.dynamic_slice(padded, (offset[0], offset[1], jnp.int32(0)), image.shape)
-
-    return jax.vmap(crop_one)(images, offsets)
-
-
 def augment(key: Key, images: Images, *, crop_padding: int, flip: bool) -> Images:
-    """Returns the pictures, each cropped at random after zero padding, then half of them mirrored.
+    """The images, each cropped at random after zero padding, then half of them mirrored.
 
     Args:
-      key: a JAX random key; the same key and batch give the same pictures.
+      key: a JAX random key; the same key and batch give the same images.
       images: values 0 .. 255, not yet normalised: the padding is black.
       crop_padding: zero pixels added on every side, 0 for no crop; static under `jax.jit`.
       flip: whether to mirror; static under `jax.jit`.
     """
     offsets, flips = draw(key, images.shape[0], crop_padding)
+    borders = ((crop_padding, crop_padding), (crop_padding, crop_padding), (0, 0))
+
+    def crop(image: UInt8[AnyArray, "H W C"], offset: Int32[AnyArray, "2"]) -> UInt8[Array, "H W C"]:
+        padded = jnp.pad(image, borders)
+        return jax.lax.dynamic_slice(padded, (offset[0], offset[1], jnp.int32(0)), image.shape)
+
     if crop_padding:
-        images = crop(images, offsets, crop_padding)
+        images = jax.vmap(crop)(images, offsets)
     return jnp.where(flips[:, None, None, None], images[:, :, ::-1], images) if flip else images
+
+
+# Operations as in RandAugment: x is the image, values 0 .. 255; a, from -1 to 1, says how strong and which way.
+LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
+FACTOR = 0.9  # the largest change of brightness, contrast and colour
+ANGLE = math.radians(30)  # of the largest rotation
+SHARE = 0.3  # of a side that the largest shift moves, and of a pixel per pixel that the largest shear does
+
+
+def grey(x: Image) -> Float[Array, "H W 1"]:
+    """The luminance of three channels, the mean of others."""
+    weights = LUMINANCE if x.shape[-1] == 3 else (1 / x.shape[-1],) * x.shape[-1]
+    return jnp.einsum("hwc,c->hw", x, jnp.asarray(weights, x.dtype), precision="highest")[..., None]
+
+
+def blend(x: Image, other: Image, a: Amount) -> Image:
+    """The image moved away from another one (a > 0) or towards it (a < 0)."""
+    return other + (1 + FACTOR * a) * (x - other)
+
+
+def posterise(x: Image, a: Amount) -> Image:
+    """Drops up to four of the eight bits of each value."""
+    step = 2 ** jnp.round(4 * jnp.abs(a))
+    return jnp.floor(x / step) * step
+
+
+COLOURS: dict[str, Callable[[Image, Amount], Image]] = {
+    "brightness": lambda x, a: blend(x, jnp.zeros_like(x), a),
+    "contrast": lambda x, a: blend(x, jnp.full_like(x, grey(x).mean()), a),
+    "colour": lambda x, a: blend(x, jnp.broadcast_to(grey(x), x.shape), a),
+    "posterise": posterise,
+    "solarise": lambda x, a: jnp.where(x >= 256 * (1 - jnp.abs(a)), 255 - x, x),
+}
+# Affine maps from a pixel of the result to one of the image, see `warp`.
+GEOMETRY: dict[str, Callable[[Amount], Affine]] = {
+    "rotation": lambda a: jnp.array(
+        [[jnp.cos(ANGLE * a), jnp.sin(ANGLE * a), 0.0], [-jnp.sin(ANGLE * a), jnp.cos(ANGLE * a), 0.0]]
+    ),
+    "shear_rows": lambda a: jnp.array([[1.0, SHARE * a, 0.0], [0.0, 1.0, 0.0]]),
+    "shear_columns": lambda a: jnp.array([[1.0, 0.0, 0.0], [SHARE * a, 1.0, 0.0]]),
+    "shift_rows": lambda a: jnp.array([[1.0, 0.0, SHARE * a], [0.0, 1.0, 0.0]]),
+    "shift_columns": lambda a: jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, SHARE * a]]),
+}
+
+
+def warp(x: Image, affine: Affine) -> Image:
+    """The image whose pixel p, counted from the centre, is that at `affine @ (p, 1)` of `x`; black beyond the border.
+
+    The last column of `affine` is in heights and widths, the others in pixels; values are interpolated bilinearly.
+    """
+    height, width, _ = x.shape
+    middle = jnp.array([(height - 1) / 2, (width - 1) / 2], jnp.float32)
+    affine = affine.at[:, 2].multiply(jnp.array([height, width], affine.dtype))
+    rows, columns = jnp.mgrid[:height, :width].astype(jnp.float32) - middle[:, None, None]
+    at = jnp.einsum("ij,jhw->ihw", affine, jnp.stack([rows, columns, jnp.ones_like(rows)]), precision="highest")
+    at = list(at + middle[:, None, None])
+    sample = functools.partial(jax.scipy.ndimage.map_coordinates, coordinates=at, order=1, mode="constant", cval=0.0)
+    return jax.vmap(sample, in_axes=-1, out_axes=-1)(x)
+
+
+def apply(x: Image, kind: Array, a: Amount) -> Image:
+    """The image after the operation number `kind` of COLOURS, then GEOMETRY; values stay within 0 .. 255."""
+    # One switch for the values and one for the map: every image is warped once, whatever it gets.
+    x = jax.lax.switch(jnp.minimum(kind, len(COLOURS)), [*COLOURS.values(), lambda x, a: x], x, a)
+    maps = [lambda a: jnp.eye(2, 3, dtype=a.dtype), *GEOMETRY.values()]
+    affine = jax.lax.switch(jnp.maximum(kind - len(COLOURS) + 1, 0), maps, a)
+    return jnp.clip(warp(x, affine), 0, 255)
+
+
+def operate(key: Key, images: Images, *, count: int, magnitude: float) -> Images:
+    """The images, each after `count` operations sampled for it; all are equally probable, their strength is uniform.
+
+    Args:
+      key: a JAX random key; the same key and batch give the same images.
+      images: values 0 .. 255.
+      count: of operations one after the other; static under `jax.jit`.
+      magnitude: of the strongest, from 0 (nothing changes) to 1.
+    """
+
+    def operate_one(place, image):
+        key_kind, key_amount = jax.random.split(jax.random.fold_in(key, place))
+        kinds = jax.random.randint(key_kind, (count,), 0, len(COLOURS) + len(GEOMETRY), jnp.int32)
+        amounts = jax.random.uniform(key_amount, (count,), jnp.float32, -magnitude, magnitude)
+        x = image.astype(jnp.float32)
+        for kind, amount in zip(kinds, amounts, strict=True):
+            x = apply(x, kind, amount)
+        return jnp.round(x).astype(jnp.uint8)
+
+    return jax.vmap(operate_one)(jnp.arange(images.shape[0]), images)
 
 
 def normalise(
@@ -53,14 +160,7 @@ def normalise(
     std: Sequence[float],
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "*batch H W C"]:
-    """Returns (images / 255 - mean) / std, computed in float32 and rounded to `dtype`.
-
-    Args:
-      images: values 0 .. 255.
-      mean: C numbers, for pictures scaled to [0, 1].
-      std: C numbers, for the same.
-      dtype: the result's type, for example bfloat16.
-    """
+    """(images / 255 - mean) / std, of C numbers each, computed in float32 and rounded to `dtype`."""
     channels = (1,) * (images.ndim - 1) + (-1,)
     means, deviations = (jnp.asarray(each, jnp.float32).reshape(channels) for each in (mean, std))
     return jnp.asarray((images.astype(jnp.float32) / 255 - means) / deviations, dtype)

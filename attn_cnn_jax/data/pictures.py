@@ -4,9 +4,8 @@ It gives 8 bits of grey or RGB, upright, on white where the image is transparent
 palette, orientation and frame stands in docs/own_images.md.
 """
 
-import contextlib
 import io
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ LEFT_BEHIND = (".ds_store", "__macosx", "thumbs.db", ".ipynb_checkpoints", "@ead
 
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
 SIXTEEN_BITS_OF_GREY_AND_ALPHA = "LA;16B"  # which Pillow gives as RGBA
-ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values for images that lie on their side
 MOST_REDUCED = 4  # times the limit of Pillow that a JPEG may have which is reduced while it is decoded
 
 File = str | Path | io.BytesIO
@@ -41,17 +39,27 @@ def is_left_behind(name: str) -> bool:
     return name.startswith("._") or name.lower() in LEFT_BEHIND
 
 
-@contextlib.contextmanager
-def opened(file: File, name: str, size: tuple[int, int], formats: tuple[str, ...] | None) -> Iterator[Any]:
-    """Opens an image file: gives the image, whose pixels are not read yet, and its width and height in the file.
+def read_picture(
+    file: File,
+    channels: int = 0,
+    formats: tuple[str, ...] | None = FORMATS,
+    *,
+    size: tuple[int, int] = (0, 0),
+    name: str = "",
+) -> Image.Image:
+    """An image upright, in mode "L" (one channel) or "RGB" (three).
 
-    Args: see `read_picture`.
+    Args:
+      file: a path, or an open file.
+      channels: 1 or 3, of the result; 0 for 1 where the image is grey, else 3.
+      formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
+      size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
+      name: by which messages call it, if not by its path.
 
     Raises:
-      Unreadable: it is no image, is animated, or has more pixels than are read; here, or in the block for whatever
-        Pillow raises there.
+      Unreadable: it is no image, is animated, damaged, or has more pixels than are read.
     """
-    what = f"{name} cannot be read as an image"
+    what = f"{name or file} cannot be read as an image"
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced
     try:
         if isinstance(file, str | Path) and Path(file).is_fifo():
@@ -62,15 +70,9 @@ def opened(file: File, name: str, size: tuple[int, int], formats: tuple[str, ...
                 raise Unreadable(f"{what}: it is animated, {frames} frames")
             if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
                 raise Unreadable(f"{what}: it has 32 bits per pixel and channel, allowed are 8 and 16")
-            whole, count = image.size, np.prod(image.size, dtype=float)
-            if limit and any(size) and limit < count <= MOST_REDUCED * limit:
-                image.draft(None, (2 * max(size), 2 * max(size)))  # a JPEG is decoded to 1/2, 1/4 or 1/8
-            if limit and np.prod(image.size, dtype=float) > limit:
-                can_reduce = image.format in ("JPEG", "MPO") and not any(size)
-                advice = "; set config.dataset.image_size: then a JPEG is reduced while it is read" * can_reduce
-                allowed = f"the most that are read are {limit}: make it smaller{advice}"
-                raise Unreadable(f"{what}: it has {count:.0f} pixels, {allowed}")
-            yield image, whole
+            if limit:
+                check_pixels(image, size, limit, what)
+            return decoded(image, channels, file)
     except (Unreadable, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -82,60 +84,43 @@ def opened(file: File, name: str, size: tuple[int, int], formats: tuple[str, ...
         Image.MAX_IMAGE_PIXELS = limit
 
 
-def rawmode(image: Any) -> str:
-    """How the samples of an image whose pixels are not read yet lie in the file, such as `L;4`; "" where unknown."""
-    arguments = image.tile[0].args if image.tile else ""
-    return arguments if isinstance(arguments, str) else ""
+def check_pixels(image: Any, size: tuple[int, int], limit: int, what: str) -> None:
+    """Sets a JPEG of too many pixels to be decoded to 1/2, 1/4 or 1/8; raises Unreadable for what stays too large."""
+    count = math.prod(image.size)
+    if any(size) and limit < count <= MOST_REDUCED * limit:
+        image.draft(None, (2 * max(size), 2 * max(size)))
+    if math.prod(image.size) > limit:
+        can_reduce = image.format in ("JPEG", "MPO") and not any(size)
+        advice = "; set config.dataset.image_size: then a JPEG is reduced while it is read" * can_reduce
+        allowed = f"the most that are read are {limit}: make it smaller{advice}"
+        raise Unreadable(f"{what}: it has {count} pixels, {allowed}")
 
 
-def read_header(file: File, size: tuple[int, int] = (0, 0)) -> tuple[int, int, int]:
-    """Returns height and width of an image as it stands upright, and its channels: 1 if it is grey, else 3."""
-    with opened(file, str(file), size, FORMATS) as (image, (width, height)):
-        grey = image.mode in (*GREY_MODES, "I") or rawmode(image) == SIXTEEN_BITS_OF_GREY_AND_ALPHA
-        if image.getexif().get(ORIENTATION) in SIDEWAYS:  # which may read the pixels of a PNG
-            width, height = height, width
-        return height, width, 1 if grey else 3
-
-
-def read_picture(
-    file: File,
-    channels: int,
-    formats: tuple[str, ...] | None = FORMATS,
-    *,
-    size: tuple[int, int] = (0, 0),
-    name: str = "",
-) -> Image.Image:
-    """Returns an image upright, in mode "L" (`channels` 1) or "RGB" (3); raises Unreadable.
-
-    Args:
-      file: a path, or an open file.
-      channels: 1 or 3, of the result.
-      formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
-      size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
-      name: by which messages call it, if not by its path.
-    """
-    with opened(file, name or str(file), size, formats) as (image, _):
-        samples_as, colour = rawmode(image), image.info.get("transparency")
-        upright = ImageOps.exif_transpose(image)
-        of_one_colour = colour is not None and image.mode not in ("P", "PA")
-        is_clear = has_colour(np.asarray(upright), colour, samples_as, file) if of_one_colour else None
-        if upright.mode.startswith("I"):  # Pillow would cut all above 255 to white
-            wide = np.asarray(upright).astype(np.uint32)
-            upright = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
-        if is_clear is not None:
-            upright.info.pop("transparency", None)
-            upright = upright.convert("RGB" if upright.mode == "RGB" else "L")
-            upright.paste("white", mask=Image.fromarray(is_clear))
-        elif upright.has_transparency_data:
-            upright = upright.convert("RGBA")
-            upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-        return upright.convert("L" if channels == 1 else "RGB")
+def decoded(image: Any, channels: int, file: File) -> Image.Image:
+    """An open image in 8 bits per channel, on white where it is transparent; see `read_picture`."""
+    arguments, colour = image.tile[0].args if image.tile else "", image.info.get("transparency")
+    samples_as = arguments if isinstance(arguments, str) else ""  # how samples are stored in the file, such as `L;4`
+    is_grey = image.mode in (*GREY_MODES, "I") or samples_as == SIXTEEN_BITS_OF_GREY_AND_ALPHA
+    upright = ImageOps.exif_transpose(image)
+    of_one_colour = colour is not None and image.mode not in ("P", "PA")
+    is_clear = has_colour(np.asarray(upright), colour, samples_as, file) if of_one_colour else None
+    if upright.mode.startswith("I"):  # Pillow would cut all above 255 to white
+        wide = np.asarray(upright).astype(np.uint32)
+        upright = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
+    if is_clear is not None:
+        upright.info.pop("transparency", None)
+        upright = upright.convert("RGB" if upright.mode == "RGB" else "L")
+        upright.paste("white", mask=Image.fromarray(is_clear))
+    elif upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+    return upright.convert("L" if channels == 1 or (is_grey and not channels) else "RGB")
 
 
 def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> Bool[np.ndarray, "H W"]:
     """Which pixels of a PNG, `(H, W)` or `(H, W, 3)` upright, have its transparent colour, a number or three.
 
-    Pillow gives the colour as the file has it, and the samples, which `samples_as` (see `rawmode`) tells, in 8 bits.
+    Pillow gives the colour as the file has it, and the samples, stored as `samples_as`, in 8 bits.
     """
     if pixels.ndim == 3:
         equal = pixels == np.array(colour)
@@ -159,7 +144,7 @@ def as_image(pixels: np.ndarray) -> Image.Image:
 
 
 def fit(image: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "H W C"]:
-    """Returns the largest middle part of an "L" or "RGB" image that has the shape of `size`, resized to it."""
+    """The largest middle part of an "L" or "RGB" image that has the shape of `size`, resized to it."""
     height, width = size
     if image.size != (width, height):
         image = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)

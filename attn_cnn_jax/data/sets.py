@@ -1,8 +1,8 @@
 """What a data set is: its splits, what is known of it without its files, and where it comes from."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,44 +51,33 @@ class Rows:
         return np.asarray(self.array[self.rows], dtype)
 
 
+@dataclass(frozen=True)
+class Spec:
+    """What networks and training need to know of a data set."""
+
+    name: str  # by which configurations and commands call it
+    image_shape: tuple[int, int, int]  # (H, W, C), rows and columns in pixels
+    num_classes: int  # labels are 0 .. num_classes - 1
+    mean: tuple[float, ...]  # C numbers, of the training images scaled to [0, 1]
+    std: tuple[float, ...]  # C numbers, standard deviations of the same
+    class_names: tuple[str, ...] = ()  # by label; () where they are known only from the prepared data
+    has_validation: bool = False  # whether it has a validation split of its own
+    train_examples: int = 0  # training images of the official data set; 0 where there is none
+    test_examples: int = 0  # test images, likewise
+
+
 Fingerprint = dict[str, dict]  # per split `shape`, of its images, and hashes of `pictures` and `labels`
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What networks and training need to know of a data set.
-
-    Attributes:
-      name: by which configurations and commands call it.
-      image_shape: (H, W, C), rows and columns in pixels.
-      num_classes: labels are 0 .. num_classes - 1.
-      mean: C numbers, of the training images scaled to [0, 1].
-      std: C numbers, standard deviations of the same.
-      class_names: by label; () where they are known only from the prepared data.
-      has_validation: whether it has a validation split of its own.
-      train_examples: training images of the official data set; 0 where there is none.
-      test_examples: test images, likewise.
-    """
-
-    name: str
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_names: tuple[str, ...] = ()
-    has_validation: bool = False
-    train_examples: int = 0
-    test_examples: int = 0
-
-
 class Dataset(NamedTuple):
-    """A data set; `validation` where it has such a split of its own, `digest` where its hashes were kept with it."""
+    """A data set."""
 
     train: Split
     test: Split
     spec: Spec
-    validation: Split | None = None
-    digest: Fingerprint | None = None
+    validation: Split | None = None  # where it has such a split of its own
+    digest: Fingerprint | None = None  # where its hashes were kept with it
+    notes: tuple[str, ...] = ()  # lines on what was prepared and what was left out
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -107,14 +96,12 @@ class Dataset(NamedTuple):
         return sum(split.images.nbytes for split in self.splits.values())
 
 
-CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR10 = Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CIFAR10_NAMES)
-CIFAR100 = Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
-DIGITS = Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"))
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+COUNTS = {"train_examples": 50_000, "test_examples": 10_000}
 SPECS = {
-    "cifar10": replace(CIFAR10, train_examples=50_000, test_examples=10_000),
-    "cifar100": replace(CIFAR100, train_examples=50_000, test_examples=10_000),
-    "digits": replace(DIGITS, train_examples=1_442, test_examples=355),
+    "cifar10": Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CLASSES, **COUNTS),
+    "cifar100": Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), **COUNTS),
+    "digits": Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"), False, 1_442, 355),
 }
 OWN = ("folder", "npz")  # names of the user's own data, with config.dataset.path
 TFDS = "tfds:"
@@ -122,21 +109,13 @@ TFDS = "tfds:"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from, and how its images are chosen and brought to one size.
+    """Where a data set comes from, and how its images are chosen and brought to one size."""
 
-    Attributes:
-      name: a name in SPECS or OWN, or `tfds:NAME`.
-      path: of the user's own data, a folder of class folders or a .npz file.
-      image_size: `(H, W)` in pixels; `(0, 0)` for the size that all images have.
-      test_fraction: part of each class that becomes the test split where there is none, 0 to 1.
-      skip_unreadable: leave out images that cannot be read instead of refusing them.
-    """
-
-    name: str
-    path: str = ""
-    image_size: tuple[int, int] = (0, 0)
-    test_fraction: float = 0.2
-    skip_unreadable: bool = False
+    name: str  # a name in SPECS or OWN, or `tfds:NAME`
+    path: str = ""  # of the user's own data, a folder of class folders or a .npz file
+    image_size: tuple[int, int] = (0, 0)  # (H, W) in pixels; (0, 0) for the size that all images have
+    test_fraction: float = 0.2  # part of each class that becomes the test split where there is none, 0 to 1
+    skip_unreadable: bool = False  # leave out images that cannot be read instead of refusing them
 
     @property
     def words(self) -> str:
@@ -159,24 +138,16 @@ def is_own(name: str) -> bool:
 
 
 def source_of(dataset: ConfigDict) -> Source:
-    """Returns where the data set that `config.dataset` describes comes from."""
+    """Where the data set that `config.dataset` describes comes from."""
     size = dataset["image_size"]
-    return Source(
-        dataset["name"],
-        dataset["path"],
-        (size, size) if isinstance(size, int) else tuple(size),
-        dataset["test_fraction"],
-        dataset["skip_unreadable"],
-    )
+    size = (size, size) if isinstance(size, int) else tuple(size)
+    return Source(dataset["name"], dataset["path"], size, dataset["test_fraction"], dataset["skip_unreadable"])
 
 
 def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:
-    """Returns (train, validation): so many images set aside, chosen by `seed` alone; both keep their order.
+    """Sets images aside, chosen by `seed` alone: returns (train, validation); both keep their order.
 
-    Args:
-      split: the training images.
-      num_validation: 0 .. number of images - 1; UserError otherwise.
-      seed: an integer >= 0.
+    UserError unless `num_validation` is 0 .. number of images - 1.
     """
     total = len(split.labels)
     if not 0 <= num_validation < total:
@@ -188,13 +159,13 @@ def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Spli
 
 
 def random_ranks(count: int, seed: int) -> np.ndarray:
-    """Returns numbers by which to choose at random, the same for ever for a seed."""
+    """Numbers by which to choose at random, the same for ever for a seed."""
     # NumPy keeps the raw output of a bit generator for ever, but not the order that its shuffles make of it.
     return np.random.PCG64(seed).random_raw(count)
 
 
 def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprint:
-    """Returns what tells a data set from others, ready for JSON; equal for equal data on every machine.
+    """What tells a data set from others, ready for JSON; equal for equal data on every machine.
 
     Args:
       dataset: all of it, before a validation split is set aside.
@@ -204,22 +175,28 @@ def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprin
     return found | ({"validation": hashes(validation)} if validation is not None and not dataset.validation else {})
 
 
-def hashes(split: Split) -> dict:
-    """Returns the entry of a split in a fingerprint; images are read some at a time."""
-    images, at_once = split.images, max(1, 2**24 // int(np.prod(split.images.shape[1:])))
-    found = hashlib.blake2b(digest_size=16)
+def chunks(images: Any) -> Iterator[np.ndarray]:
+    """The images, some at a time, as contiguous arrays."""
+    at_once = max(1, 2**22 // int(np.prod(images.shape[1:])))
     for start in range(0, len(images), at_once):
-        found.update(np.ascontiguousarray(images[start : start + at_once]).data)
-    return {"shape": list(images.shape), "pictures": found.hexdigest(), "labels": hash_labels(split.labels)}
+        yield np.ascontiguousarray(images[start : start + at_once])
+
+
+def hashes(split: Split) -> dict:
+    """The entry of a split in a fingerprint."""
+    found = hashlib.blake2b(digest_size=16)
+    for some in chunks(split.images):
+        found.update(some.data)
+    return {"shape": list(split.images.shape), "pictures": found.hexdigest(), "labels": hash_labels(split.labels)}
 
 
 def hash_labels(labels: np.ndarray) -> str:
-    """Returns the hash of labels in a fingerprint, 32 hexadecimal digits."""
+    """The hash of labels in a fingerprint, 32 hexadecimal digits."""
     return hashlib.blake2b(np.ascontiguousarray(labels, "<i4").data, digest_size=16).hexdigest()
 
 
 def differences(there: Mapping[str, dict], here: Mapping[str, dict]) -> str:
-    """Returns in what two data sets differ, in words, "" if in nothing; a split that one lacks is not compared."""
+    """In what two data sets differ, in words, "" if in nothing; a split that one lacks is not compared."""
     found = []
     for split, before in there.items():
         now = here.get(split, before)

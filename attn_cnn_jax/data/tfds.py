@@ -6,10 +6,10 @@ to Pillow instead, which writes the same PNG; for the rest the error says how to
 """
 
 import contextlib
+import functools
 import http.client
 import importlib.resources.abc
 import io
-import json
 import logging
 import re
 import shutil
@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from filelock import FileLock
 from PIL import Image
 from tensorflow_datasets.image_classification import cifar as stock
 
 from attn_cnn_jax.data import cifar
 from attn_cnn_jax.data.own import SPLITS, Collection, Entry, checked_names, split_off
-from attn_cnn_jax.data.pictures import read_header, read_picture
+from attn_cnn_jax.data.pictures import as_image, read_picture
 from attn_cnn_jax.data.sets import TFDS, Source
 from attn_cnn_jax.errors import UserError, command_line, shortened
 
@@ -56,9 +55,7 @@ class Cifar10(stock.Cifar10, skip_registration=True):
         features: Any = self.info.features
         for key, names in zip(self._cifar_info.label_keys, archive.class_names, strict=True):
             features[key].names = list(names)
-        # tfds moves this folder into place when it is complete, and the origin with it.
-        (self.data_path / "archive.json").write_text(json.dumps(archive.origin) + "\n")
-        return {split: self.examples(archive, split) for split in ("train", "test")}
+        return {split: self.examples(archive, split) for split in archive.images}
 
     def examples(self, archive: cifar.Archive, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields the key and the features of each image of the split `train` or `test`."""
@@ -79,143 +76,86 @@ CIFAR = {"cifar10": Cifar10, "cifar100": Cifar100}
 
 
 def collect(
-    source: Source,
-    data_dir: Path,
-    *,
-    archive: cifar.Archive | None = None,
-    replace: bool = False,
-    say: Callable[[str], object] = print,
-) -> tuple[Collection, dict[str, Any]]:
-    """Returns the images of a set and what is known of their origin; its records are prepared first if need be.
+    source: Source, data_dir: Path, archive: cifar.Archive | None, replace: bool, say: Callable[[str], object]
+) -> Collection:
+    """The images of `cifar10`, `cifar100`, or `tfds:NAME` such as `tfds:emnist/letters`.
 
-    Args:
-      source: `cifar10`, `cifar100`, or `tfds:NAME` such as `tfds:fashion_mnist` or `tfds:emnist/letters`.
-      data_dir: where sets of tfds are.
-      archive: of CIFAR, to make it from; None downloads it.
-      replace: make the records of CIFAR anew even if they are there.
-      say: called with a line of text at each stage.
-
-    Raises:
-      UserError: there is no such set, it holds no classified images, or it cannot be prepared or read here.
+    The records are prepared first if need be, those of CIFAR from an archive where one is given, with `replace` also
+    if they are there. UserError where there is no such set, it has no classified images, or it cannot be used here.
     """
     name = source.name
-    with FileLock(data_dir / "prepared" / f"{re.sub('[^a-z0-9]', '_', name)}.records.lock"):  # for any size of images
-        place = data_dir / name / str(Cifar10.VERSION)
-        if name in CIFAR and place.exists():
-            if not replace and archive and read_origin(place) != archive.origin:
-                raise UserError(
-                    f"{place} is already prepared, from another archive.\n"
-                    "Add --replace to put this one in its place, or choose another --data-dir."
-                )
-            if replace:
-                if archive is None:
-                    check_network(name, CIFAR[name].url_infos, data_dir)
-                shutil.rmtree(place)
-        builder = find(name, data_dir)
-        image, label = feature_names(name, builder)
-        place = Path(builder.data_path)
-        if not place.exists():
-            prepare(name, builder, image, data_dir, archive, say)
-        elif not (place / "dataset_info.json").is_file():
-            raise UserError(f"{place} is not complete: dataset_info.json is missing\nremove it, or copy it again")
+    place = data_dir / name / str(Cifar10.VERSION)
+    if name in CIFAR and place.exists() and (replace or archive):
+        if not replace:
+            raise UserError(
+                f"{place} is already prepared, from another archive.\n"
+                "Add --replace to put this one in its place, or choose another --data-dir."
+            )
+        if archive is None:
+            check_network(name, CIFAR[name].url_infos, data_dir)
+        shutil.rmtree(place)
+    with explaining(name, data_dir), silent():
+        known = functools.partial(tfds.builder, name.removeprefix(TFDS))
+        builder: Any = CIFAR.get(name, known)(data_dir=data_dir)
+    image, label = feature_names(name, builder)
+    if not Path(builder.data_path).exists():
+        prepare(name, builder, image, data_dir, archive, say)
+    found = [split for split in SPLITS if split in builder.info.splits]
+    if "train" not in found:
+        only = f"has no split train in {builder.data_path}, only {', '.join(found) or 'none'}"
+        raise refused(name, data_dir, f"{only}: it is not complete, or no set to train on")
     names = checked_names(map(str.strip, builder.info.features[label].names), name)
-    sources = {split: data_source(name, builder, split, image) for split in SPLITS if split in builder.info.splits}
-    if "train" not in sources:
-        raise UserError(f"{name} has no split train, only {', '.join(builder.info.splits) or 'none'}: choose another")
-    splits = {split: entries_of(name, place, split, each, label, len(names)) for split, each in sources.items()}
+    with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
+        records = {split: records_of(name, builder, split, image) for split in found}
+        splits = {split: entries_of(name, split, records[split], label, len(names)) for split in found}
     notes = split_off(splits, names, name, source.test_fraction)
-    shape = builder.info.features[image].shape
-    channels = 1 if shape[2] == 1 else 3
-
-    def file(entry: Entry) -> io.BytesIO:
-        split, position = entry.key
-        with reading(name, place):
-            return io.BytesIO(sources[split][position][image])
-
-    def header(entry: Entry) -> tuple[int, int, int]:
-        height, width = shape[:2] if None not in shape else read_header(file(entry))[:2]
-        return height, width, channels
 
     def read(entry: Entry, channels: int) -> Image.Image:
-        return read_picture(file(entry), channels, None, size=source.image_size, name=entry.name)
+        split, position = entry.key
+        with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
+            file = io.BytesIO(records[split][position][image])
+        return read_picture(file, channels, None, size=source.image_size, name=entry.name)
 
-    return Collection(names, splits, header, read, notes), read_origin(place)
-
-
-def read_origin(place: Path) -> dict[str, Any]:
-    """Returns what a prepared CIFAR notes of the archive it was made from; {} where that is not known."""
-    try:
-        return json.loads((place / "archive.json").read_text())
-    except (OSError, ValueError):
-        return {}
-
-
-def find(name: str, data_dir: Path) -> Any:
-    """Returns the builder of a set, also of one that tfds does not know but that is prepared in the data folder."""
-    if name in CIFAR:
-        with reading(name, data_dir / name / str(Cifar10.VERSION)):
-            return CIFAR[name](data_dir=data_dir)
-    known = name.removeprefix(TFDS)
-    if known == name or not re.fullmatch(r"[A-Za-z]\w*(/[\w+.-]+)?(:\d+\.\d+\.\d+)?", known):
-        raise UserError(f"config.dataset.name={name!r}: allowed is tfds:NAME, tfds:NAME/CONFIG or either with :VERSION")
-    try:
-        with silent():
-            return tfds.builder(known, data_dir=data_dir)
-    except tfds.core.DatasetNotFoundError as error:
-        said = f"tensorflow-datasets knows no such set, and none of that name is in {data_dir}"
-        raise UserError(f"config.dataset.name={name!r}: {said}\nsee tensorflow.org/datasets/catalog") from error
-    except Exception as error:  # builders run code of their own
-        raise cannot(name, data_dir, error) from error
+    return Collection(names, splits, read, notes)
 
 
 def feature_names(name: str, builder: Any) -> tuple[str, str]:
-    """Returns which features are the image and its class; UserError where there is not one of each."""
+    """Which features are the image, uint8, and its class; UserError where there is not one of each."""
     features, found = builder.info.features, []
     kinds: dict[str, Any] = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
     for kind in (tfds.features.Image, tfds.features.ClassLabel):
         fits = [key for key, feature in kinds.items() if type(feature) is kind]
-        fits = [key for key in builder.info.supervised_keys or () if key in fits] or fits
-        if len(fits) != 1:
-            held = ", ".join(f"{key} ({type(feature).__name__})" for key, feature in kinds.items()) or "no features"
-            raise UserError(f"{name} is no set of images with one class each: it has {held}")
-        found += fits
-    if kinds[found[0]].np_dtype != np.uint8:
-        raise UserError(f"{name} has images of {np.dtype(kinds[found[0]].np_dtype)}: allowed is uint8")
+        found += [key for key in builder.info.supervised_keys or () if key in fits] or fits
+    if len(found) != 2 or kinds[found[0]].np_dtype != np.uint8:
+        held = [f"{key} ({type(feature).__name__}, {feature.np_dtype})" for key, feature in kinds.items()]
+        held = ", ".join(held) or "no features"
+        raise UserError(f"{name} is no set of images of uint8 with one class each: it has {held}")
     return found[0], found[1]
 
 
 def prepare(
-    name: str,
-    builder: Any,
-    image: str,
-    data_dir: Path,
-    archive: cifar.Archive | None,
-    say: Callable[[str], object],
+    name: str, builder: Any, image: str, data_dir: Path, archive: cifar.Archive | None, say: Callable[[str], object]
 ) -> None:
-    """Lets the set's builder download and write it as ArrayRecord; UserError where that fails."""
+    """Lets the set's builder download and write it as ArrayRecord; UserError where that fails, OSError."""
     from_network = archive is None and bool(builder.url_infos)
     if from_network:
         check_network(name, builder.url_infos, data_dir)
     if name in CIFAR:
         builder.archive = archive
-    else:
-        hand_to_pillow(builder.info.features[image])
+    else:  # lets Pillow encode images that are arrays; tfds would do so with TensorFlow
+        feature, encode = builder.info.features[image], builder.info.features[image].encode_example
+        feature.encode_example = lambda x: encode(as_image(x) if getattr(x, "dtype", None) == np.uint8 else x)
     say(f"Downloading {name}" if from_network else f"Writing {builder.data_path}")
     config = tfds.download.DownloadConfig(try_download_gcs=False, force_checksums_validation=name in CIFAR)
-    try:
-        with silent(progress=from_network and sys.stderr.isatty()):
+    with explaining(name, data_dir), silent(progress=from_network and sys.stderr.isatty()):
+        try:
             builder.download_and_prepare(
                 file_format="array_record", download_dir=data_dir / "downloads", download_config=config
             )
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:  # builders run code of their own
-        if isinstance(error, tfds.download.DownloadError) or type(error).__module__.startswith("requests"):
-            raise missing(name, data_dir, shortened(error)) from error
-        if isinstance(error, OSError):
+        except Exception as error:
+            if full := re.search(r"\w+\(\) failed: ([^;]+); writing", str(error)):  # ArrayRecord's writer, in C++
+                raise OSError(0, full[1], str(builder.data_path)) from error
             raise
-        full = re.search(r"\w+\(\) failed: ([^;]+); writing", str(error))  # of ArrayRecord's writer, a C++ library
-        raise OSError(0, full[1], str(builder.data_path)) if full else cannot(name, data_dir, error) from error
 
 
 def check_network(name: str, urls: Any, data_dir: Path) -> None:
@@ -227,23 +167,12 @@ def check_network(name: str, urls: Any, data_dir: Path) -> None:
     except urllib.error.HTTPError:  # a host that refuses HEAD is there
         pass
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise missing(name, data_dir, f"{url}: {shortened(error)}") from error
+        why = f"is not in {data_dir} and cannot be downloaded ({url}: {shortened(error)})"
+        raise refused(name, data_dir, why) from error
 
 
-def hand_to_pillow(feature: Any) -> None:
-    """Lets Pillow encode images that are arrays; tfds would do so with TensorFlow."""
-    encode = feature.encode_example
-
-    def encode_example(image: Any) -> Any:
-        if isinstance(image, np.ndarray) and image.dtype == np.uint8:
-            image = Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image)
-        return encode(image)
-
-    feature.encode_example = encode_example
-
-
-def data_source(name: str, builder: Any, split: str, image: str) -> Any:
-    """Returns the records of a split by position, images still encoded; UserError unless they are whole ArrayRecord."""
+def records_of(name: str, builder: Any, split: str, image: str) -> Any:
+    """The records of a split by position, images still encoded; an error unless they are whole ArrayRecord."""
     place, form = Path(builder.data_path), builder.info.file_format
     form = getattr(form, "value", form)
     if form not in ("array_record", None):
@@ -251,25 +180,25 @@ def data_source(name: str, builder: Any, split: str, image: str) -> Any:
             f"{name} is in {place} as {form}, which only TensorFlow reads\non a machine with TensorFlow prepare it as "
             f"ArrayRecord in another folder, `{command_line('prepare', name, '--data-dir', 'DIR')}`, and copy DIR"
         )
-    expected = builder.info.splits[split].num_examples
-    with reading(name, place), silent():
+    with silent():
         source = builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})
-        if len(source) != expected:
-            raise ValueError(f"{len(source)} {split} images where {expected} are announced")
-        return source
+    if len(source) != (expected := builder.info.splits[split].num_examples):
+        raise ValueError(f"{len(source)} {split} images where {expected} are announced")
+    return source
 
 
-def entries_of(name: str, place: Path, split: str, source: Any, label: str, num_classes: int) -> list[Entry]:
-    """Returns the images of a split, ordered by their `id` where they have one, else as they are stored.
+def entries_of(name: str, split: str, records: Any, label: str, num_classes: int) -> list[Entry]:
+    """The images of a split, ordered by their `id` where they have one, else as they are stored.
 
     The key of an entry is its split and its position in the records.
     """
-    with reading(name, place):
-        records = ((position, source[position]) for position in range(len(source)))
-        found = [(record.get("id", b""), position, int(record[label])) for position, record in records]
-        ids = [key for key, _, _ in found]
-        if any(ids) and len(set(ids)) != len(ids):
-            raise ValueError(f"{len(set(ids))} different {split} images where {len(ids)} are announced")
+    found = []
+    for position in range(len(records)):
+        record = records[position]
+        found.append((record.get("id", b""), position, int(record[label])))
+    ids = [key for key, _, _ in found]
+    if any(ids) and len(set(ids)) != len(ids):
+        raise ValueError(f"{len(set(ids))} different {split} images where {len(ids)} are announced")
     if unlabelled := sum(not 0 <= number < num_classes for _, _, number in found):
         raise UserError(f"{name} has {unlabelled:,} images without a class in its split {split}: choose another set")
     if all(isinstance(key, bytes) for key in ids):
@@ -283,48 +212,43 @@ def silent(progress: bool = False) -> Iterator[None]:
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)
-    if not progress:
-        tfds.disable_progress_bar()
     errors = sys.stderr if progress else io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
             yield
     finally:
-        tfds.enable_progress_bar()
         log.setLevel(level)
 
 
 @contextlib.contextmanager
-def reading(name: str, place: Path) -> Iterator[None]:
-    """Says that records are damaged where they cannot be read: Riegeli, protobuf and tfds each raise their own."""
+def explaining(name: str, data_dir: Path, what: str = "") -> Iterator[None]:
+    """Says what a set's builder or reader fails with: tfds, Riegeli, protobuf and code of the set raise their own.
+
+    Without `what` an OSError passes, of a disk that is full.
+    """
     try:
         yield
+    except (UserError, MemoryError):
+        raise
     except Exception as error:
-        way = " (add `--archive PATH` where there is no network)." if name in CIFAR else ", after removing that folder."
-        way = (
-            f"Prepare it again: `{command_line('prepare', name, '--replace', '--data-dir', place.parent.parent)}`{way}"
-        )
-        raise UserError(f"The records in {place} are damaged: {shortened(error)}.\n{way}") from error
+        if isinstance(error, OSError) and not what:
+            raise
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+            folder = name.removeprefix(TFDS).split(":")[0].split("/")[0]
+            raise UserError(
+                f"{name}: its builder in tensorflow-datasets needs TensorFlow, which is not installed\n"
+                f"on a machine with TensorFlow run `{command_line('prepare', name, '--data-dir', 'DIR')}`, "
+                f"copy DIR/{folder} to {data_dir}"
+            ) from error
+        what = f"cannot be used: {f'{what}, ' * bool(what)}{type(error).__name__}: {shortened(error)}"
+        raise refused(name, data_dir, what) from error
 
 
-def missing(name: str, data_dir: Path, reason: str) -> UserError:
-    """The error for a set that is not there and cannot be downloaded."""
-    way = "Run again with network access"
+def refused(name: str, data_dir: Path, what: str) -> UserError:
+    """The error for a set that is not there or cannot be used, with ways on."""
+    way = f"choose another set, or give a folder or .npz file; remove {data_dir}/SET to prepare it again"
     if name in CIFAR:
-        command = command_line("prepare", name, "--archive", "PATH", "--data-dir", data_dir)
-        way += f", import the official archive with `{command}`, or train on the bundled digits with "
-        way += "`--config=configs/digits.py`."
-    return UserError(f"The data set {name} is not in {data_dir} and cannot be downloaded ({reason}).\n{way}")
-
-
-def cannot(name: str, data_dir: Path, error: Exception) -> UserError:
-    """The error for a set whose builder fails in a way of its own."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
-        folder = name.removeprefix(TFDS).split(":")[0].split("/")[0]
-        return UserError(
-            f"{name}: its builder in tensorflow-datasets needs TensorFlow, which is not installed\n"
-            f"on a machine with TensorFlow run `{command_line('prepare', name, '--data-dir', 'DIR')}`, "
-            f"copy DIR/{folder} to {data_dir}"
-        )
-    said = f"{type(error).__name__}: {shortened(error)}"
-    return UserError(f"{name} cannot be prepared: {said}\nchoose another set, or give a folder or .npz file")
+        command = command_line("prepare", name, "--replace", "--data-dir", data_dir)
+        way = f"with network access run `{command}`; without, `{command} --archive PATH` with the official archive, or "
+        way += "train on the bundled digits with `--config=configs/digits.py`"
+    return UserError(f"{name} {what}\n{way}")

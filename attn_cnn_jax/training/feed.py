@@ -15,7 +15,7 @@ from jaxtyping import Int, UInt8
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import AnyArray
-from attn_cnn_jax.data.order import order_on_host
+from attn_cnn_jax.data.augment import order_on_host
 from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.training.mesh import Pictures, place
 

@@ -211,8 +211,8 @@ def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
             f"the images take {found.nbytes / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of "
             "memory: streamed from the disk"
         )
-    for line in sources.describe(source, data_dir):
-        say(line)
+    for line in found.notes:
+        say(f"{source.words}: {line}")
     streams = any(hosts.everyone(dataset.feed == "stream" or (dataset.feed == "auto" and not fits)))
     return found, streams  # of all processes: they run the same program
 

@@ -16,9 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Images, Key, Labels
-from attn_cnn_jax.data.augment import augment, normalise
-from attn_cnn_jax.data.operations import operate
-from attn_cnn_jax.data.order import epoch_order
+from attn_cnn_jax.data.augment import augment, epoch_order, normalise, operate
 from attn_cnn_jax.data.sets import Spec
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.encodings.quadratic import covariance_penalty

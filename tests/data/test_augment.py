@@ -1,43 +1,39 @@
-"""Augmentation against a NumPy loop, and the distribution of its draws."""
+"""Augmentation against loops over pixels and against Pillow, and the distribution of its draws."""
+
+import functools
+import math
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
+from PIL import Image, ImageEnhance, ImageOps
 
 from attn_cnn_jax.data import augment
+from attn_cnn_jax.training.mesh import data_mesh
 
 run = jax.jit(augment.augment, static_argnames=("crop_padding", "flip"))
 
 
-def pictures(count, shape=(32, 32, 3)):
+def pictures(count, shape=(8, 8, 3)):
     # No pixel is black, so that padding can be told from picture.
     return np.random.default_rng(0).integers(1, 256, (count, *shape), np.uint8)
 
 
 def augment_by_loop(images, offsets, flips, padding):
     out = np.zeros_like(images)
-    _, height, width, _ = images.shape
-    for b in range(len(images)):
-        for i in range(height):
-            for j in range(width):
-                k = i + offsets[b, 0] - padding
-                column = width - 1 - j if flips[b] else j
-                m = column + offsets[b, 1] - padding
-                if 0 <= k < height and 0 <= m < width:
-                    out[b, i, j] = images[b, k, m]
+    for b, i, j in np.ndindex(images.shape[:3]):
+        k = i + offsets[b, 0] - padding
+        m = (images.shape[2] - 1 - j if flips[b] else j) + offsets[b, 1] - padding
+        if 0 <= k < images.shape[1] and 0 <= m < images.shape[2]:
+            out[b, i, j] = images[b, k, m]
     return out
 
 
 @pytest.mark.parametrize(
-    ("shape", "padding", "flip"),
-    [
-        ((32, 32, 3), 4, True),  # of CIFAR
-        ((8, 8, 1), 1, False),  # of digits
-        ((5, 9, 2), 0, True),
-    ],
+    ("shape", "padding", "flip"), [((8, 8, 3), 4, True), ((8, 8, 1), 1, False), ((5, 9, 2), 0, True)]
 )
 def test_every_pixel_is_that_of_the_loop(shape, padding, flip):
     key, images = jax.random.key(3), pictures(16, shape)
@@ -61,18 +57,6 @@ def test_offsets_are_uniform_over_0_to_8_and_half_are_flipped():
     assert np.abs(np.corrcoef([offsets[:, 0], offsets[:, 1], flips]) - np.eye(3)).max() < 0.011
 
 
-def test_the_same_pictures_on_1_2_and_8_devices_and_none_travels():
-    key, images = jax.random.key(5), pictures(16)
-    alone = np.asarray(run(key, images, crop_padding=4, flip=True))
-    for count in (2, 8):
-        sharding = NamedSharding(Mesh(np.array(jax.devices()[:count]), ("data",)), PartitionSpec("data"))
-        spread = jax.device_put(images, sharding)
-        compiled = run.lower(key, spread, crop_padding=4, flip=True).compile()
-        assert "all-gather" not in compiled.as_text()
-        assert "all-reduce" not in compiled.as_text()
-        chex.assert_trees_all_equal(np.asarray(compiled(key, spread)), alone)
-
-
 def test_normalise_is_the_formula_in_float64():
     images, mean, std = pictures(4), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
     expected = (images / 255.0 - np.array(mean)) / np.array(std)
@@ -80,3 +64,83 @@ def test_normalise_is_the_formula_in_float64():
     half = augment.normalise(images, mean, std, jnp.bfloat16)
     assert half.dtype == jnp.bfloat16
     np.testing.assert_allclose(half.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
+
+
+NAMES = [*augment.COLOURS, *augment.GEOMETRY]
+applied = jax.jit(augment.apply)
+
+
+def result(name, image, amount):
+    return np.asarray(applied(image.astype(np.float32), jnp.int32(NAMES.index(name)), jnp.float32(amount)))
+
+
+ENHANCE = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "colour": ImageEnhance.Color}
+
+
+def test_colours_are_those_of_pillow():
+    image = pictures(1, (6, 9, 3))[0]
+    of_pillow = Image.fromarray(image)
+    for name, enhance in ENHANCE.items():
+        for amount in (-1.0, -0.3, 0.0, 0.5, 1.0):
+            expected = np.asarray(enhance(of_pillow).enhance(1 + 0.9 * amount), np.float32)
+            # Pillow rounds luminance to whole numbers before it blends, and values down.
+            np.testing.assert_allclose(result(name, image, amount), expected, atol=2.0)
+    for amount, bits in ((0.0, 8), (-0.25, 7), (0.5, 6), (1.0, 4)):
+        np.testing.assert_array_equal(result("posterise", image, amount), ImageOps.posterize(of_pillow, bits))
+    for amount, threshold in ((0.0, 256), (0.25, 192), (-0.5, 128), (1.0, 0)):
+        np.testing.assert_array_equal(result("solarise", image, amount), ImageOps.solarize(of_pillow, threshold))
+
+
+def matrix(name, amount, height, width):
+    """From the pixel of the result, counted from the centre, to that of the picture: (row, column)."""
+    angle = math.radians(30) * amount
+    return {
+        "rotation": ([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], [0, 0]),
+        "shear_rows": ([[1, 0.3 * amount], [0, 1]], [0, 0]),
+        "shear_columns": ([[1, 0], [0.3 * amount, 1]], [0, 0]),
+        "shift_rows": ([[1, 0], [0, 1]], [0.3 * height * amount, 0]),
+        "shift_columns": ([[1, 0], [0, 1]], [0, 0.3 * width * amount]),
+    }[name]
+
+
+@pytest.mark.parametrize("name", augment.GEOMETRY)
+def test_geometry_is_a_loop_over_pixels_and_their_four_neighbours(name):
+    image = pictures(1, (6, 9, 3))[0].astype(np.float64)
+    middle = (np.array(image.shape[:2]) - 1) / 2
+    for amount in (-1.0, 0.4, 0.0):
+        linear, shift = (np.array(each, np.float64) for each in matrix(name, amount, *image.shape[:2]))
+        expected = np.zeros_like(image)
+        for place in np.ndindex(image.shape[:2]):
+            y, x = linear @ (np.array(place) - middle) + shift + middle
+            for i in (math.floor(y), math.floor(y) + 1):
+                for j in (math.floor(x), math.floor(x) + 1):
+                    if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
+                        expected[place] += (1 - abs(y - i)) * (1 - abs(x - j)) * image[i, j]
+        np.testing.assert_allclose(result(name, image, amount), expected, atol=0.02)
+
+
+def test_images_get_operations_of_their_own_in_order_however_they_are_spread_over_devices():
+    images = pictures(16, (6, 9, 3))
+    operated = jax.jit(functools.partial(augment.operate, count=2, magnitude=0.8))
+    got = np.asarray(operated(jax.random.key(0), images))
+    assert got.dtype == np.uint8
+    for place, image in enumerate(images):
+        kind_key, amount_key = jax.random.split(jax.random.fold_in(jax.random.key(0), place))
+        kinds = jax.random.randint(kind_key, (2,), 0, 10)
+        x = image.astype(np.float32)
+        for kind, amount in zip(kinds, jax.random.uniform(amount_key, (2,), jnp.float32, -0.8, 0.8), strict=True):
+            x = result(NAMES[int(kind)], x, amount)
+        assert np.abs(got[place].astype(float) - np.round(x)).max() <= 1  # a half may be rounded either way
+    same = np.asarray(operated(jax.random.key(1), np.repeat(images[:1], 16, axis=0)))
+    assert len({picture.tobytes() for picture in same}) > 8
+    spread = jax.device_put(images, NamedSharding(data_mesh(jax.devices()[:8]), PartitionSpec("data")))
+    chex.assert_trees_all_equal(np.asarray(operated(jax.random.key(0), spread)), got)
+
+
+def test_crop_and_flip_are_the_same_on_8_devices_and_no_image_travels():
+    key, images = jax.random.key(5), pictures(16)
+    spread = jax.device_put(images, NamedSharding(data_mesh(jax.devices()[:8]), PartitionSpec("data")))
+    compiled = run.lower(key, spread, crop_padding=4, flip=True).compile()
+    assert "all-gather" not in compiled.as_text()
+    assert "all-reduce" not in compiled.as_text()
+    chex.assert_trees_all_equal(compiled(key, spread), run(key, images, crop_padding=4, flip=True))

@@ -81,8 +81,7 @@ def refused(name, data_dir, *words):
         sources.load(Source(f"tfds:{name}"), data_dir)
     said = str(caught.value)
     assert len(said.splitlines()) <= 2
-    for word in (f"tfds:{name}", *words):
-        assert word in said
+    assert all(word in said for word in (f"tfds:{name}", *words)), said
 
 
 def calls_tensorflow():
@@ -107,8 +106,8 @@ OTHERS = {
     "calls_tensorflow": (FEATURES, calls_tensorflow, ("needs TensorFlow", "--data-dir DIR", "copy DIR/calls")),
     "breaks": (FEATURES, breaks, ("AttributeError: of mine", "choose another set")),
     "unlabelled": (FEATURES, unlabelled, ("choose another set",)),
-    "texts": (TEXTS, flips, ("no set of images with one class each", "text (Text)")),
-    "two_labels": (TWO, flips, ("more (ClassLabel)",)),
+    "texts": (TEXTS, flips, ("no set of images of uint8 with one class each", "text (Text")),
+    "two_labels": (TWO, flips, ("more (ClassLabel",)),
     "deep": (DEEP, flips, ("uint16", "uint8")),
 }
 
@@ -122,20 +121,16 @@ def test_sets_that_cannot_be_used_are_refused_with_the_way_out(known, tmp_path, 
 
 def test_sets_that_are_not_there_or_only_in_part(known, tmp_path):
     known(builder("tests_only", FEATURES, flips, split="test"))
-    refused("tests_only", tmp_path, "has no split train, only test")
+    refused("tests_only", tmp_path, "has no split train in ", "only test")
     known(builder("far", FEATURES, flips, urls=["http://127.0.0.1:9/a.zip"]))
-    refused("far", tmp_path, "http://127.0.0.1:9/a.zip: ", "network access")
-    refused("no_such_set", tmp_path, "knows no such set", str(tmp_path))
-    refused("../../etc", tmp_path, "allowed is tfds:NAME")
-
-
-def records(root, split="train"):
-    return next((root / "cifar10" / "3.0.2").glob(f"cifar10-{split}.array_record*"))
+    refused("far", tmp_path, "cannot be downloaded (http://127.0.0.1:9/a.zip: ")
+    refused("no_such_set", tmp_path, "DatasetNotFoundError", "choose another set")
+    refused("../../etc", tmp_path, "choose another set")
 
 
 def read_again(root):
     """Makes the arrays anew from the records that are there."""
-    shutil.rmtree(root / "prepared")
+    shutil.rmtree(root / "prepared", ignore_errors=True)
     return sources.load("cifar10", root)
 
 
@@ -143,33 +138,28 @@ def damaged(root):
     with pytest.raises(UserError) as caught:
         read_again(root)
     first, second = str(caught.value).splitlines()
-    assert f"The records in {root}/cifar10/3.0.2 are damaged: " in first
+    assert f"the records in {root}/cifar10/3.0.2 are damaged, " in first
     assert f"`{command_line('prepare', 'cifar10', '--replace', '--data-dir', root)}`" in second
 
 
-def test_records_that_are_cut_of_another_split_or_missing(tmp_path):
+def test_damaged_records_are_found_or_change_nothing(tmp_path):
     cifar_archives.prepare(tmp_path)
-    file, other = records(tmp_path), records(tmp_path, "test").read_bytes()
-    whole = file.read_bytes()
-    for data in (b"", whole[: len(whole) // 3], whole[:-1], other):
-        file.write_bytes(data)
+    expected, found = fingerprint(sources.load("cifar10", tmp_path)), 0
+    folder = tmp_path / "cifar10" / "3.0.2"
+    (train,), (test,) = (list(folder.glob(f"cifar10-{split}.array_record*")) for split in ("train", "test"))
+    whole = train.read_bytes()
+    for data in (b"", whole[: len(whole) // 3], whole[:-1], test.read_bytes()):
+        train.write_bytes(data)
         damaged(tmp_path)
-        (tmp_path / "prepared").mkdir(exist_ok=True)
-    file.unlink()
-    damaged(tmp_path)
-
-
-def test_a_flipped_byte_anywhere_is_found_or_changes_nothing(tmp_path):
-    cifar_archives.prepare(tmp_path)
-    expected, whole, found = fingerprint(sources.load("cifar10", tmp_path)), records(tmp_path).read_bytes(), 0
     for place in range(0, len(whole), len(whole) // 20):
-        records(tmp_path).write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        train.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
             assert fingerprint(read_again(tmp_path)) == expected  # ArrayRecord fills up blocks with bytes of no meaning
         except UserError:
-            (tmp_path / "prepared").mkdir(exist_ok=True)
             found += 1
     assert found > 5
+    train.unlink()
+    damaged(tmp_path)
 
 
 def test_a_damaged_description_and_one_of_files_that_only_tensorflow_reads(tmp_path):
@@ -178,6 +168,5 @@ def test_a_damaged_description_and_one_of_files_that_only_tensorflow_reads(tmp_p
     of_tensorflow = description.read_text().replace("array_record", "tfrecord")
     for text in ("", "{", "[]", '{"name": 3}', None, of_tensorflow):
         description.unlink() if text is None else description.write_text(text)
-        with pytest.raises(UserError, match=r"(?s)cifar10.*(damaged|not complete|tfrecord, which only TensorFlow)"):
+        with pytest.raises(UserError, match=r"(?s)cifar10.*(cannot be used|not complete|tfrecord, which only TensorF)"):
             read_again(tmp_path)
-        (tmp_path / "prepared").mkdir(exist_ok=True)

@@ -1,6 +1,5 @@
-"""Tiny archives in the official layouts, made from random pictures, for the tests of this folder."""
+"""Tiny archives in the official layouts of CIFAR, made from random pictures."""
 
-import gzip
 import io
 import pickle
 import tarfile
@@ -11,14 +10,17 @@ import numpy as np
 from attn_cnn_jax.data import cifar, sources
 from attn_cnn_jax.data.sets import Source
 
-CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 FOLDERS = {
     ("cifar10", "binary"): "cifar-10-batches-bin",
     ("cifar10", "python"): "cifar-10-batches-py",
     ("cifar100", "binary"): "cifar-100-binary",
     ("cifar100", "python"): "cifar-100-python",
 }
-NUM_CLASSES = {"cifar10": (10,), "cifar100": (20, 100)}
+CLASS_NAMES = {
+    "cifar10": (["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],),
+    "cifar100": ([f"coarse_{i}" for i in range(20)], [f"fine_{i}" for i in range(100)]),
+}
+LABELS = {"cifar10": [b"labels"], "cifar100": [b"coarse_labels", b"fine_labels"]}
 
 
 def random_pictures(name, seed=0):
@@ -27,24 +29,17 @@ def random_pictures(name, seed=0):
     splits = {}
     for split, count in {"train": 25, "test": 7}.items():
         images = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
-        labels = np.stack([rng.integers(0, limit, count, np.uint8) for limit in NUM_CLASSES[name]], 1)
+        labels = np.stack([rng.integers(0, len(names), count, np.uint8) for names in CLASS_NAMES[name]], 1)
         splits[split] = images, labels
     return splits
 
 
-def class_names(name):
-    if name == "cifar10":
-        return (CIFAR10_NAMES,)
-    return [f"coarse_{i}" for i in range(20)], [f"fine_{i}" for i in range(100)]
-
-
 def files(name, kind, splits):
     """The files of an archive by their names, as bytes; CIFAR-10's training pictures in five unequal batches."""
+    batches = {"train": np.arange(25), "test": np.arange(7)}
     if name == "cifar10":
         batches = {f"data_batch_{i + 1}": rows for i, rows in enumerate(np.split(np.arange(25), (4, 9, 15, 20)))}
-        batches |= {"test_batch": np.arange(7)}
-    else:
-        batches = {"train": np.arange(25), "test": np.arange(7)}
+        batches["test_batch"] = np.arange(7)
     result = {}
     for batch, rows in batches.items():
         images, labels = (part[rows] for part in splits["test" if "test" in batch else "train"])
@@ -52,28 +47,19 @@ def files(name, kind, splits):
         if kind == "binary":
             result[f"{batch}.bin"] = np.concatenate([labels, pixels], 1).tobytes()
         else:
-            result[batch] = old_pickle(python_batch(name, batch, pixels, labels))
-    names = class_names(name)
+            result[batch] = old_pickle(python_batch(name, pixels, labels))
+    texts = ["batches.meta"] if name == "cifar10" else ["coarse_label_names", "fine_label_names"]
     if kind == "binary":
-        texts = ["batches.meta.txt"] if name == "cifar10" else ["coarse_label_names.txt", "fine_label_names.txt"]
-        result |= {text: ("\n".join(n) + "\n\n").encode() for text, n in zip(texts, names, strict=True)}
-    elif name == "cifar10":
-        meta = {
-            b"num_cases_per_batch": 10000,
-            b"label_names": [n.encode() for n in names[0]],
-            b"num_vis": 3072,
-        }
-        result["batches.meta"] = old_pickle(meta)
-    else:
-        keys = (b"coarse_label_names", b"fine_label_names")
-        result["meta"] = old_pickle({k: [n.encode() for n in ns] for k, ns in zip(keys, names, strict=True)})
-    return result
+        named = zip(texts, CLASS_NAMES[name], strict=True)
+        return result | {f"{text}.txt": ("\n".join(names) + "\n\n").encode() for text, names in named}
+    keys = [key.replace(b"labels", b"label_names") for key in LABELS[name]]
+    meta = {key: [n.encode() for n in names] for key, names in zip(keys, CLASS_NAMES[name], strict=True)}
+    return result | {"batches.meta" if name == "cifar10" else "meta": old_pickle(meta | {b"num_vis": 3072})}
 
 
-def python_batch(name, batch, pixels, labels):
-    keys = (b"labels",) if name == "cifar10" else (b"coarse_labels", b"fine_labels")
-    content = {b"batch_label": batch.encode(), b"data": pixels, b"filenames": [b"x.png"] * len(pixels)}
-    return content | {key: column.tolist() for key, column in zip(keys, labels.T, strict=True)}
+def python_batch(name, pixels, labels):
+    content = {b"data": pixels, b"filenames": [b"x.png"] * len(pixels)}
+    return content | {key: column.tolist() for key, column in zip(LABELS[name], labels.T, strict=True)}
 
 
 class _OldPickler(pickle._Pickler):
@@ -116,17 +102,6 @@ def write(path, name="cifar10", kind="binary", seed=0, change=None):
         change(content)
     folder = FOLDERS[name, kind]
     return write_tar(path, [(f"{folder}/{file}", data) for file, data in content.items()])
-
-
-def write_huge(path, size):
-    """Write a .tar.gz whose one member really unpacks to `size` zero bytes."""
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        info = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
-        info.size = size
-        file.write(info.tobuf())
-        for _ in range(size >> 20):
-            file.write(bytes(2**20))
-    return path
 
 
 def prepare(root, name="cifar10", kind="binary", seed=0, **options):
