@@ -120,11 +120,16 @@ def rows_of(file: str, data: bytes, keys: tuple) -> UInt8[np.ndarray, "n bytes"]
         raise ValueError(f"{file} is not of the official form ({said})") from error
 
 
+NAMES = ("numpy ndarray", "numpy dtype", *(f"numpy.{x}core.multiarray _reconstruct" for x in ("", "_")))
+
+
 class Pickled:
     """Stands for an array or a dtype in a pickle: NumPy's own trust their state, and a damaged one crashes Python."""
 
+    state: Any
+
     def __init__(self, *arguments: Any):
-        self.arguments, self.state = arguments, ()
+        self.arguments, self.state = arguments, None
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -145,9 +150,7 @@ class Unpickler(pickle._Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a pickle asks for; UnpicklingError for anything else than an array needs."""
-        arrays = [f"numpy{core}.multiarray _reconstruct" for core in (".core", "._core")]
-        if f"{module} {name}" in ("numpy ndarray", "numpy dtype", *arrays):
+        if f"{module} {name}" in NAMES:
             return Pickled
         raise pickle.UnpicklingError(f"it asks to import {f'{module} {name}'!r}, which the layout has no need of")
 

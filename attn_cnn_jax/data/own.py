@@ -35,29 +35,21 @@ LAYOUT = "lay the images out as DIR/CLASS/image.png, or DIR/train/CLASS/image.pn
 
 
 class Entry(NamedTuple):
-    """One image: how messages name it, where it is found, and its class number."""
+    """One image."""
 
-    name: str
-    key: Any
+    name: str  # by which messages call it
+    key: Any  # where it is found
     label: int
 
 
 class Collection(NamedTuple):
-    """Images by split, in an order that does not depend on how they are stored.
-
-    Attributes:
-      class_names: by label.
-      splits: `train` first, then `test`, also `validation` where there is one.
-      read: returns an entry in mode "L" or "RGB", given the number of channels, 0 for its own; may raise Unreadable.
-      notes: lines on how it was understood, such as how the test split came about.
-      ignored: names of files that are no images and were passed over.
-    """
+    """Images by split, in an order that does not depend on how they are stored."""
 
     class_names: tuple[str, ...]
-    splits: dict[str, list[Entry]]
-    read: Callable[[Entry, int], Image.Image]
-    notes: list[str]
-    ignored: Sequence[str] = ()
+    splits: dict[str, list[Entry]]  # `train` first
+    read: Callable[[Entry, int], Image.Image]  # in mode "L" or "RGB", by number of channels, 0 for its own; Unreadable
+    notes: list[str]  # lines on how it was understood, such as how the test split came about
+    ignored: Sequence[str] = ()  # names of files that are no images
 
 
 def split_off(
@@ -257,7 +249,7 @@ def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
         numbers = sorted(set(labels.tolist()))
         names = names or npz_names(path, arrays.get("class_names"), len(numbers))
         if extra := [number for number in numbers if not 0 <= number < len(names)]:
-            raise UserError(f"{path}: {prefix}labels has {extra[-1]}, and there are {len(names)} classes from 0")
+            raise UserError(f"{path}: {prefix}labels has {extra[0]}, and there are {len(names)} classes from 0")
         if missing := sorted({*range(len(names))} - {*numbers}):
             of = f"of the class {missing[0]}, {names[missing[0]]!r}"
             raise UserError(f"{path}: no image of {prefix}images is {of}")

@@ -62,8 +62,6 @@ def read_picture(
     what = f"{name or file} cannot be read as an image"
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced
     try:
-        if isinstance(file, str | Path) and Path(file).is_fifo():
-            raise Unreadable(f"{what}: it is no file")  # to open a pipe would wait for ever
         with Image.open(file, formats=formats) as image:
             frames = getattr(image, "n_frames", 1) if formats and image.format != "MPO" else 1
             if frames > 1:

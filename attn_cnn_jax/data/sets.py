@@ -13,15 +13,10 @@ from attn_cnn_jax.errors import UserError
 
 
 class Split(NamedTuple):
-    """Images and their classes.
+    """Images and their classes."""
 
-    Attributes:
-      images: `(n, H, W, C)` uint8, usually a memory map: what is not indexed is not read.
-      labels: `(n,)` int32, class numbers from 0.
-    """
-
-    images: Any
-    labels: Int32[np.ndarray, " n"]
+    images: Any  # `(n, H, W, C)` uint8, usually a memory map: what is not indexed is not read
+    labels: Int32[np.ndarray, " n"]  # class numbers from 0
 
     def at(self, indices: Sequence[int] | Int[np.ndarray, "..."]) -> "Split":
         """The images at these places, in memory."""
@@ -36,7 +31,6 @@ class Rows:
     """Some rows of an array, gathered when they are indexed."""
 
     def __init__(self, array: Any, rows: Int[np.ndarray, " n"]):
-        """Args: rows: which, in the order wanted."""
         self.array, self.rows = array, rows
         self.shape, self.dtype = (len(rows), *array.shape[1:]), array.dtype
         self.nbytes = int(np.prod(self.shape)) * array.itemsize
@@ -61,9 +55,9 @@ class Spec:
     mean: tuple[float, ...]  # C numbers, of the training images scaled to [0, 1]
     std: tuple[float, ...]  # C numbers, standard deviations of the same
     class_names: tuple[str, ...] = ()  # by label; () where they are known only from the prepared data
-    has_validation: bool = False  # whether it has a validation split of its own
     train_examples: int = 0  # training images of the official data set; 0 where there is none
     test_examples: int = 0  # test images, likewise
+    has_validation: bool = False  # whether it has a validation split of its own
 
 
 Fingerprint = dict[str, dict]  # per split `shape`, of its images, and hashes of `pictures` and `labels`
@@ -97,12 +91,10 @@ class Dataset(NamedTuple):
 
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-COUNTS = {"train_examples": 50_000, "test_examples": 10_000}
-SPECS = {
-    "cifar10": Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CLASSES, **COUNTS),
-    "cifar100": Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), **COUNTS),
-    "digits": Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"), False, 1_442, 355),
-}
+CIFAR10 = Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CLASSES, 50_000, 10_000)
+CIFAR100 = Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), (), 50_000, 10_000)
+DIGITS = Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"), 1_442, 355)
+SPECS = {spec.name: spec for spec in (CIFAR10, CIFAR100, DIGITS)}
 OWN = ("folder", "npz")  # names of the user's own data, with config.dataset.path
 TFDS = "tfds:"
 
@@ -167,9 +159,7 @@ def random_ranks(count: int, seed: int) -> np.ndarray:
 def fingerprint(dataset: Dataset, validation: Split | None = None) -> Fingerprint:
     """What tells a data set from others, ready for JSON; equal for equal data on every machine.
 
-    Args:
-      dataset: all of it, before a validation split is set aside.
-      validation: the images set aside; None where there are none, or the data set has a validation split of its own.
+    It is of all images, and of those that were set aside to validate, where the data set has no such split of its own.
     """
     found = dataset.digest or {name: hashes(split) for name, split in dataset.splits.items()}
     return found | ({"validation": hashes(validation)} if validation is not None and not dataset.validation else {})

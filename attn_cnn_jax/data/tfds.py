@@ -88,7 +88,7 @@ def collect(
     if name in CIFAR and place.exists() and (replace or archive):
         if not replace:
             raise UserError(
-                f"{place} is already prepared, from another archive.\n"
+                f"{place} is there already, perhaps from another archive.\n"
                 "Add --replace to put this one in its place, or choose another --data-dir."
             )
         if archive is None:
@@ -188,20 +188,12 @@ def records_of(name: str, builder: Any, split: str, image: str) -> Any:
 
 
 def entries_of(name: str, split: str, records: Any, label: str, num_classes: int) -> list[Entry]:
-    """The images of a split, ordered by their `id` where they have one, else as they are stored.
-
-    The key of an entry is its split and its position in the records.
-    """
-    found = []
-    for position in range(len(records)):
-        record = records[position]
-        found.append((record.get("id", b""), position, int(record[label])))
-    ids = [key for key, _, _ in found]
-    if any(ids) and len(set(ids)) != len(ids):
-        raise ValueError(f"{len(set(ids))} different {split} images where {len(ids)} are announced")
+    """The images of a split by split and position, in the order of their `id` where they have one."""
+    each = ((position, records[position]) for position in range(len(records)))
+    found = [(record.get("id", b""), position, int(record[label])) for position, record in each]
     if unlabelled := sum(not 0 <= number < num_classes for _, _, number in found):
         raise UserError(f"{name} has {unlabelled:,} images without a class in its split {split}: choose another set")
-    if all(isinstance(key, bytes) for key in ids):
+    if all(isinstance(each[0], bytes) for each in found):
         found.sort(key=lambda each: each[0])  # tfds stores them shuffled
     return [Entry(f"{name}: {split} {position}", (split, position), number) for _, position, number in found]
 
@@ -224,14 +216,12 @@ def silent(progress: bool = False) -> Iterator[None]:
 def explaining(name: str, data_dir: Path, what: str = "") -> Iterator[None]:
     """Says what a set's builder or reader fails with: tfds, Riegeli, protobuf and code of the set raise their own.
 
-    Without `what` an OSError passes, of a disk that is full.
+    `what` is damaged where reading fails; without it an OSError passes, of a disk that is full.
     """
     try:
         yield
-    except (UserError, MemoryError):
-        raise
     except Exception as error:
-        if isinstance(error, OSError) and not what:
+        if isinstance(error, UserError | MemoryError) or (isinstance(error, OSError) and not what):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             folder = name.removeprefix(TFDS).split(":")[0].split("/")[0]

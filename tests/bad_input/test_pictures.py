@@ -1,7 +1,6 @@
 """Images of the user's own that cannot be trained on: a line or two that name the file; fast, nothing is trained."""
 
 import io
-import os
 import shutil
 import struct
 import zlib

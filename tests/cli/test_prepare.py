@@ -15,11 +15,13 @@ def command(tmp_path, monkeypatch):
 def test_an_archive_is_named_prepared_and_read_back(command, tmp_path, capsys):
     archive = cifar_archives.write(tmp_path / "a.tar.gz", kind="python")
     assert command("cifar10", "--archive", archive) == 0
-    reading, verdict, records, arrays, done = capsys.readouterr().out.splitlines()
+    reading, verdict, records, arrays, counts, reduced, done = capsys.readouterr().out.splitlines()
     assert reading == f"Reading {archive}"
     assert verdict.endswith("not the official archive (python layout)")
     assert records == f"Writing {tmp_path}/d/cifar10/3.0.2"
     assert arrays == f"Writing {tmp_path}/d/prepared/cifar10"
+    assert counts.startswith("cifar10: 25 train, 7 test images of 10 classes, 32x32x3, mean 0.4914, ")
+    assert "a reduced copy" in reduced
     assert done == "Read back 25 training and 7 test images"
     assert command("cifar10", "--archive", archive) == 0
     assert f"cifar10 is already prepared in {tmp_path}/d" in capsys.readouterr().out
