@@ -40,14 +40,9 @@ def is_left_behind(name: str) -> bool:
 
 
 def read_picture(
-    file: File,
-    channels: int = 0,
-    formats: tuple[str, ...] | None = FORMATS,
-    *,
-    size: tuple[int, int] = (0, 0),
-    name: str = "",
+    file: File, channels: int = 0, formats: Any = FORMATS, *, size: tuple[int, int] = (0, 0), name: str = ""
 ) -> Image.Image:
-    """An image upright, in mode "L" (one channel) or "RGB" (three).
+    """An image upright, in mode "L" (one channel) or "RGB" (three); Unreadable for what is none, damaged or too large.
 
     Args:
       file: a path, or an open file.
@@ -55,9 +50,6 @@ def read_picture(
       formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
       size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
       name: by which messages call it, if not by its path.
-
-    Raises:
-      Unreadable: it is no image, is animated, damaged, or has more pixels than are read.
     """
     what = f"{name or file} cannot be read as an image"
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced
@@ -71,11 +63,11 @@ def read_picture(
             if limit:
                 check_pixels(image, size, limit, what)
             return decoded(image, channels, file)
-    except (Unreadable, MemoryError):
-        raise
     except UnidentifiedImageError:
         allowed = "no PNG, JPEG or WEBP file" if formats else "in no format that Pillow knows"
         raise Unreadable(f"{what}: it is {allowed}") from None
+    except (Unreadable, MemoryError):
+        raise
     except Exception as error:  # the readers of Pillow raise many types on damaged files
         raise Unreadable(f"{what}: {getattr(error, 'strerror', None) or shortened(error)}") from error
     finally:

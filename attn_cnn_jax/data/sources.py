@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from attn_cnn_jax.data import own, store
-from attn_cnn_jax.data.cifar import Archive
 from attn_cnn_jax.data.own import Collection
 from attn_cnn_jax.data.sets import OWN, SPECS, Dataset, Source, Split
 from attn_cnn_jax.data.store import Say
@@ -89,24 +88,12 @@ def read(source: Source, data_dir: str | Path | None = None) -> Dataset:
 
 
 def prepare(
-    source: Source,
-    data_dir: str | Path | None = None,
-    *,
-    archive: Archive | None = None,
-    replace: bool = False,
-    say: Say = print,
+    source: Source, data_dir: str | Path | None = None, *, archive: Any = None, replace: bool = False, say: Say = print
 ) -> bool:
     """Prepares a data set unless it is there, made from what there is now; returns whether it did.
 
-    Args:
-      source: where it comes from.
-      data_dir: see `data_folder`.
-      archive: to make CIFAR from it; None downloads it unless tfds has prepared it there.
-      replace: make it anew even if it is there.
-      say: called with a line of text at each stage.
-
-    Raises:
-      UserError: it cannot be read, downloaded or written, or is there already, made from another archive.
+    CIFAR comes from a `cifar.Archive` if one is given, else from what tfds has there, or downloads. With `replace` it
+    is made anew. `say` is called with a line of text at each stage. UserError where it cannot be read or written.
     """
     folder = folder_of(source, data_dir)
 
@@ -137,9 +124,7 @@ def prepare(
         ) from error
 
 
-def collect(
-    source: Source, data_folder: Path, scratch: Path, archive: Archive | None, replace: bool, say: Say
-) -> Collection:
+def collect(source: Source, data_folder: Path, scratch: Path, archive: Any, replace: bool, say: Say) -> Collection:
     """The images of a data set, before they are read; see `prepare`."""
     if source.name == "folder":
         return own.collect_folder(own_path(source), source)

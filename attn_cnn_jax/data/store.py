@@ -49,8 +49,7 @@ def read_about(folder: Path) -> dict[str, Any] | None:
 def read(folder: Path, name: str) -> Dataset:
     """A prepared data set as memory maps; one of less than a quarter of the memory is checked by its hashes.
 
-    Raises:
-      OSError, EOFError, ValueError, LookupError, TypeError: it is damaged.
+    OSError, EOFError, ValueError, LookupError or TypeError where it is damaged.
     """
     if (about := read_about(folder)) is None:
         raise ValueError("about.json cannot be read")
@@ -105,10 +104,7 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
     """Reads every image of a collection, once, and writes the arrays into an empty folder.
 
     They have one channel if all training images are grey, else three. `about.json` keeps `made_from`, which tells the
-    files that they come from.
-
-    Raises:
-      UserError: naming the file, for what cannot be read or makes no data set.
+    files that they come from. UserError, naming the file, for what cannot be read or makes no data set.
     """
     size, channels, skipped, splits = source.image_size, 0, [], {}
     for split, entries in collection.splits.items():  # training first

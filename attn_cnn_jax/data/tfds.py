@@ -94,7 +94,7 @@ def collect(
         if archive is None:
             check_network(name, CIFAR[name].url_infos, data_dir)
         shutil.rmtree(place)
-    with explaining(name, data_dir), silent():
+    with explaining(name, data_dir):
         known = functools.partial(tfds.builder, name.removeprefix(TFDS))
         builder: Any = CIFAR.get(name, known)(data_dir=data_dir)
     image, label = feature_names(name, builder)
@@ -106,7 +106,7 @@ def collect(
         raise refused(name, data_dir, f"{only}: it is not complete, or no set to train on")
     names = checked_names(map(str.strip, builder.info.features[label].names), name)
     with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
-        records = {split: records_of(name, builder, split, image) for split in found}
+        records = {split: records_of(builder, split, image) for split in found}
         splits = {split: entries_of(name, split, records[split], label, len(names)) for split in found}
     notes = split_off(splits, names, name, source.test_fraction)
 
@@ -147,7 +147,7 @@ def prepare(
         feature.encode_example = lambda x: encode(as_image(x) if getattr(x, "dtype", None) == np.uint8 else x)
     say(f"Downloading {name}" if from_network else f"Writing {builder.data_path}")
     config = tfds.download.DownloadConfig(try_download_gcs=False, force_checksums_validation=name in CIFAR)
-    with explaining(name, data_dir), silent(progress=from_network and sys.stderr.isatty()):
+    with explaining(name, data_dir, progress=from_network and sys.stderr.isatty()):
         try:
             builder.download_and_prepare(
                 file_format="array_record", download_dir=data_dir / "downloads", download_config=config
@@ -171,17 +171,12 @@ def check_network(name: str, urls: Any, data_dir: Path) -> None:
         raise refused(name, data_dir, why) from error
 
 
-def records_of(name: str, builder: Any, split: str, image: str) -> Any:
+def records_of(builder: Any, split: str, image: str) -> Any:
     """The records of a split by position, images still encoded; an error unless they are whole ArrayRecord."""
-    place, form = Path(builder.data_path), builder.info.file_format
-    form = getattr(form, "value", form)
+    form = getattr(builder.info.file_format, "value", builder.info.file_format)
     if form not in ("array_record", None):
-        raise UserError(
-            f"{name} is in {place} as {form}, which only TensorFlow reads\non a machine with TensorFlow prepare it as "
-            f"ArrayRecord in another folder, `{command_line('prepare', name, '--data-dir', 'DIR')}`, and copy DIR"
-        )
-    with silent():
-        source = builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})
+        raise ModuleNotFoundError(f"its files in {builder.data_path} are {form}", name="tensorflow")
+    source = builder.as_data_source(split, decoders={image: tfds.decode.SkipDecoding()})
     if len(source) != (expected := builder.info.splits[split].num_examples):
         raise ValueError(f"{len(source)} {split} images where {expected} are announced")
     return source
@@ -199,39 +194,32 @@ def entries_of(name: str, split: str, records: Any, label: str, num_classes: int
 
 
 @contextlib.contextmanager
-def silent(progress: bool = False) -> Iterator[None]:
-    """Keeps tfds from printing about local data, progress, and packages that are not there."""
-    log = logging.getLogger("absl")
+def explaining(name: str, data_dir: Path, what: str = "", *, progress: bool = False) -> Iterator[None]:
+    """Says what a set's builder or reader fails with: tfds, Riegeli, protobuf and code of the set raise their own.
+
+    `what` is damaged where reading fails; without it an OSError passes, of a disk that is full. Else tfds prints
+    nothing, of local data and packages that are not there, but for its progress where that is wanted.
+    """
+    log, errors = logging.getLogger("absl"), sys.stderr if progress else io.StringIO()
     level = log.level
     log.setLevel(logging.ERROR)
-    errors = sys.stderr if progress else io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
             yield
-    finally:
-        log.setLevel(level)
-
-
-@contextlib.contextmanager
-def explaining(name: str, data_dir: Path, what: str = "") -> Iterator[None]:
-    """Says what a set's builder or reader fails with: tfds, Riegeli, protobuf and code of the set raise their own.
-
-    `what` is damaged where reading fails; without it an OSError passes, of a disk that is full.
-    """
-    try:
-        yield
     except Exception as error:
-        if isinstance(error, UserError | MemoryError) or (isinstance(error, OSError) and not what):
+        is_of_disk = isinstance(error, OSError) and error.errno is not None  # errors of downloads have no number
+        if isinstance(error, UserError | MemoryError) or (is_of_disk and not what):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
             folder = name.removeprefix(TFDS).split(":")[0].split("/")[0]
             raise UserError(
-                f"{name}: its builder in tensorflow-datasets needs TensorFlow, which is not installed\n"
-                f"on a machine with TensorFlow run `{command_line('prepare', name, '--data-dir', 'DIR')}`, "
-                f"copy DIR/{folder} to {data_dir}"
+                f"{name} needs TensorFlow, which is not installed: {shortened(error)}\non a machine with TensorFlow "
+                f"run `{command_line('prepare', name, '--data-dir', 'DIR')}`, and copy DIR/{folder} to {data_dir}"
             ) from error
         what = f"cannot be used: {f'{what}, ' * bool(what)}{type(error).__name__}: {shortened(error)}"
         raise refused(name, data_dir, what) from error
+    finally:
+        log.setLevel(level)
 
 
 def refused(name: str, data_dir: Path, what: str) -> UserError:

@@ -106,26 +106,25 @@ def test_what_tfds_downloads_is_checked_by_the_checksum_of_the_official_archive(
         assert info.checksum == cifar.SHA256[folder]
 
 
-def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offline):
-    with pytest.raises(UserError) as caught:
-        sources.load("cifar10", tmp_path / "d e")
-    missing, ways = str(caught.value).splitlines()
+def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offline, monkeypatch):
+    from attn_cnn_jax.data import tfds
+
+    def refusal():
+        with pytest.raises(UserError) as caught:
+            sources.load("cifar10", tmp_path / "d e")
+        return str(caught.value).splitlines()
+
+    missing, ways = refusal()
     assert f"cifar10 is not in {tmp_path}/d e and cannot be downloaded (https://" in missing
     command = command_line("prepare", "cifar10", "--replace", "--data-dir", tmp_path / "d e")
     assert f"`{command} --archive PATH`" in ways
     assert "--config=configs/digits.py" in ways
-
-
-def test_a_network_that_swallows_everything_does_not_hold_us_for_minutes(tmp_path, offline, monkeypatch):
-    from attn_cnn_jax.data import tfds
-
     monkeypatch.setattr(tfds, "PROBE_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a network that swallows everything
         for name in ("HTTPS_PROXY", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{silent.getsockname()[1]}")
         start = time.monotonic()
-        with pytest.raises(UserError, match=r"timed out"):
-            sources.prepare(Source("cifar100"), tmp_path)
+        assert "timed out" in refusal()[0]
     assert time.monotonic() - start < 30
 
 
