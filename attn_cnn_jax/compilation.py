@@ -27,8 +27,7 @@ from attn_cnn_jax.training.evaluate import NOTHING, create_add
 from attn_cnn_jax.training.feed import Chunk, over_devices, padded
 from attn_cnn_jax.training.limits import check_counts
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, replicated
-from attn_cnn_jax.training.muon import matrices
-from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import create_train_steps
 
 MOST_GPUS = 8  # of one machine

@@ -21,8 +21,7 @@ from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
-from attn_cnn_jax.training.muon import matrices
-from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 from benchmarks.measure import peak_bytes, seconds, turns
 

@@ -24,8 +24,7 @@ from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.training.muon import matrices
-from attn_cnn_jax.training.optimizer import create_optimizer
+from attn_cnn_jax.training.optimizer import create_optimizer, matrices
 
 BATCHES = "num_batches_tracked"  # steps, as PyTorch's batch norm counts them
 # What the release keeps beside weights and follows from shapes.

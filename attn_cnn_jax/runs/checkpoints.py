@@ -151,8 +151,8 @@ def save(
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
-    The caller may change what it gave afterwards. `accuracy` is that on the validation split. Raises UserError if this
-    or the previous one cannot be saved.
+    The caller may change what it gave afterwards; `accuracy` is that on the validation split. UserError if this or the
+    previous one cannot be saved.
     """
     if checkpoints.latest_step() == step:
         return
@@ -193,14 +193,8 @@ def network(state: TrainState) -> dict[str, Arrays]:
 def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
     """Returns one part of a checkpoint, `network` or `optimizer`; each of several processes reads for itself.
 
-    Args:
-      workdir: the run directory.
-      step: of the checkpoint.
-      part: which part.
-      like: shapes, types and placement; by default those saved, all on one device of this process.
-
-    Raises:
-      Damaged: if anything is wrong with it, which not every flipped byte makes Orbax notice.
+    `like` gives shapes, types and placement; by default those saved, all on one device of this process. Raises Damaged
+    if anything is wrong with it, which not every flipped byte makes Orbax notice.
     """
     here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
@@ -252,10 +246,8 @@ Saved = tuple[int, ConfigDict, Arrays, Fingerprint | None, dict[str, Any] | None
 def read_network(workdir: Path, step: int | str = "latest") -> Saved:
     """Returns the network of a checkpoint: the latest, the best by validation accuracy, or that of a step.
 
-    A training that continues there may remove what is being read: then the newer ones are looked at again.
-
-    Raises:
-      UserError: if there is no such checkpoint, or it is damaged.
+    A training that continues there may remove what is being read: then the newer ones are looked at again. UserError if
+    there is no such checkpoint, or it is damaged.
     """
     known = steps_in(workdir)
     if not known:

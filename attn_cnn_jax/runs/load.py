@@ -48,8 +48,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
 def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifier | ResNet:
     """Returns the network that `config.model` describes, with these parameters and statistics by name.
 
-    Raises:
-      UserError: with names, if they are not those of the network, in their shapes and types.
+    UserError, with names, if they are not those of the network, in their shapes and types.
     """
     skeleton, parameters, statistics = split(abstract_model(model))
     expected = parameters | statistics

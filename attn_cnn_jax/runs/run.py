@@ -69,19 +69,17 @@ class Run:
         return spec_of(self.config)
 
     def __repr__(self) -> str:
-        model = self.config.model
+        model, dataset = self.config.model, self.config.dataset.name
         parameters = sum(array.size for array in split(self.model)[1].values())
-        if isinstance(self.model, ResNet):
-            kind = f"ResNet-{model.depth} of {model.layers}s"
-        else:
+        kind = f"ResNet-{model.get('depth')} of {model.get('layers')}s"
+        if isinstance(self.model, AttentionClassifier):
             heads = ", ".join(map(str, heads_by_layer(model)))
             content = f" and content{', gated' if model.gate else ''}" if model.content else ""
             kind = f"attention layers with {heads} heads; encoding {model.encoding}{content}"
-        shape = "x".join(map(str, model.image_shape))
         return (
-            f"Run on {self.config.dataset.name} after step {self.step}, seed {self.config.seed}\n"
+            f"Run on {dataset} after step {self.step}, seed {self.config.seed}\n"
             f"  {kind}; {parameters:,} parameters, {model.dtype}\n"
-            f"  images {shape} uint8 -> {model.num_classes} classes"
+            f"  images {'x'.join(map(str, model.image_shape))} uint8 -> {model.num_classes} classes"
         )
 
     @property
@@ -105,15 +103,9 @@ class Run:
     def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """Returns the attention probabilities of every head, one array per layer, float32.
 
-        Each is `(h, i, j, k, l)` where attention does not depend on content, else `(b, h, i, j, k, l)`; query pixel
-        `(i, j)`, key pixel `(k, l)`; sums to one over key pixels.
-
-        Args:
-          images: as in `predict`; needed where attention depends on content, else not read.
-          batch_size: images per call of the network.
-
-        Raises:
-          UserError: for a network without attention, or images that are missing or of another shape or type.
+        Each is `(h, i, j, k, l)` where attention does not depend on content: then `images` are not read. Else they are
+        needed, as in `predict`, and it is `(b, h, i, j, k, l)`. Query pixel `(i, j)`, key pixel `(k, l)`; sums to one
+        over key pixels. UserError for a network without attention.
         """
         model = self._attention_network()
         if not model.depends_on_content:
@@ -144,13 +136,10 @@ class Run:
         """Returns loss and accuracy on images with labels, each counted once.
 
         Args:
-          images: `(b, H, W, C)` uint8, also a memory map of more than memory holds.
-          labels: `(b,)` integers.
+          images: as in `predict`, also a memory map of more than memory holds.
+          labels: `(b,)` integers; UserError for another number of them.
           mirrored: classify by the mean of the logits of an image and of its mirror image.
           batch_size: images per call of the network.
-
-        Raises:
-          UserError: for images of another shape or type, or another number of labels.
         """
         if len(images) != len(labels):
             raise UserError(f"{len(images)} images and {len(labels)} labels: allowed is one label per image")
@@ -167,30 +156,22 @@ class Run:
     def without_heads(self, heads: Iterable[tuple[int, int]]) -> "Run":
         """Returns a new run without some heads: it computes what this one does where their values are zero.
 
-        Args:
-          heads: (layer, head), both from 0 as in arrays; tables and figures count them from 1.
-
-        Raises:
-          UserError: for a head that there is not, or if a layer would have none left.
+        `heads` are pairs of layer and head, both from 0 as in arrays; tables and figures count them from 1. UserError
+        for a head that there is not, or if a layer would have none left.
         """
-        model = self._attention_network()
-        counts = heads_by_layer(self.config.model)
-        removed = set(heads)
+        model, counts, removed = self._attention_network(), heads_by_layer(self.config.model), set(heads)
         if wrong := removed - {(layer, head) for layer, count in enumerate(counts) for head in range(count)}:
             raise UserError(f"{wrong.pop()} is no head: layers, from 0, have {', '.join(map(str, counts))} heads")
         chosen = {layer: {head for other, head in removed if other == layer} for layer in range(len(counts))}
         left = tuple(count - len(chosen[layer]) for layer, count in enumerate(counts))
         if 0 in left:
             raise UserError(f"layer {left.index(0)}, counted from 0, would have no head left")
-        values = self.config.to_dict()
         # Heads that are left need not fill the grid that they began on.
-        values["model"] |= {"num_heads": left if len(set(left)) > 1 else left[0], "init": "paper"}
-        config = ConfigDict(values)
-        fewer: Any = abstract_model(config.model)
+        run = self._changed(model, num_heads=left if len(set(left)) > 1 else left[0], init="paper")
+        fewer: Any = abstract_model(run.config.model)
         for block, before in zip(fewer.blocks, model.blocks, strict=True):
             block.attention.score_factor = before.attention.score_factor
-        pruned = join(split(fewer)[0], prune(model, chosen), split(model)[2])
-        return dataclasses.replace(self, config=config, model=pruned, test_record=None)
+        return dataclasses.replace(run, model=join(split(fewer)[0], prune(model, chosen), split(model)[2]))
 
     def at_size(self, size: int | tuple[int, int], *, log_pixels: bool = False) -> "Run":
         """Returns a new run for images of another size, without training; see `models.resizing`.
@@ -199,31 +180,23 @@ class Run:
         of any size as it is. At the run's own size it is the same network.
 
         Args:
-          size: in pixels, a side or (height, width); multiples of `downsample`.
+          size: in pixels, a side or (height, width); UserError if they are no multiples of `downsample`.
           log_pixels: whether scores of attention are multiplied by `log n / log n_train`.
-
-        Raises:
-          UserError: for a size that the network cannot take.
         """
         height, width = (size, size) if isinstance(size, int) else size
-        values, downsample = self.config.to_dict(), self.config.model.get("downsample", 1)
+        downsample, before = self.config.model.get("downsample", 1), tuple(self.config.model.image_shape)
         if height < 2 * downsample or width < 2 * downsample or height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample}, at least two")
-        before = tuple(values["model"]["image_shape"])
-        values["model"]["image_shape"] = (height, width, before[2])
         model = self.model
         if isinstance(model, AttentionClassifier):
             model = resized(model, before[:2], (height, width), log_pixels=log_pixels)
-        return dataclasses.replace(self, config=ConfigDict(values), model=model, test_record=None)
+        return self._changed(model, image_shape=(height, width, before[2]))
 
     def with_centres(self, centres: Sequence[Float[AnyArray, "h 2"] | None]) -> "Run":
         """Returns a new run whose heads look elsewhere: with other centres of a quadratic encoding.
 
-        Args:
-          centres: one array per layer, rows and columns in pixels from the query; None leaves a layer as it is.
-
-        Raises:
-          UserError: if the encoding has no centres, or arrays are of another number or shape, or not finite.
+        `centres` are one array per layer, rows and columns in pixels from the query; None leaves a layer as it is.
+        UserError if the encoding has no centres, or arrays are of another number or shape, or not finite.
         """
         skeleton, parameters, statistics = split(self._attention_network())
         if len(centres) != self.config.model.num_layers:
@@ -238,7 +211,7 @@ class Run:
             if new.shape != shape or not np.isfinite(new).all():
                 raise UserError(f"centres of layer {layer}, from 0: allowed is {shape}, finite; got {new.shape}")
             parameters = parameters | {name: jnp.asarray(new)}
-        return dataclasses.replace(self, model=join(skeleton, parameters, statistics), test_record=None)
+        return self._changed(join(skeleton, parameters, statistics))
 
     def normalised(self, images: Images) -> Activations:
         """Returns images as the network takes them: `(b, H, W, C)` uint8 to floating point, UserError if not so.
@@ -246,10 +219,8 @@ class Run:
         Works under `jax.jit` too: `jax.jit(lambda images: run.model(run.normalised(images))[0])` gives logits.
         """
         height, width, channels = self.config.model.image_shape
-        allowed = (
-            f"allowed is (B, H, W, {channels}) uint8, "
-            f"as in {self.config.dataset.name}, where H, W are {height}, {width}"
-        )
+        of_data = f"as in {self.config.dataset.name}, where H, W are {height}, {width}"
+        allowed = f"allowed is (B, H, W, {channels}) uint8, {of_data}"
         try:
             images = images if isinstance(images, jax.Array) else np.asarray(images)
         except (ValueError, TypeError) as error:
@@ -260,6 +231,12 @@ class Run:
         if height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
         return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
+
+    def _changed(self, model: Any, **described: Any) -> "Run":
+        """Returns a run with another network, which these values of `config.model` describe."""
+        values = self.config.to_dict()
+        values["model"] |= described
+        return dataclasses.replace(self, config=ConfigDict(values), model=model, test_record=None)
 
     def _attention_network(self) -> AttentionClassifier:
         if not isinstance(self.model, AttentionClassifier):

@@ -20,14 +20,15 @@ from attn_cnn_jax.training.feed import NONE, Chunk
 from attn_cnn_jax.training.mesh import place, platform_of, replicated
 from attn_cnn_jax.training.step import losses
 
-Evaluate = Callable[[TrainState, Iterable[Chunk]], dict[str, float]]
 NOTHING = np.float32(0), np.int32(0), np.int32(0)  # sums to begin with: of losses, right predictions and images
 
 
-def create_evaluate(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec) -> Evaluate:
+def create_evaluate(
+    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec
+) -> Callable[[TrainState, Iterable[Chunk]], dict[str, float]]:
     """Returns `evaluate(state, chunks)`: mean `loss` (nats) and `accuracy`, every image counted once.
 
-    See `create_add` for the arguments, and `feed.evaluation_sets` for the chunks.
+    See `create_add` for the arguments, and `feed.evaluation_chunks` for the chunks.
     """
     add = create_add(config, mesh, skeleton, spec)
 
@@ -42,13 +43,9 @@ def create_evaluate(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Sp
 
 
 def create_add(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec) -> jax.stages.Wrapped:
-    """Returns the jitted `add(state, sums, chunk)`: the sums `NOTHING` begins, with those of a chunk.
+    """Returns the jitted `add(state, sums, chunk)`: the sums that `NOTHING` begins, with those of a chunk.
 
-    Args:
-      config: of the run; read are `model` and `train.matmul_precision`.
-      mesh: the devices that a batch is split over.
-      skeleton: of the network, from `initial_state`.
-      spec: of the data set; its mean and standard deviation normalise the images.
+    Mean and standard deviation of `spec` normalise the images, the devices of `mesh` share a batch.
     """
 
     def add(state: TrainState, sums: Any, chunk: Chunk):

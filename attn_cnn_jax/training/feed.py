@@ -4,7 +4,8 @@ A chunk is a number of consecutive batches. Which images it holds is a function 
 that is resumed reads what the uninterrupted run would have read.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,13 +40,10 @@ class Feed:
     """The training set, as training steps take it: whole on every device, or streamed in chunks."""
 
     def __init__(self, split: Split, config: ConfigDict, mesh: Mesh, *, streamed: bool):
-        """Copies the images to all devices, or reads nothing yet.
+        """Copies the images to all devices; where they are `streamed` from where they are, reads nothing yet.
 
-        Args:
-          split: of training.
-          config: of the run; read are `seed`, `train.batch_size` and `train.num_epochs`.
-          mesh: the devices that a batch is split over, evenly.
-          streamed: whether the images stay where they are.
+        Of `config`, that of the run, `seed`, `train.batch_size` and `train.num_epochs` are read; the devices of `mesh`
+        share a batch evenly.
         """
         self.streamed, self._split, self._mesh, self._seed = streamed, split, mesh, config.seed
         self._batch_size, self._count = config.train.batch_size, len(split.labels)
@@ -97,42 +95,29 @@ class Feed:
             step = steps.stop
 
 
-class EvaluationSet:
-    """All images of a split in order, as chunks; every time they are iterated over, they are read anew."""
+def evaluation_chunks(
+    splits: Mapping[str, Split], batch_size: int, mesh: Mesh
+) -> dict[str, Callable[[], Iterator[Chunk]]]:
+    """Returns functions that read all images of a split in order, as chunks; past its end labels are NONE.
 
-    def __init__(self, split: Split, batch_size: int, size: int, mesh: Mesh):
-        """Args: batch_size: which the devices share evenly; size: batches per chunk."""
-        self.split, self.batch_size, self.size, self.mesh = split, batch_size, size, mesh
-
-    def __iter__(self) -> Iterator[Chunk]:
-        firsts = range(0, -(-len(self.split.labels) // self.batch_size), self.size)
-        for first, found in zip(firsts, ahead(self._read, firsts), strict=True):
-            yield on_devices(found[0], found[1], first, self.mesh)
-
-    def _read(self, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns images and labels of a chunk; those past the end have the label NONE."""
-        rows = rows_of_process(self.batch_size, self.mesh)
-        indices = np.arange(first, first + self.size)[:, None] * self.batch_size + rows
-        images, labels = self.split.at(np.minimum(indices, len(self.split.labels) - 1))
-        return images, np.where(indices < len(self.split.labels), labels, np.int32(NONE))
-
-
-def evaluation_sets(
-    splits: dict[str, Split], batch_size: int, mesh: Mesh, *, streamed: bool
-) -> dict[str, Iterable[Chunk]]:
-    """Returns splits as the evaluation takes them: as chunks on the devices, or to be read each time.
-
-    Args:
-      splits: by name.
-      batch_size: `config.train.eval_batch_size`, which is rounded up to a multiple of the number of devices.
-      mesh: the devices that a batch is split over.
-      streamed: whether the images stay where they are.
+    Batches are of `config.train.eval_batch_size`, rounded up to what the devices share evenly.
     """
     batch_size = padded(batch_size, mesh)
+    rows, counts = rows_of_process(batch_size, mesh), [-(-len(each.labels) // batch_size) for each in splits.values()]
     # One size for all: they share a program.
-    sizes = [batches_per_chunk(split, batch_size, -(-len(split.labels) // batch_size)) for split in splits.values()]
-    found = {name: EvaluationSet(split, batch_size, max(sizes), mesh) for name, split in splits.items()}
-    return dict(found) if streamed else {name: list(each) for name, each in found.items()}
+    size = max(map(batches_per_chunk, splits.values(), [batch_size] * len(counts), counts))
+
+    def chunks(split: Split) -> Iterator[Chunk]:
+        def read(first: int) -> tuple[np.ndarray, np.ndarray]:
+            indices = np.arange(first, first + size)[:, None] * batch_size + rows
+            images, labels = split.at(np.minimum(indices, len(split.labels) - 1))
+            return images, np.where(indices < len(split.labels), labels, np.int32(NONE))
+
+        firsts = range(0, -(-len(split.labels) // batch_size), size)
+        for first, found in zip(firsts, ahead(read, firsts), strict=True):
+            yield on_devices(*found, first, mesh)
+
+    return {name: functools.partial(chunks, split) for name, split in splits.items()}
 
 
 def ahead(read: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[Found]:

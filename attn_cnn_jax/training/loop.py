@@ -18,12 +18,11 @@ from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.evaluate import create_evaluate
-from attn_cnn_jax.training.feed import Feed, evaluation_sets
+from attn_cnn_jax.training.feed import Feed, evaluation_chunks
 from attn_cnn_jax.training.hosts import say
 from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, expected_time
 from attn_cnn_jax.training.mesh import mesh_for, place
-from attn_cnn_jax.training.muon import matrices
-from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter
 from attn_cnn_jax.training.start import begin, left_alone, restore
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
@@ -119,7 +118,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
         feed = Feed(train_set, config, mesh, streamed=streamed)
         stack.enter_context(contextlib.closing(feed))
-        eval_sets = evaluation_sets(splits, config.train.eval_batch_size, mesh, streamed=streamed)
+        images_of = evaluation_chunks(splits, config.train.eval_batch_size, mesh)
         evaluate = create_evaluate(config, mesh, skeleton, spec_of(config))
         train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config))
 
@@ -147,7 +146,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 
         def evaluated() -> float | None:
             reporter.at(step, "evaluating")
-            found = {split: evaluate(state, images) for split, images in eval_sets.items()}
+            found = {split: evaluate(state, chunks()) for split, chunks in images_of.items()}
             for split, numbers in found.items():
                 record(split, numbers)
             return found["validation"]["accuracy"] if "validation" in found else None

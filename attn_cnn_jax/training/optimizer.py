@@ -1,20 +1,44 @@
-"""optax: SGD as the paper runs it (or Adam, or Muon), learning-rate schedules, and what weight decay leaves alone."""
+"""optax: SGD as the paper runs it (or Adam, or Muon), learning-rate schedules, and what weight decay leaves alone.
 
+Muon makes the momentum of every matrix orthogonal, each head's by itself; a convolution's kernel is one, too. Other
+parameters are trained by Adam with Nesterov momentum, as optax has it.
+"""
+
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from ml_collections import ConfigDict
+from optax.contrib import MuonDimensionNumbers
 
-from attn_cnn_jax.arrays import Arrays
+from attn_cnn_jax.arrays import Arrays, Shape
 from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.training.muon import Matrices, muon
+from attn_cnn_jax.models.pruning import head_axes
+from attn_cnn_jax.models.resnet import ResNet
+from attn_cnn_jax.models.variables import split
 
 STEP_FACTOR = 0.1  # of the learning rate, at every boundary of schedule "step"
+RMS = 0.2  # root mean square of an orthogonal update, near that of Adam's: one learning rate serves both
+
+
+class Matrices(NamedTuple):
+    """How a parameter is a matrix, or one for every head.
+
+    Attributes:
+      shape: `(d, o)`, of a convolution `(k k d, o)`; `(h, c, o)` where axis 0 counts heads and their channels,
+        `(d, h, c)` where axis 1 does.
+      axes: of `shape`, those of a matrix: input, output.
+    """
+
+    shape: Shape
+    axes: MuonDimensionNumbers
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
@@ -74,7 +98,7 @@ def create_optimizer(
       schedule: the learning rate of every step, see `learning_rate`.
       fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change; gradients
         that nothing needs are not computed.
-      shaped: for "muon", the network's matrices, see muon.py.
+      shaped: for "muon", the network's matrices, see `matrices`.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
     match config.name:
@@ -83,9 +107,8 @@ def create_optimizer(
         case "adam":
             rule = optax.chain(decay, optax.adam(schedule))
         case "muon":
-            rule = muon(schedule, config.momentum, shaped or {})
-            if config.weight_decay:
-                rule = added(rule, optax.chain(decay, optax.scale_by_learning_rate(schedule)))
+            decoupled = optax.add_decayed_weights(-config.weight_decay, mask=decayed)
+            rule = optax.chain(muon(config.momentum, shaped or {}), decoupled, optax.scale_by_schedule(schedule))
     parts = [optax.clip_by_global_norm(config.max_grad_norm), rule] if config.max_grad_norm else [rule]
     if fixed:
 
@@ -97,21 +120,52 @@ def create_optimizer(
     return optax.chain(*parts)
 
 
-def added(rule: optax.GradientTransformation, decay: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Adds to the updates of `rule` what `decay` makes of a gradient of zero."""
+def matrices(model: nnx.Module) -> dict[str, Matrices]:
+    """Returns the matrices inside the blocks of a network, by the parameter's name.
 
-    def init(params):
-        return rule.init(params), decay.init(params)
+    Embedding or stem and classifier are left to Adam, as usual; so are attention layers in a ResNet.
+    """
+    blocks = {name: array for name, array in split(model)[1].items() if re.fullmatch(r"blocks\.\d+\..+\.kernel", name)}
+    plain = MuonDimensionNumbers(0, 1)
+    if isinstance(model, ResNet):  # matrices from all pixels and channels of a patch
+        kernels = {name: array for name, array in blocks.items() if array.ndim == 4}
+        return {name: Matrices((-1, kernel.shape[-1]), plain) for name, kernel in kernels.items()}
+    if not isinstance(model, AttentionClassifier):
+        return {}
+    found = {name: Matrices(array.shape, plain) for name, array in blocks.items()}
+    for n, block in enumerate(model.blocks):
+        h = block.attention.num_heads
+        for short, axis in head_axes(block.attention).items():
+            name = f"blocks.{n}.attention.{short}"
+            if name in blocks:
+                rows, columns = blocks[name].shape
+                by_rows = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
+                by_columns = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
+                found[name] = by_columns if axis else by_rows
+    return found
 
-    def update(updates, state, params=None):
-        zeros = jax.tree.map(jnp.zeros_like, updates)
-        moved, of_rule = rule.update(updates, state[0], params)
-        towards_zero, of_decay = decay.update(zeros, state[1], params)
-        return jax.tree.map(jnp.add, moved, towards_zero), (of_rule, of_decay)
+
+def muon(momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTransformation:
+    """Returns Muon for matrices, as `matrices` gives them, and Adam for all other parameters; both at the rate 1.
+
+    Both have Nesterov momentum, `momentum` that of the matrices.
+    """
+
+    def numbers(parameters: Any) -> Any:
+        return {name: shaped[name].axes if name in shaped else None for name in parameters}
+
+    rule = optax.contrib.muon(1.0, beta=momentum, consistent_rms=RMS, muon_weight_dimension_numbers=numbers)
+
+    def by_head(arrays: Any) -> Any:
+        return {name: array.reshape(shaped[name].shape) if name in shaped else array for name, array in arrays.items()}
+
+    def init(params: Any) -> Any:
+        return rule.init(by_head(params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
+            moved: Any
+            moved, state = rule.update(by_head(updates), state, params and by_head(params))
+        return {name: array.reshape(updates[name].shape) for name, array in moved.items()}, state
 
     return optax.GradientTransformation(init, update)
-
-
-def all_finite(arrays: Arrays) -> jnp.ndarray:
-    """Returns whether no array holds a NaN or an infinity: a boolean scalar."""
-    return jnp.all(jnp.stack([jnp.isfinite(array).all() for array in arrays.values()]))

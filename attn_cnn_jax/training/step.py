@@ -25,7 +25,6 @@ from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk
 from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
-from attn_cnn_jax.training.optimizer import all_finite
 
 MAGNITUDE = 0.5  # of the strongest augmentation
 
@@ -97,24 +96,15 @@ def create_train_steps(
     """Returns the jitted `train_steps(state, data, count)`: many steps in one dispatch, `state` donated.
 
     A step augments its batch and updates the parameters by the gradient of the mean loss, of smoothed labels where
-    `config.train` says so, plus the covariance penalty where `config.optimizer` has one.
+    `config.train` says so, plus the covariance penalty where `config.optimizer` has one. Mean and standard deviation
+    of `spec` normalise the images; the devices of `mesh` share a batch evenly.
 
     The steps must be in one epoch, at most `most_steps(config, mesh)`. `data` is the whole training set, `Pictures`,
     or the `Chunk` that has the batches of these steps: the numbers are the same. Incomplete batches at the end of an
     epoch are left out; the next epoch has another order.
 
-    Args:
-      config: of the run; read are `seed`, `model.dtype`, `augment`, `optimizer.covariance_penalty`, and of `train`
-        `batch_size`, `label_smoothing` and `matmul_precision`.
-      mesh: the devices that a batch is split over, evenly.
-      skeleton: of the network, from `initial_state`.
-      optimizer: from `create_optimizer`.
-      spec: of the data set; its mean and standard deviation normalise the images.
-
-    Returns:
-      The function. Its second result has, for the steps done, `loss` and `accuracy` (`(256,)`, zero-padded; means over
-      the batch, of labels that are not smoothed and without penalty) and `finite`, whether all losses and the
-      parameters are.
+    The second result has, for the steps done, `loss` and `accuracy` (`(256,)`, zero-padded; means over the batch, of
+    labels that are not smoothed and without penalty) and `finite`, whether all losses and the parameters are.
     """
     weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
     looped = most_steps(config, mesh) > 1
@@ -147,7 +137,7 @@ def create_train_steps(
         zeros = jnp.zeros(MAX_STEPS_PER_DISPATCH, jnp.float32)
         start = (state, zeros, zeros)
         state, loss, accuracy = jax.lax.fori_loop(0, count, step, start) if looped else step(0, start)
-        finite = jnp.isfinite(loss).all() & all_finite(state.parameters)
+        finite = jnp.all(jnp.stack([jnp.isfinite(each).all() for each in (loss, *state.parameters.values())]))
         return state, {"loss": loss, "accuracy": accuracy, "finite": finite}
 
     train_steps = in_precision(config.train.matmul_precision, train_steps)

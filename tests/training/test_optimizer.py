@@ -13,8 +13,7 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.training.muon import matrices
-from attn_cnn_jax.training.optimizer import create_optimizer, decayed, learning_rate
+from attn_cnn_jax.training.optimizer import create_optimizer, decayed, learning_rate, matrices
 from attn_cnn_jax.training.step import losses, smoothed
 
 

@@ -17,7 +17,7 @@ from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.evaluate import NOTHING, create_add, create_evaluate
-from attn_cnn_jax.training.feed import evaluation_sets
+from attn_cnn_jax.training.feed import evaluation_chunks
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
@@ -132,7 +132,7 @@ def test_all_matrix_products_have_the_configured_precision():
     config.train.matmul_precision = "high"
     state, data, train_steps, _, skeleton, _ = prepare(config, 1)
     mesh = data_mesh(jax.devices()[:1])
-    (chunk,) = evaluation_sets({"test": Split(*pictures(20))}, 20, mesh, streamed=False)["test"]
+    (chunk,) = evaluation_chunks({"test": Split(*pictures(20))}, 20, mesh)["test"]()
 
     def precisions(lowered):
         products = [line for line in lowered.as_text().splitlines() if "dot_general" in line]
@@ -155,7 +155,7 @@ def test_evaluation_counts_every_picture_once():
     config, devices, count = small_config("quadratic"), 8, 37
     state, _, _, evaluate, skeleton, _ = prepare(config, devices, count)
     mesh = data_mesh(jax.devices()[:devices])
-    results = evaluate(state, evaluation_sets({"": Split(*pictures(count))}, 10, mesh, streamed=False)[""])
+    results = evaluate(state, evaluation_chunks({"": Split(*pictures(count))}, 10, mesh)[""]())
     model = jax.jit(join(skeleton, *jax.device_get((state.parameters, state.statistics))))
     images, labels = pictures(count)
     logits = np.concatenate([model(normalise(jnp.asarray(x)[None], SPEC.mean, SPEC.std))[0] for x in images])
