@@ -16,8 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from attn_cnn_jax.errors import UserError, shortened
 
 FORMATS = ("PNG", "JPEG", "WEBP")  # an MPO of phones and cameras is a JPEG with more images behind it
-JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".jfi", ".pjpeg", ".pjp", ".mpo")
-SUFFIXES = (".png", ".apng", ".webp", *JPEG_SUFFIXES)
+SUFFIXES = (".png", ".apng", ".webp", ".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".jfi", ".pjpeg", ".pjp", ".mpo")
 # Read from a file that is named, and refused in a folder of class folders.
 OTHER_SUFFIXES = (".gif", ".bmp", ".dib", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".jp2", ".tga", ".ico")
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw")

@@ -37,42 +37,38 @@ sys.modules.setdefault("importlib_resources", importlib.resources)
 PROBE_SECONDS = 6  # with all imports the answer comes within 15 s, even where a firewall drops every packet
 
 
-class Cifar10(stock.Cifar10, skip_registration=True):
-    """`cifar10` of tfds: its names, ids and order, from `archive` (None: what it downloads), without TensorFlow."""
+def of_archive(kind: Any) -> Any:
+    """A builder of tfds for CIFAR that makes its records, names, ids and order from an archive, without TensorFlow."""
 
-    name = "cifar10"
-    url_infos = stock.Cifar10.url_infos  # sizes and checksums, which tfds looks for beside the file of a builder
-    archive: cifar.Archive | None = None
+    class Cifar(kind, skip_registration=True):
+        name = kind.name
+        url_infos = kind.url_infos  # sizes and checksums, which tfds looks for beside the file of a builder
+        archive: cifar.Archive | None = None  # None: what it downloads
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        info = super()._info()
-        # tfds would ask the network for statistics of this data set, and leave a folder in $TMPDIR.
-        info.initialize_from_bucket = lambda: None
-        return info
+        def _info(self) -> tfds.core.DatasetInfo:
+            info = super()._info()
+            # tfds would ask the network for statistics of this data set, and leave a folder in $TMPDIR.
+            info.initialize_from_bucket = lambda: None
+            return info
 
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> Any:
-        archive = self.archive or cifar.read(str(dl_manager.download(self._cifar_info.url)), self.name)
-        features: Any = self.info.features
-        for key, names in zip(self._cifar_info.label_keys, archive.class_names, strict=True):
-            features[key].names = list(names)
-        return {split: self.examples(archive, split) for split in archive.images}
+        def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> Any:
+            archive = self.archive or cifar.read(str(dl_manager.download(self._cifar_info.url)), self.name)
+            features, keys = self.info.features, self._cifar_info.label_keys
+            for key, names in zip(keys, archive.class_names, strict=True):
+                features[key].names = list(names)
 
-    def examples(self, archive: cifar.Archive, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the key and the features of each image of the split `train` or `test`."""
-        pairs = zip(archive.images[split], archive.labels[split], strict=True)
-        for index, (image, labels) in enumerate(pairs):
-            record = {"id": f"{split}_{index:05d}", "image": Image.fromarray(image)}
-            yield index, record | dict(zip(self._cifar_info.label_keys, map(int, labels), strict=True))
+            def examples(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+                pairs = zip(archive.images[split], archive.labels[split], strict=True)
+                for index, (image, labels) in enumerate(pairs):
+                    record = {"id": f"{split}_{index:05d}", "image": Image.fromarray(image)}
+                    yield index, record | dict(zip(keys, map(int, labels), strict=True))
 
+            return {split: examples(split) for split in archive.images}
 
-class Cifar100(Cifar10, stock.Cifar100, skip_registration=True):
-    """`cifar100` of tfds: as `cifar10`, with `label` 0 .. 99 and `coarse_label` 0 .. 19."""
-
-    name = "cifar100"
-    url_infos = stock.Cifar100.url_infos
+    return Cifar
 
 
-CIFAR = {"cifar10": Cifar10, "cifar100": Cifar100}
+CIFAR = {"cifar10": of_archive(stock.Cifar10), "cifar100": of_archive(stock.Cifar100)}
 
 
 def collect(
@@ -84,7 +80,7 @@ def collect(
     if they are there. UserError where there is no such set, it has no classified images, or it cannot be used here.
     """
     name = source.name
-    place = data_dir / name / str(Cifar10.VERSION)
+    place = data_dir / name / str(stock.Cifar10.VERSION)
     if name in CIFAR and place.exists() and (replace or archive):
         if not replace:
             raise UserError(

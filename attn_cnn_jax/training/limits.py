@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.network import parameter_size
-from attn_cnn_jax.data import store
+from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training.mesh import platform_of
 from attn_cnn_jax.training.reporter import clock
@@ -58,4 +58,4 @@ def check_memory(config: ConfigDict) -> None:
 def device_memory() -> int:
     """Returns the bytes of memory of a device, or of the machine where the device is its CPU."""
     statistics = jax.local_devices()[0].memory_stats() or {}
-    return statistics.get("bytes_limit") or store.machine_memory()
+    return statistics.get("bytes_limit") or sources.machine_memory()

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import complete, spec_of
-from attn_cnn_jax.data import sources, store
+from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, fingerprint, source_of, split_validation
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
@@ -203,8 +203,8 @@ def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
     """Returns the data set of `config.dataset`, and whether it is to be streamed from the disk."""
     source, data_dir = source_of(dataset), dataset.data_dir or None
     found = sources.load(source, data_dir, say=say)
-    memory = min(device_memory(), store.machine_memory())
-    fits = found.nbytes <= store.MEMORY_SHARE * memory
+    memory = min(device_memory(), sources.machine_memory())
+    fits = found.nbytes <= sources.MEMORY_SHARE * memory
     if dataset.feed == "auto" and not fits:
         say(
             f"the images take {found.nbytes / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of "

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from attn_cnn_jax.data import cifar, sources, store
+from attn_cnn_jax.data import cifar, sources
 from attn_cnn_jax.data.sets import Source, fingerprint
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
@@ -39,8 +39,8 @@ def offline(monkeypatch):
 
 
 OF_VERSION_0_2 = {
-    "train": ([25, 32, 32, 3], "95f419e4c06daf50ed8469f0bbbf6763", "1c3b6fb5c7e1bbc8e66d199bbc63d27b"),
-    "test": ([7, 32, 32, 3], "e02e27f72676c649c1cc4d922f75b89e", "b29962f9aa68d540698b34c8d68a015a"),
+    "train": [[25, 32, 32, 3], "95f419e4c06daf50ed8469f0bbbf6763", "1c3b6fb5c7e1bbc8e66d199bbc63d27b"],
+    "test": [[7, 32, 32, 3], "e02e27f72676c649c1cc4d922f75b89e", "b29962f9aa68d540698b34c8d68a015a"],
 }
 
 
@@ -57,7 +57,7 @@ def test_an_archive_comes_back_exactly_through_tfds_also_without_a_network(tmp_p
     assert "a reduced copy: the official data set has 50,000 training and 10,000 test images" in dataset.notes
     assert fingerprint(dataset) == fingerprint(dataset._replace(digest=None))
     if name == "cifar10":
-        assert {split: tuple(each.values()) for split, each in fingerprint(dataset).items()} == OF_VERSION_0_2
+        assert {split: [*each.values()] for split, each in fingerprint(dataset).items()} == OF_VERSION_0_2
     # Its records are those of the stock name, and are read again.
     records = sorted(tfds.data_source(name, split="train", data_dir=tmp_path, download=False), key=lambda r: r["id"])
     assert [record["id"] for record in records] == [f"train_{i:05d}".encode() for i in range(25)]
@@ -128,45 +128,50 @@ def test_offline_the_error_says_what_is_missing_and_the_ways_on(tmp_path, offlin
     assert time.monotonic() - start < 30
 
 
-# Replaces the data set by another one, and is killed at a moment of it.
+# Replaces the data set by another one, killed at a moment of it.
 KILLED = """
 import os, pathlib, shutil, signal, sys
-from attn_cnn_jax.data import store
+from attn_cnn_jax.data import sources, tfds
 from tests.support import cifar_archives
 
 def killed(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-rmtree = shutil.rmtree
-
-def killed_after_removing(path, **options):
+def killed_after_removing(path, rmtree=shutil.rmtree, **options):
     rmtree(path, **options)
     killed() if path.name == "cifar10" else None
 
-if sys.argv[2] == "half":
-    store.hashes = killed
-else:
-    shutil.rmtree = killed_after_removing
-cifar_archives.prepare(pathlib.Path(sys.argv[1]), seed=1, replace=True)
+root = pathlib.Path(sys.argv[1])
+for moment in ("half", "whole"):
+    if os.fork() == 0:
+        if moment == "half":
+            sources.hashes = killed
+        else:
+            shutil.rmtree = killed_after_removing
+        cifar_archives.prepare(root / moment, seed=1, replace=True)
+    assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
 """
 
 
-@pytest.mark.parametrize(("moment", "left"), [("half", {"cifar10", "cifar10.new"}), ("whole", {"cifar10.new"})])
-def test_killed_while_replacing_one_of_both_is_there_whole(tmp_path, moment, left, offline):
-    prepare(tmp_path)
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], capture_output=True, text=True, timeout=120)
-    assert done.returncode == -9, done.stderr
-    assert {path.name for path in (tmp_path / "prepared").iterdir() if path.suffix != ".lock"} == left
-    seed = 0 if moment == "half" else 1
-    assert not prepare(tmp_path, seed=seed)  # nothing has to be made
-    with store.making(sources.folder_of(CIFAR10, tmp_path), "cifar10", print):
-        pass
-    assert_holds(tmp_path, seed=seed)
+def test_killed_while_replacing_one_of_both_is_there_whole(tmp_path, offline):
+    for moment in ("half", "whole"):
+        (tmp_path / moment).mkdir()
+        prepare(tmp_path / moment)
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path], timeout=120, check=True)
+    for moment, left, seed in (("half", {"cifar10", "cifar10.new"}, 0), ("whole", {"cifar10.new"}, 1)):
+        root = tmp_path / moment
+        assert {path.name for path in (root / "prepared").iterdir() if path.suffix != ".lock"} == left
+        assert not prepare(root, seed=seed)  # nothing has to be made
+        with sources.making(sources.folder_of(CIFAR10, root), "cifar10", print):
+            pass
+        assert_holds(root, seed=seed)
 
 
 REPLACES = """
 import pathlib, sys
 from attn_cnn_jax.data import sources
+sources.load("digits")
+assert not {"tensorflow_datasets", "jax", "sklearn"} & {*sys.modules}
 from tests.support import cifar_archives
 root, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 cifar_archives.prepare(root, seed=seed, replace=True, say=lambda line: print(line, flush=True))
@@ -177,16 +182,10 @@ assert "tensorflow" not in sys.modules
 
 def test_several_at_once_wait_for_each_other_without_tensorflow_and_leave_nothing_in_tmpdir(tmp_path):
     (tmp_path / "tmp").mkdir()
-    with store.making(sources.folder_of(CIFAR10, tmp_path), "cifar10", print):
-        two = [
-            subprocess.Popen(
-                [sys.executable, "-c", REPLACES, tmp_path, str(seed)],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
-            )
-            for seed in range(2)
-        ]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    lines = [[sys.executable, "-c", REPLACES, tmp_path, str(seed)] for seed in range(2)]
+    with sources.making(sources.folder_of(CIFAR10, tmp_path), "cifar10", print):
+        two = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) for line in lines]
         heads = [process.stdout.readline() for process in two]  # both come up against our lock
     tails = [process.communicate(timeout=120)[0].splitlines() for process in two]
     assert [process.returncode for process in two] == [0, 0]
@@ -198,7 +197,7 @@ def test_several_at_once_wait_for_each_other_without_tensorflow_and_leave_nothin
     assert_holds(tmp_path, seed=seeds.index(found))
 
 
-def test_damage_is_found_and_said(tmp_path):
+def test_damage_is_found_and_said_and_of_a_set_beyond_a_quarter_of_memory_not_all_is_read(tmp_path, monkeypatch):
     prepare(tmp_path)
     for file, damage in (
         ("train_images.npy", lambda data: data[:-1]),
@@ -216,13 +215,9 @@ def test_damage_is_found_and_said(tmp_path):
         first, second = str(caught.value).splitlines()
         assert f"{path.parent} is damaged: " in first
         assert f"`{command_line('prepare', 'cifar10', '--data-dir', tmp_path)} --replace`" in second
-
-
-def test_of_a_set_larger_than_a_quarter_of_memory_not_all_is_read(tmp_path, monkeypatch):
-    prepare(tmp_path)
     expected = fingerprint(sources.read(CIFAR10, tmp_path))
-    monkeypatch.setattr(store, "machine_memory", lambda: 4 * 32 * 3072 - 1)
-    monkeypatch.setattr(store, "fingerprint", None)
+    monkeypatch.setattr(sources, "machine_memory", lambda: 4 * 32 * 3072 - 1)
+    monkeypatch.setattr(sources, "fingerprint", None)
     assert fingerprint(sources.read(CIFAR10, tmp_path)) == expected
 
 
@@ -235,9 +230,3 @@ def test_who_looks_writes_nothing_and_is_told_what_to_do(tmp_path, monkeypatch):
         sources.load("cifar10", tmp_path / "file")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     assert sources.folder_of(CIFAR10) == tmp_path / "prepared" / "cifar10"
-
-
-def test_digits_take_neither_tfds_nor_jax_nor_scikit_learn():
-    code = "import sys; from attn_cnn_jax.data import sources; sources.load('digits')"
-    code += "; assert not {'tensorflow_datasets', 'jax', 'sklearn'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], timeout=120, check=True)

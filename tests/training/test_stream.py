@@ -7,7 +7,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.data import sources, store
+from attn_cnn_jax.data import sources
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import feed, loop
@@ -41,7 +41,7 @@ def test_auto_streams_what_does_not_fit_and_every_number_is_that_of_the_data_on_
     config, tmp_path, monkeypatch, capsys, one_device
 ):
     loop.run(config, tmp_path / "device")
-    monkeypatch.setattr(store, "machine_memory", lambda: 4 * 1797 * 64 - 1)
+    monkeypatch.setattr(sources, "machine_memory", lambda: 4 * 1797 * 64 - 1)
     loop.run(config, tmp_path / "stream")
     assert "the images take 0.0 GB, more than a quarter of the" in capsys.readouterr().out
     expected, found = (records_of(tmp_path / kind) for kind in ("device", "stream"))
