@@ -40,7 +40,7 @@ PROBE_SECONDS = 6  # with all imports the answer comes within 15 s, even where a
 def of_archive(kind: Any) -> Any:
     """A builder of tfds for CIFAR that makes its records, names, ids and order from an archive, without TensorFlow."""
 
-    class Cifar(kind, skip_registration=True):
+    class Cifar(kind, skip_registration=True):  # pyright: ignore
         name = kind.name
         url_infos = kind.url_infos  # sizes and checksums, which tfds looks for beside the file of a builder
         archive: cifar.Archive | None = None  # None: what it downloads

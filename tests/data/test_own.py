@@ -82,21 +82,14 @@ def test_the_test_split_is_that_of_version_0_2_and_an_image_that_is_added_moves_
 def test_data_is_prepared_anew_when_a_file_changes_and_kept_when_all_are_gone(tmp_path):
     path = write_folder(tmp_path / "own", splits=("train", "test"))
     first = sources.load(folder(path), tmp_path)
-    assert not sources.prepare(folder(path), tmp_path)
+    assert sources.load(folder(path, image_size=(4, 6)), tmp_path).train.images.shape == (8, 4, 6, 3)
+    assert not sources.prepare(folder(path), tmp_path)  # other sizes of the same folder stand beside each other
     random_picture(77).save(path / "train" / "cat" / "cat_0.png")
     second = sources.load(folder(path), tmp_path)
     changed = (first.train.images != second.train.images).any(axis=(1, 2, 3))  # the first one's files are still mapped
     assert np.flatnonzero(changed).tolist() == [0]
     shutil.rmtree(path)
     equal(sources.load(folder(path), tmp_path), second)
-
-
-def test_other_sizes_and_fractions_of_the_same_folder_stand_beside_each_other(tmp_path):
-    path = write_folder(tmp_path / "own")
-    wanted = [folder(path), folder(path, image_size=(4, 6)), folder(path, test_fraction=0.5)]
-    shapes = [sources.load(source, tmp_path).train.images.shape for source in wanted]
-    assert shapes == [(6, 8, 8, 3), (6, 4, 6, 3), (4, 8, 8, 3)]
-    assert not any(sources.prepare(source, tmp_path) for source in wanted)
 
 
 def test_unreadable_images_are_skipped_counted_and_named_only_if_asked_for(tmp_path):
@@ -133,26 +126,23 @@ def test_what_is_left_out_is_counted_and_named_and_what_systems_leave_is_not(tmp
     assert ignored == f"passed over 5 that are no images: {', '.join(names)}"
 
 
-SPLIT_NAMES = [
-    ("Training", "Testing", "Validation"),
-    ("TRAIN", "TEST", "VAL"),
-    ("train_set", "test-set", "dev set"),
-    ("train2017", "testing_data", "valid"),
-    ("01_train_images", "02_tests", "development"),
-]
+NAMES = {
+    "train": ("Training", "TRAIN", "train_set", "train2017", "01_train_images"),
+    "test": ("Testing", "TEST", "test-set", "testing_data", "02_tests"),
+    "validation": ("Validation", "VAL", "dev set", "valid", "development"),
+}
 
 
-@pytest.mark.parametrize("names", SPLIT_NAMES)
-def test_splits_are_known_by_any_name_that_people_give_them(tmp_path, names):
-    path = write_folder(tmp_path / "own", splits=names)
+def test_splits_are_known_by_any_name_that_people_give_them(tmp_path):
+    assert {split: {own.split_named(name) for name in names} for split, names in NAMES.items()} == {
+        s: {s} for s in NAMES
+    }
+    path = write_folder(tmp_path / "own", splits=[names[0] for names in NAMES.values()])
     data = sources.load(folder(path), tmp_path)
     assert data.class_names == ("cat", "dog")
-    for split, name in zip(("train", "test", "validation"), names, strict=True):
-        np.testing.assert_array_equal(data.splits[split].images[0], Image.open(path / name / "cat" / "cat_0.png"))
-
-
-def test_a_class_called_train_is_one_beside_others(tmp_path):
-    data = sources.load(folder(write_folder(tmp_path / "own", classes=("bus", "car", "train"))), tmp_path)
+    for split, names in NAMES.items():
+        np.testing.assert_array_equal(data.splits[split].images[0], Image.open(path / names[0] / "cat" / "cat_0.png"))
+    data = sources.load(folder(write_folder(tmp_path / "classes", classes=("bus", "car", "train"))), tmp_path)
     assert data.class_names == ("bus", "car", "train")
     assert "train is taken for a class" in data.notes[1]
 
