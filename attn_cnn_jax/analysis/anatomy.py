@@ -4,8 +4,7 @@ For one head, `A[n, q, p]` is the attention of query `q` to key `p` in image `n`
 uniform over the `P` keys. Three nested models explain the variance `mean (A - U)^2` over images, queries and keys:
 
 - **relative**: `U + c (R - U)`, where `R[q, p] = r[p - q] / sum_p' r[p' - q]` depends on the shift alone. The sum is
-  over keys inside the grid: what falls outside is renormalised, as softmax does, so that attention with a relative
-  encoding, and so a convolution by Theorem 1, is relative through and through, borders included.
+  over keys inside the grid, as softmax renormalises: a convolution by Theorem 1 is all relative, borders included.
 - **absolute**: `B[q, p]`, the mean of `A` over images: any function of the two places.
 - **content**: `A` itself.
 
@@ -16,27 +15,21 @@ variances `c^2 mean (R - U)^2`, `mean (B - U - c (R - U))^2` and `mean (A - B)^2
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from attn_cnn_jax.arrays import Grid
 
 MOST_ITERATIONS = 500
-CLOSE_ENOUGH = 1e-12  # change of `r`, of which the largest entry is 1, that ends the fit
+CLOSE_ENOUGH = 1e-12  # change of `r`, relative to its largest entry, that ends the fit
 PARTS = ("relative", "absolute", "content")
 
 
 class Anatomy(NamedTuple):
-    """Shares of the variance of attention, head by head.
+    """Shares of the variance of attention, head by head."""
 
-    Attributes:
-      shares: relative, absolute, content; they add to 1, or are 0 for attention that is uniform everywhere.
-      errors: standard errors of the shares from so few images, by the jackknife; 0 for one image.
-      profile: `r`, the attention by shift from `-(H - 1), -(W - 1)` on, with sum 1.
-    """
-
-    shares: Float[np.ndarray, "h 3"]
-    errors: Float[np.ndarray, "h 3"]
-    profile: Float[np.ndarray, "h r s"]
+    shares: Float[np.ndarray, "h 3"]  # relative, absolute, content; they add to 1, or are 0 for uniform attention
+    errors: Float[np.ndarray, "h 3"]  # standard errors from so few images, by the jackknife; 0 for fewer than three
+    profile: Float[np.ndarray, "h r s"]  # `r`, by shift from `-(H - 1), -(W - 1)` on; its sum is 1
 
 
 def anatomy(attention: Float[np.ndarray, "b h q p"], grid: Grid) -> Anatomy:
@@ -51,44 +44,31 @@ def anatomy(attention: Float[np.ndarray, "b h q p"], grid: Grid) -> Anatomy:
     """
     attention = np.asarray(attention, np.float64)
     count, _, _, pixels = attention.shape
-    uniform = 1 / pixels
     mean = attention.mean(axis=0)
     profile = relative_profile(mean, grid)
-    relative = by_place(profile, grid) - uniform
-    squares = np.square(relative).sum(axis=(1, 2))
+    relative = by_place(profile, grid) - 1 / pixels
     fitted = (profile[0].size - 1) / (pixels * (pixels - 1))  # numbers in r, of those in a mean
 
-    def shares_of(mean, within, n):
+    def shares_of(mean: np.ndarray, within: np.ndarray, n: int) -> np.ndarray:
         """Shares where `within` is the sum of squares around the mean of n images, per image."""
-        place = mean - uniform
-        along = (place * relative).sum(axis=(1, 2))
-        of_shift = np.divide(np.square(along), squares, out=np.zeros_like(along), where=squares > 0)
-        of_place = np.square(place).sum(axis=(1, 2)) - of_shift
-        whole = of_shift + of_place + within
-        noise = within / (n - 1) if n > 1 else np.zeros_like(within)
+        place, squares = mean - 1 / pixels, np.square(relative).sum(axis=(1, 2))
+        of_shift = np.square((place * relative).sum(axis=(1, 2))) / np.maximum(squares, 1e-300)
+        whole = np.square(place).sum(axis=(1, 2)) + within
+        noise = within / max(n - 1, 1) * (n > 1)
+        of_place = np.maximum(whole - within - of_shift - (1 - fitted) * noise, 0)
         of_shift = np.maximum(of_shift - fitted * noise, 0)
-        of_place = np.maximum(of_place - (1 - fitted) * noise, 0)
         parts = np.stack([of_shift, of_place, whole - of_shift - of_place], axis=-1)
-        nothing = whole <= 1e-24
-        return np.where(nothing[:, None], 0, parts / np.where(nothing, 1, whole)[:, None])
+        return np.where(whole[:, None] > 1e-24, parts / np.maximum(whole, 1e-24)[:, None], 0)
 
     around = np.square(attention - mean).sum(axis=(2, 3))  # by image
     shares = shares_of(mean, around.mean(axis=0), count)
-    errors = np.zeros_like(shares)
-    if count > 2:
-        # Without image i the mean moves by (mean - A_i) / (n - 1), the squares around it fall by its own n / (n - 1).
-        without = np.stack(
-            [
-                shares_of(
-                    mean + (mean - image) / (count - 1),
-                    (around.sum(axis=0) - own * count / (count - 1)) / (count - 1),
-                    count - 1,
-                )
-                for image, own in zip(attention, around, strict=True)
-            ]
-        )
-        errors = np.sqrt((count - 1) * np.square(without - without.mean(axis=0)).mean(axis=0))
-    return Anatomy(shares, errors, profile)
+    if count < 3:
+        return Anatomy(shares, np.zeros_like(shares), profile)
+    n = count - 1
+    # Without image i the mean moves by (mean - A_i) / n, the squares around it fall by its own (n + 1) / n.
+    rest = (around.sum(axis=0) - around * count / n) / n
+    without = np.stack([shares_of(mean + (mean - a) / n, r, n) for a, r in zip(attention, rest, strict=True)])
+    return Anatomy(shares, np.sqrt(n * without.var(axis=0)), profile)
 
 
 def relative_profile(mean: Float[np.ndarray, "h q p"], grid: Grid) -> Float[np.ndarray, "h r s"]:
@@ -96,30 +76,20 @@ def relative_profile(mean: Float[np.ndarray, "h q p"], grid: Grid) -> Float[np.n
 
     By iterative scaling: `r` is multiplied by what each shift receives over what the model gives it, until both agree.
     """
-    height, width = grid
-    observed = by_shift(mean, grid)
-    profile = observed / count_pairs(grid)
-    profile /= profile.sum(axis=(1, 2), keepdims=True)
+    index, shape = shift_index(grid).ravel(), (-1, *(2 * size - 1 for size in grid))
+    observed = np.stack([np.bincount(index, weights=head.ravel()) for head in mean]).reshape(shape)
+    # Where a shift leads from a query to a key inside, along rows and along columns: sums over windows as products.
+    rows, columns = (np.tri(size, 2 * size - 1, size - 1) - np.tri(size, 2 * size - 1, -1) for size in grid)
+    rows, columns = rows[::-1], columns[::-1]
+    profile = np.ones_like(observed)
     for _ in range(MOST_ITERATIONS):
-        normaliser = windows(profile, (height, width))[:, ::-1, ::-1]  # by query
-        scale = 1 / normaliser
-        padded = np.pad(scale, [(0, 0), (height - 1, height - 1), (width - 1, width - 1)])
-        expected = windows(padded, (height, width))[:, ::-1, ::-1]  # of r = 1, by shift
-        fitted = observed / expected
+        normaliser = rows @ profile @ columns.T  # by query
+        fitted = observed / (rows.T @ (1 / normaliser) @ columns)
         fitted /= fitted.sum(axis=(1, 2), keepdims=True)
-        moved = np.abs(fitted - profile).max()
-        profile = fitted
+        moved, profile = np.abs(fitted - profile).max(), fitted
         if moved < CLOSE_ENOUGH * profile.max():
             break
     return profile
-
-
-def by_shift(pairs: Float[np.ndarray, "h q p"], grid: Grid) -> Float[np.ndarray, "h r s"]:
-    """Returns sums over all pairs of pixels that are the same shift `p - q` apart."""
-    index = shift_index(grid).ravel()
-    rows, columns = 2 * grid[0] - 1, 2 * grid[1] - 1
-    sums = [np.bincount(index, weights=head.ravel(), minlength=rows * columns) for head in pairs]
-    return np.stack(sums).reshape(-1, rows, columns)
 
 
 def by_place(profile: Float[np.ndarray, "h r s"], grid: Grid) -> Float[np.ndarray, "h q p"]:
@@ -128,25 +98,8 @@ def by_place(profile: Float[np.ndarray, "h r s"], grid: Grid) -> Float[np.ndarra
     return places / places.sum(axis=-1, keepdims=True)
 
 
-def shift_index(grid: Grid) -> np.ndarray:
+def shift_index(grid: Grid) -> Int[np.ndarray, "q p"]:
     """Returns for query and key, `(q, p)`, where their shift is in a flattened array by shift."""
-    height, width = grid
-    row, column = (index.ravel() for index in np.indices(grid))
-    rows = row[None] - row[:, None] + height - 1
-    columns = column[None] - column[:, None] + width - 1
-    return rows * (2 * width - 1) + columns
-
-
-def count_pairs(grid: Grid) -> Float[np.ndarray, "r s"]:
-    """Returns how many pairs of pixels there are for each shift."""
-    by_axis = [size - np.abs(np.arange(-size + 1, size)) for size in grid]
-    return np.multiply.outer(*by_axis).astype(np.float64)
-
-
-def windows(x: Float[np.ndarray, "h r s"], size: Grid) -> Float[np.ndarray, "h i j"]:
-    """Returns the sums over all windows of a size, as products with 0 and 1: small sums lose no digits."""
-    rows, columns = (
-        (np.arange(n) >= np.arange(n - m + 1)[:, None]) & (np.arange(n) < np.arange(n - m + 1)[:, None] + m)
-        for n, m in zip(x.shape[1:], size, strict=True)
-    )
-    return rows.astype(x.dtype) @ x @ columns.astype(x.dtype).T
+    row, column = np.indices(grid).reshape(2, -1)
+    rows, columns = (place - place[:, None] + size - 1 for place, size in zip((row, column), grid, strict=True))
+    return rows * (2 * grid[1] - 1) + columns

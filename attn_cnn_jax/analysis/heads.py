@@ -30,6 +30,7 @@ from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
+COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
 class Statistics(NamedTuple):
@@ -167,6 +168,27 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
     return [found.get(head, "") for head in range(attention.num_heads)]
 
 
+def measures(found: Statistics, averaged: str = "all") -> dict[str, np.ndarray]:
+    """Returns the measures of a layer's heads by name, `(h,)` each, with lengths in pixels.
+
+    `averaged` names the queries that the statistics are means over. `angle_degrees` is that of the major axis, from the
+    row axis (down) towards the column axis (right).
+    """
+    spreads, directions = moments.main_axes(found.covariance)
+    return {
+        "centre_interior_row": found.interior_centre[:, 0],
+        "centre_interior_column": found.interior_centre[:, 1],
+        f"centre_{averaged}_row": found.centre[:, 0],
+        f"centre_{averaged}_column": found.centre[:, 1],
+        "spread_major": spreads[:, 0],
+        "spread_minor": spreads[:, 1],
+        "angle_degrees": np.degrees(np.arctan2(directions[:, 1], directions[:, 0])).round(6) % 180,
+        "entropy": found.entropy,
+        "distance": found.distance,
+        "mass_at_centre": found.mass_at_centre,
+    }
+
+
 def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None = None) -> list[dict]:
     """Returns the table, one dictionary per head; layers and heads count from 1, as in the paper.
 
@@ -178,23 +200,12 @@ def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None =
     table = []
     for layer, found in enumerate(statistics):
         position, why = run.model.blocks[layer].attention.position, reasons(run, layer, found)
-        parameters = np.asarray(position.centre[...], np.float64) if isinstance(position, CentredEncoding) else None
-        spreads, directions = moments.main_axes(found.covariance)
-        for head, (row, column) in enumerate(directions):
-            centres = {
-                "parameter": ("", "") if parameters is None else parameters[head],
-                "interior": found.interior_centre[head],
-                "all" if query is None else "query": found.centre[head],
-            }
+        centres = [("", "")] * len(why)
+        if isinstance(position, CentredEncoding):
+            centres = np.asarray(position.centre[...], np.float64).tolist()
+        columns = measures(found, "all" if query is None else "query")
+        for head, (row, column) in enumerate(centres):
             table.append({"layer": layer + 1, "head": head + 1})
-            for kind, centre in centres.items():
-                table[-1] |= {f"centre_{kind}_row": centre[0], f"centre_{kind}_column": centre[1]}
-            table[-1] |= {
-                "spread_major": spreads[head, 0],
-                "spread_minor": spreads[head, 1],
-                # Of the major axis, from the row axis (down) towards the column axis (right).
-                "angle_degrees": round(math.degrees(math.atan2(column, row)), 6) % 180,
-            }
-            table[-1] |= {name: getattr(found, name)[head] for name in ("entropy", "distance", "mass_at_centre")}
-            table[-1]["degenerate"] = why[head]
+            table[-1] |= {"centre_parameter_row": row, "centre_parameter_column": column}
+            table[-1] |= {name: values[head] for name, values in columns.items()} | {"degenerate": why[head]}
     return table

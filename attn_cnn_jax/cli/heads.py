@@ -12,14 +12,13 @@ in nats; layers and heads count from 1, as in the paper.
 import argparse
 import math
 
-from attn_cnn_jax.analysis.heads import Statistics, grid_coverage, grid_shifts, rows, run_statistics
+from attn_cnn_jax.analysis.heads import COVERED, Statistics, grid_coverage, grid_shifts, rows, run_statistics
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say, table
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"
-COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,20 +1,25 @@
 """The instrument: planted heads are found in networks of other libraries, and replaced; what comes in is checked."""
 
+import base64
 import csv
+import dataclasses
 import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import save
 
 from attn_cnn_jax.analysis.anatomy import by_place
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.instrument import inspect, page
-from attn_cnn_jax.instrument.networks import watch
+from attn_cnn_jax.instrument import figures, page
+from attn_cnn_jax.instrument.attention import watch
+from attn_cnn_jax.instrument.report import inspect
 from attn_cnn_jax.runs.run import Run
+from tests.support.figures import found
 
 GRID = 4, 5
 PATCHES = 20
@@ -46,27 +51,31 @@ def test_the_prefix_is_left_out_and_its_share_is_said(random):
     np.testing.assert_allclose(report.prefix_share[0], 0.3, atol=1e-6)
     np.testing.assert_allclose(report.anatomy[0], np.tile([1.0, 0, 0], (3, 1)), atol=1e-5)
     assert "30.0%" in str(report)
+    places = patches.reshape(3, *GRID, *GRID)
+    windows = [places[:, i, j, i - 1 : i + 2, j - 1 : j + 2].sum(axis=(1, 2)) for i in (1, 2) for j in (1, 2, 3)]
+    np.testing.assert_allclose(report.within[0], np.mean(windows, axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("shape", "options", "words"),
+    ("attention", "options", "words"),
     [
-        ((1, 2, 3, 20, 21), {}, "as many queries"),
-        ((2, 3, 20, 20), {}, "expected is (layers, images, heads, q, k)"),
-        ((1, 2, 3, 20, 20), {"grid": (5, 5)}, "20 tokens is not over a grid of 5x5"),
-        ((1, 2, 3, 20, 20), {"grid": (4, 4), "prefix": 1}, "prefix of 1"),
-        ((1, 2, 3, 16, 16), {"kernel_size": 9}, "kernel_size=9: allowed is 1 to 7"),
+        (np.full((1, 2, 3, 20, 21), 1 / 21), {}, "as many queries"),
+        (np.full((2, 3, 20, 20), 1 / 20), {}, "expected is (layers, images, heads, q, k)"),
+        (np.ones(3), {}, "expected is (layers, images, heads, q, k)"),
+        (np.full((1, 2, 3, 20, 20), 1 / 20), {"grid": (5, 5)}, "20 tokens is not over a grid of 5x5"),
+        (np.full((1, 2, 3, 20, 20), 1 / 20), {"grid": (4, 4), "prefix": 1}, "prefix of 1"),
+        (np.full((1, 2, 3, 16, 16), 1 / 16), {"prefix": 30}, "prefix of 30"),
+        (np.full((1, 2, 3, 16, 16), 1 / 16), {"kernel_size": 9}, "kernel_size=9: allowed is 1 to 7"),
+        (np.random.default_rng(0).normal(size=(1, 2, 3, 16, 16)), {}, "after the softmax"),
+        ([np.full((n, 3, 16, 16), 1 / 16) for n in (2, 4)], {}, "windowed attention"),
+        (3, {"images": np.ones((1, 2))}, "no attention was found in int"),
+        (3, {}, "give images"),
     ],
 )
-def test_what_is_no_attention_over_the_grid_is_refused(shape, options, words):
+def test_what_is_no_attention_over_the_grid_is_refused(attention, options, words):
     with pytest.raises(UserError) as error:
-        inspect(np.full(shape, 1 / shape[-1]), **options)
+        inspect(attention, **options)
     assert words in str(error.value)
-
-
-def test_scores_before_the_softmax_are_refused(random):
-    with pytest.raises(UserError, match="after the softmax"):
-        inspect(random.normal(size=(1, 2, 3, 16, 16)))
 
 
 class SmallViT(nnx.Module):
@@ -90,11 +99,11 @@ def test_nnx_networks_are_watched_and_left_as_they_are(random):
     report = inspect(model, x)
     assert [layer.shape for layer in report.attention] == [(2, 3, 16, 16)] * 2
     assert max(report.differences) < 1e-5
-    assert report.replaced.logits[0] < 1e-5  # none replaced
+    assert report.replaced[0]["logits"] < 1e-5  # none replaced
     np.testing.assert_array_equal(logits, model(x))
     query, key = model.layers[0].query(jnp.asarray(x)), model.layers[0].key(jnp.asarray(x))
     query, key = (np.moveaxis(np.asarray(array, np.float64), 2, 1) for array in (query, key))
-    whole = watch(model, x).layers[0].attention[:, :, 1:, 1:]
+    whole = watch(model, x)[1][0].attention[:, :, 1:, 1:]
     expected = softmax(query @ key.swapaxes(-1, -2) / 2)  # D_h = 4
     np.testing.assert_allclose(whole / whole.sum(axis=-1, keepdims=True), expected, atol=1e-5)
 
@@ -111,7 +120,7 @@ def test_runs_are_watched_and_left_as_they_are(content, random):
     report = inspect(run, images)
     assert report.grid == (4, 4)
     assert max(report.differences) < 1e-5
-    assert report.replaced.logits[0] < 1e-5
+    assert report.replaced[0]["logits"] < 1e-5
     expected = run.attention(images)[1].reshape(-1, 4, 16, 16)
     np.testing.assert_allclose(report.attention[1], np.broadcast_to(expected, (3, 4, 16, 16)), atol=1e-5)
     if not content:
@@ -120,9 +129,10 @@ def test_runs_are_watched_and_left_as_they_are(content, random):
 
 def test_files_and_what_is_written(tmp_path, random, capsys):
     attention = softmax(random.normal(size=(2, 3, 2, 17, 17))).astype(np.float32)
-    np.savez(tmp_path / "attention.npz", **{f"layer{n}": layer for n, layer in enumerate(attention)})
+    file = tmp_path / "attention.npz"
+    np.savez(file, **{f"layer{n}": layer for n, layer in enumerate(attention)})
     files = [f"--{kind}={tmp_path / 'out'}.{kind}" for kind in ("csv", "json")]
-    command = ["inspect", str(tmp_path / "attention.npz"), "--prefix=1", f"--page={tmp_path / 'out.html'}", *files]
+    command = ["inspect", str(file), "--prefix=1", f"--page={tmp_path / 'out.html'}", f"--figures={tmp_path}", *files]
     assert main(command) == 0
     report = inspect(attention, prefix=1)
     assert capsys.readouterr().out.strip() == str(report).strip()
@@ -130,12 +140,50 @@ def test_files_and_what_is_written(tmp_path, random, capsys):
     assert [float(row["relative"]) for row in rows] == pytest.approx([row["relative"] for row in report.rows()], 1e-5)
     assert len(json.loads((tmp_path / "out.json").read_text())["heads"]) == 4
     assert "<canvas" in (tmp_path / "out.html").read_text()
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"anatomy.svg", "maps.svg"}
+    (tmp_path / "whole.safetensors").write_bytes(save({"attention": attention}))
+    assert main(["inspect", str(tmp_path / "whole.safetensors"), "--prefix=1"]) == 0
+    assert capsys.readouterr().out.strip() == str(report).strip()
 
 
-def test_a_page_has_the_images_that_fit(tmp_path, random, monkeypatch):
+@pytest.mark.parametrize("name", ["file.npz", "file.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"no attention", b"\x93NUMPY\x01\x00v\x00{'descr'"])
+def test_damaged_files_are_refused(name, content, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    assert main(["inspect", str(tmp_path / name)]) == 1
+    assert name in capsys.readouterr().err
+
+
+def test_a_page_has_the_images_that_fit_as_colours_of_patches(tmp_path, random, monkeypatch):
     report = inspect(softmax(random.normal(size=(1, 3, 2, 16, 16))))
     monkeypatch.setattr(page, "MOST_VALUES", 2 * 2 * 256)
-    assert page.write(report, tmp_path / "page.html", random.normal(size=(3, 3, 8, 8))) == 2
+    images = random.normal(size=(3, 3, 8, 8))
+    assert page.write(report, tmp_path / "page.html", images) == 2
+    text = (tmp_path / "page.html").read_text()
+    content = json.loads(text.split('type="application/json">')[1].split("</script>")[0])
+    stretched = (images[1] - images[1].min()) / np.ptp(images[1]) * 255
+    found = np.frombuffer(base64.b64decode(content["images"][1]), np.uint8).reshape(4, 4, 3)
+    np.testing.assert_allclose(found, stretched.reshape(3, 4, 2, 4, 2).mean(axis=(2, 4)).transpose(1, 2, 0), atol=1.5)
+    (maps,) = (np.frombuffer(base64.b64decode(layer), np.uint8) for layer in content["layers"])
+    most = report.attention[0].max(axis=-1, keepdims=True)
+    np.testing.assert_allclose(maps.reshape(2, 2, 16, 16), 255 * (report.attention[0] / most)[:2], atol=0.5)
+
+
+def test_figures_show_shares_costs_and_maps(random):
+    report = inspect(softmax(3 * random.normal(size=(2, 4, 3, 20, 20))), grid=GRID)
+    costs = [{"heads": 0, "logits": 0.0, "accuracy": 1.0, "saved": 0.0}]
+    costs.append({"heads": 6, "logits": 0.5, "accuracy": 0.25, "saved": 0.75})
+    drawn = figures.draw(dataclasses.replace(report, replaced=costs))
+    for part, name in enumerate(("relative", "absolute", "content")):
+        bars = found(drawn["anatomy"], f"{name} 2")
+        heights = sorted(bar.get_height() for bar in drawn["anatomy"].axes[0].patches if bar in bars)
+        np.testing.assert_allclose(heights, sorted(100 * report.anatomy[1][:, part]), atol=1e-9)
+    assert all(bar.get_y() + bar.get_height() <= 100 + 1e-9 for bar in drawn["anatomy"].axes[0].patches)
+    for name, values in {"accuracy": [(0, 100), (6, 25)], "saved": [(0, 0), (6, 75)]}.items():
+        (line,) = found(drawn["anatomy"], name)
+        np.testing.assert_allclose(line.get_xydata(), values)
+    (first, _) = found(drawn["maps"], "map 0")
+    np.testing.assert_allclose(first.get_array().ravel(), report.attention[0].mean(axis=0)[0, 12])
 
 
 def test_rollout_is_a_product_of_half_identities(random):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.instrument import inspect
+from attn_cnn_jax.instrument.report import inspect
 
 pytestmark = pytest.mark.torch
 
@@ -58,8 +58,8 @@ def test_planted_heads_are_found_and_replaced(how, networks, torch):
     assert report.convolutions() == [(0, head) for head in range(9)]
     np.testing.assert_allclose(report.anatomy[0], np.tile([1.0, 0, 0], (9, 1)), atol=1e-5)
     assert max(report.differences) < 1e-5
-    assert report.replaced.counts[-1] == 9
-    assert max(report.replaced.logits) < 1e-5
+    assert report.replaced[-1]["heads"] == 9
+    assert max(row["logits"] for row in report.replaced) < 1e-5
 
 
 def test_multi_head_attention_is_watched(networks, torch):
@@ -68,7 +68,7 @@ def test_multi_head_attention_is_watched(networks, torch):
     assert model.training  # as it was
     _, weights = model.eval().attention(x, x, x, average_attn_weights=False)
     np.testing.assert_allclose(report.attention[0], weights.detach(), atol=1e-6)
-    assert report.replaced.logits[0] < 1e-5
+    assert report.replaced[0]["logits"] < 1e-5
 
 
 def test_a_network_without_attention_is_refused(torch):
@@ -92,7 +92,7 @@ def test_networks_of_timm(name, options, prefix, torch):
     report = inspect(timm.create_model(name, depth=2, **options), torch.randn(2, 3, size, size), grid=(4, 4))
     assert len(report.attention) == 2
     assert max(report.differences) < 1e-5
-    assert report.replaced.logits[0] < 1e-5
+    assert report.replaced[0]["logits"] < 1e-5
     assert (np.max([share.max() for share in report.prefix_share]) > 0.01) == (prefix > 0)
 
 
@@ -116,4 +116,4 @@ def test_vision_transformer_of_torchvision(torch):
     torchvision = pytest.importorskip("torchvision", exc_type=Exception)
     model = torchvision.models.VisionTransformer(64, 16, 2, 3, 48, 96)
     report = inspect(model, torch.randn(2, 3, 64, 64))
-    assert report.replaced.logits[0] < 1e-5
+    assert report.replaced[0]["logits"] < 1e-5
