@@ -132,7 +132,7 @@ def test_files_and_what_is_written(tmp_path, random, capsys):
     file = tmp_path / "attention.npz"
     np.savez(file, **{f"layer{n}": layer for n, layer in enumerate(attention)})
     files = [f"--{kind}={tmp_path / 'out'}.{kind}" for kind in ("csv", "json")]
-    command = ["inspect", str(file), "--prefix=1", f"--page={tmp_path / 'out.html'}", f"--figures={tmp_path}", *files]
+    command = ["inspect", str(file), "--grid=4x4", f"--page={tmp_path / 'out.html'}", f"--figures={tmp_path}", *files]
     assert main(command) == 0
     report = inspect(attention, prefix=1)
     assert capsys.readouterr().out.strip() == str(report).strip()
