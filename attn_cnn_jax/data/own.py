@@ -48,35 +48,37 @@ class Collection(NamedTuple):
     class_names: tuple[str, ...]
     splits: dict[str, list[Entry]]  # `train` first
     read: Callable[[Entry, int], Image.Image]  # in mode "L" or "RGB", by number of channels, 0 for its own; Unreadable
-    notes: list[str]  # lines on how it was understood, such as how the test split came about
+    notes: Sequence[str] = ()  # lines on how it was understood
     ignored: Sequence[str] = ()  # names of files that are no images
+    ranks: Sequence = ()  # of training images, by which the test split is chosen; at random where there are none
 
 
-def split_off(
-    splits: dict[str, list[Entry]], names: tuple[str, ...], where: str, fraction: float, ranks: Sequence | None = None
-) -> list[str]:
-    """Moves a part of each class from `train` to `test` unless there is a test split; returns a note on it.
+def completed(collection: Collection, source: Source) -> Collection:
+    """Checks the class names; moves a part of each class from `train` to `test` unless there is a test split.
 
-    At least one image and not all of a class: those of lowest rank, given one per image. None: at random, always the
-    same. `where` is for messages.
+    It moves the images of lowest rank, at least one and not all; both parts keep their order.
     """
+    names, splits = checked_names(collection.class_names, source.words), collection.splits
     if "test" in splits:
-        return []
-    entries, by_class, test = splits["train"], [[] for _ in names], set()
-    for n, rank in enumerate(random_ranks(len(entries), 0).tolist() if ranks is None else ranks):
-        by_class[entries[n].label].append((rank, n))
+        return collection._replace(class_names=names)
+    by_class, test = [[] for _ in names], set()
+    ranks = collection.ranks or random_ranks(len(splits["train"]), 0).tolist()
+    for n, (entry, rank) in enumerate(zip(splits["train"], ranks, strict=True)):
+        by_class[entry.label].append((rank, n))
     for name, ranked in zip(names, by_class, strict=True):
         if len(ranked) < 2:
             raise UserError(
-                f"{where} has {'one image' if ranked else 'no image'} of the class {name!r}: "
+                f"{source.words} has {'one image' if ranked else 'no image'} of the class {name!r}: "
                 "without a test split every class needs two, one to train and one to test"
             )
-        count = min(max(1, round(fraction * len(ranked))), len(ranked) - 1)
+        count = min(max(1, round(source.test_fraction * len(ranked))), len(ranked) - 1)
         test |= {n for _, n in sorted(ranked)[:count]}
-    splits["train"] = [entry for n, entry in enumerate(entries) if n not in test]
-    splits["test"] = [entry for n, entry in enumerate(entries) if n in test]
-    chosen_by = "at random, always the same" if ranks is None else "by the names of the images"
-    return [f"{100 * fraction:g}% of each class are the test split, chosen {chosen_by}"]
+    parts = {"train": [], "test": []}
+    for n, entry in enumerate(splits["train"]):
+        parts["test" if n in test else "train"].append(entry)
+    chosen_by = "by the names of the images" if collection.ranks else "at random, always the same"
+    note = f"{100 * source.test_fraction:g}% of each class are the test split, chosen {chosen_by}"
+    return collection._replace(class_names=names, splits=splits | parts, notes=[*collection.notes, note])
 
 
 def checked_names(names: Iterable[str], where: str) -> tuple[str, ...]:
@@ -109,7 +111,7 @@ def collect_folder(path: Path, source: Source) -> Collection:
         classes: dict[str, list[Path]] = {}
         for each in folders_in(folder, ignored) if folders else inside:
             classes.setdefault(unicodedata.normalize("NFC", each.name), []).append(each)
-        names = names or checked_names(sorted(classes), str(folder))
+        names = names or tuple(sorted(classes))
         if different := sorted(set(classes) ^ set(names)):
             raise UserError(
                 f"{folder} has other classes than train: {listed([ascii(name) for name in different])} "
@@ -119,15 +121,12 @@ def collect_folder(path: Path, source: Source) -> Collection:
         found = sorted((image.name, label, str(image)) for label, each in enumerate(images) for image in each)
         splits[split] = [Entry(place, place, label) for _, label, place in found]
     places = [f"0/{os.path.relpath(entry.key, path)}" for entry in splits["train"]]
-    ranks = [hashlib.blake2b(place.encode(), digest_size=16).digest() for place in places]
-    notes += split_off(splits, names, str(path), source.test_fraction, ranks)
-    return Collection(
-        names,
-        splits,
-        lambda entry, channels: read_picture(entry.key, channels, size=source.image_size),
-        notes,
-        sorted(map(str, ignored)),
-    )
+    ranks = [hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=16).digest() for place in places]
+
+    def read(entry: Entry, channels: int) -> Image.Image:
+        return read_picture(entry.key, channels, size=source.image_size)
+
+    return Collection(names, splits, read, notes, sorted(map(str, ignored)), ranks)
 
 
 def contents(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
@@ -227,9 +226,9 @@ def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
 
     The arrays are unpacked into the empty folder `scratch`: they need not fit into memory.
     """
-    arrays = unpacked(path, scratch)
-    names: tuple[str, ...] = ()
-    images, splits = {}, {}
+    arrays, names, images, splits = unpacked(path, scratch), (), {}, {}
+    if (given := arrays.get("class_names")) is not None and (given.ndim != 1 or given.dtype.kind != "U"):
+        raise UserError(f"{path}: class_names is {given.dtype} {given.shape}: allowed is one text per class")
     for split, prefix in PREFIXES.items():
         pixels, labels = arrays.get(f"{prefix}images"), arrays.get(f"{prefix}labels")
         if pixels is None and labels is None and split != "train":
@@ -247,22 +246,14 @@ def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
             allowed = f"allowed is one integer per image, ({len(found)},)"
             raise UserError(f"{path}: {prefix}labels is {labels.dtype} {labels.shape}: {allowed}")
         numbers = sorted(set(labels.tolist()))
-        names = names or npz_names(path, arrays.get("class_names"), len(numbers))
+        names = names or tuple(map(str, range(len(numbers)) if given is None else given))
         if extra := [number for number in numbers if not 0 <= number < len(names)]:
             raise UserError(f"{path}: {prefix}labels has {extra[0]}, and there are {len(names)} classes from 0")
         if missing := sorted({*range(len(names))} - {*numbers}):
             of = f"of the class {missing[0]}, {names[missing[0]]!r}"
             raise UserError(f"{path}: no image of {prefix}images is {of}")
         splits[split] = [Entry(f"{path}: {prefix}images[{n}]", (split, n), k) for n, k in enumerate(labels.tolist())]
-    notes = split_off(splits, names, str(path), source.test_fraction)
-    return Collection(names, splits, lambda entry, _: as_image(images[entry.key[0]][entry.key[1]]), notes)
-
-
-def npz_names(path: Path, given: np.ndarray | None, count: int) -> tuple[str, ...]:
-    """The names of the classes, their numbers where the file has none."""
-    if given is not None and (given.ndim != 1 or given.dtype.kind != "U"):
-        raise UserError(f"{path}: class_names is {given.dtype} {given.shape}: allowed is one text per class")
-    return checked_names(map(str, range(count)) if given is None else given.tolist(), str(path))
+    return Collection(names, splits, lambda entry, _: as_image(images[entry.key[0]][entry.key[1]]))
 
 
 def unpacked(path: Path, scratch: Path) -> dict[str, Any]:

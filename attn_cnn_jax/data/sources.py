@@ -12,13 +12,12 @@ import gzip
 import hashlib
 import importlib.util
 import json
-import logging
 import os
 import re
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,12 @@ from attn_cnn_jax.data.own import Collection, Entry
 from attn_cnn_jax.data.pictures import Unreadable, fit
 from attn_cnn_jax.data.sets import OWN, SPECS, Dataset, Source, Spec, Split, chunks, fingerprint, hash_labels, hashes
 from attn_cnn_jax.errors import UserError, command_line, listed, shortened
-
-log = logging.getLogger(__name__)
+from attn_cnn_jax.output import say
 
 LARGEST = 256  # pixels of a side that images may have without config.dataset.image_size
 SKIP = "repair or remove it, or set config.dataset.skip_unreadable=True to leave out what cannot be read"
 HEADER_BYTES = 128  # of a .npy file, whatever the number of images
 MEMORY_SHARE = 1 / 4  # that a data set may take before it is left on the disk
-
-Say = Callable[[str], object]
 
 
 def machine_memory() -> int:
@@ -87,11 +83,11 @@ def digits() -> Dataset:
     return Dataset(Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test]), SPECS["digits"])
 
 
-def load(source: Source | str, data_dir: str | Path | None = None, say: Say = log.info) -> Dataset:
+def load(source: Source | str, data_dir: str | Path | None = None) -> Dataset:
     """A data set, prepared first where that is needed; see `prepare`."""
     source = Source(source) if isinstance(source, str) else source
     if source.name != "digits":
-        prepare(source, data_dir, say=say)
+        prepare(source, data_dir)
     return read(source, data_dir)
 
 
@@ -132,13 +128,11 @@ def read(source: Source, data_dir: str | Path | None = None) -> Dataset:
         raise UserError(f"{what}.\nPrepare it again: `{again} --replace`.") from error
 
 
-def prepare(
-    source: Source, data_dir: str | Path | None = None, *, archive: Any = None, replace: bool = False, say: Say = print
-) -> bool:
+def prepare(source: Source, data_dir: str | Path | None = None, *, archive: Any = None, replace: bool = False) -> bool:
     """Prepares a data set unless it is there, made from what there is now; returns whether it did.
 
     CIFAR comes from a `cifar.Archive` if one is given, else from what tfds has there, or downloads. With `replace` it
-    is made anew. `say` is called with a line of text at each stage. UserError where it cannot be read or written.
+    is made anew. It says what it does. UserError where it cannot be read or written.
     """
     folder = folder_of(source, data_dir)
 
@@ -156,12 +150,13 @@ def prepare(
     try:
         if is_there():
             return False
-        with making(folder, slug(source), say) as new:
+        with making(folder, slug(source)) as new:
             if is_there():  # made by the process that held the lock
                 return False
             before = made_from()
             with tempfile.TemporaryDirectory(dir=new) as scratch:
-                collection = collect(source, data_folder(data_dir), Path(scratch), archive, replace, say)
+                collection = collect(source, data_folder(data_dir), Path(scratch), archive, replace)
+                collection = own.completed(collection, source)
                 say(f"Writing {folder}")
                 write(new, collection, source, before)
         return True
@@ -173,7 +168,7 @@ def prepare(
 
 
 @contextlib.contextmanager
-def making(folder: Path, name: str, say: Say) -> Iterator[Path]:
+def making(folder: Path, name: str) -> Iterator[Path]:
     """Holds a lock and gives a new folder, which takes the place of `folder` once it has an `about.json`; OSError."""
     new = folder.with_name(f"{folder.name}.new")
 
@@ -201,7 +196,7 @@ def making(folder: Path, name: str, say: Say) -> Iterator[Path]:
         lock.release()
 
 
-def collect(source: Source, data_folder: Path, scratch: Path, archive: Any, replace: bool, say: Say) -> Collection:
+def collect(source: Source, data_folder: Path, scratch: Path, archive: Any, replace: bool) -> Collection:
     """The images of a data set, before they are read; see `prepare`."""
     if source.name == "folder":
         return own.collect_folder(own_path(source), source)
@@ -209,7 +204,7 @@ def collect(source: Source, data_folder: Path, scratch: Path, archive: Any, repl
         return own.collect_npz(own_path(source), source, scratch)
     from attn_cnn_jax.data import tfds  # takes long to import
 
-    return tfds.collect(source, data_folder, archive, replace, say)
+    return tfds.collect(source, data_folder, archive, replace)
 
 
 def write(folder: Path, collection: Collection, source: Source, made_from: str | None) -> None:

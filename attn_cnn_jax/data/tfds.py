@@ -16,7 +16,7 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ from PIL import Image
 from tensorflow_datasets.image_classification import cifar as stock
 
 from attn_cnn_jax.data import cifar
-from attn_cnn_jax.data.own import SPLITS, Collection, Entry, checked_names, split_off
+from attn_cnn_jax.data.own import SPLITS, Collection, Entry
 from attn_cnn_jax.data.pictures import as_image, read_picture
 from attn_cnn_jax.data.sets import TFDS, Source
 from attn_cnn_jax.errors import UserError, command_line, shortened
+from attn_cnn_jax.output import say
 
 # tfds asks for this backport when it makes a builder, does not declare it, and Python has it itself since 3.11.
 sys.modules.setdefault("importlib_resources", importlib.resources)
@@ -71,9 +72,7 @@ def of_archive(kind: Any) -> Any:
 CIFAR = {"cifar10": of_archive(stock.Cifar10), "cifar100": of_archive(stock.Cifar100)}
 
 
-def collect(
-    source: Source, data_dir: Path, archive: cifar.Archive | None, replace: bool, say: Callable[[str], object]
-) -> Collection:
+def collect(source: Source, data_dir: Path, archive: cifar.Archive | None, replace: bool) -> Collection:
     """The images of `cifar10`, `cifar100`, or `tfds:NAME` such as `tfds:emnist/letters`.
 
     The records are prepared first if need be, those of CIFAR from an archive where one is given, with `replace` also
@@ -95,16 +94,15 @@ def collect(
         builder: Any = CIFAR.get(name, known)(data_dir=data_dir)
     image, label = feature_names(name, builder)
     if not Path(builder.data_path).exists():
-        prepare(name, builder, image, data_dir, archive, say)
+        prepare(name, builder, image, data_dir, archive)
     found = [split for split in SPLITS if split in builder.info.splits]
     if "train" not in found:
         only = f"has no split train in {builder.data_path}, only {', '.join(found) or 'none'}"
         raise refused(name, data_dir, f"{only}: it is not complete, or no set to train on")
-    names = checked_names(map(str.strip, builder.info.features[label].names), name)
+    names = tuple(map(str.strip, builder.info.features[label].names))
     with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
         records = {split: records_of(builder, split, image) for split in found}
         splits = {split: entries_of(name, split, records[split], label, len(names)) for split in found}
-    notes = split_off(splits, names, name, source.test_fraction)
 
     def read(entry: Entry, channels: int) -> Image.Image:
         split, position = entry.key
@@ -112,7 +110,7 @@ def collect(
             file = io.BytesIO(records[split][position][image])
         return read_picture(file, channels, None, size=source.image_size, name=entry.name)
 
-    return Collection(names, splits, read, notes)
+    return Collection(names, splits, read)
 
 
 def feature_names(name: str, builder: Any) -> tuple[str, str]:
@@ -129,9 +127,7 @@ def feature_names(name: str, builder: Any) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def prepare(
-    name: str, builder: Any, image: str, data_dir: Path, archive: cifar.Archive | None, say: Callable[[str], object]
-) -> None:
+def prepare(name: str, builder: Any, image: str, data_dir: Path, archive: cifar.Archive | None) -> None:
     """Lets the set's builder download and write it as ArrayRecord; UserError where that fails, OSError."""
     from_network = archive is None and bool(builder.url_infos)
     if from_network:

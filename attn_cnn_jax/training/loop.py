@@ -202,7 +202,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
     """Returns the data set of `config.dataset`, and whether it is to be streamed from the disk."""
     source, data_dir = source_of(dataset), dataset.data_dir or None
-    found = sources.load(source, data_dir, say=say)
+    found = sources.load(source, data_dir)
     memory = min(device_memory(), sources.machine_memory())
     fits = found.nbytes <= sources.MEMORY_SHARE * memory
     if dataset.feed == "auto" and not fits:

@@ -57,20 +57,23 @@ def test_one_channel_where_all_training_images_are_grey_else_three(tmp_path):
     assert (spec.mean, spec.std) == ((0.5, 0.0, 0.0), (0.5, 1.0, 1.0))
 
 
-def names_of(path, fraction=0.25):
-    splits = own.collect_folder(path, folder(path, test_fraction=fraction)).splits
-    return {split: {os.path.relpath(entry.key, path) for entry in entries} for split, entries in splits.items()}
+def names_of(path):
+    source = folder(path, test_fraction=0.25)
+    return {
+        os.path.relpath(entry.key, path)
+        for entry in own.completed(own.collect_folder(path, source), source).splits["test"]
+    }
 
 
 def test_the_test_split_is_that_of_version_0_2_and_an_image_that_is_added_moves_at_most_one(tmp_path):
     write_folder(tmp_path / "own", count=8)
-    before = names_of(tmp_path / "own")["test"]
+    before = names_of(tmp_path / "own")
     assert before == {"cat/cat_1.png", "cat/cat_7.png", "dog/dog_3.png", "dog/dog_5.png"}
     moved = []
     for n in range(20):
         added = tmp_path / "own" / "cat" / f"more_{n}.png"
         random_picture(99).save(added)
-        moved.append((names_of(tmp_path / "own")["test"] ^ before) - {f"cat/{added.name}"})
+        moved.append((names_of(tmp_path / "own") ^ before) - {f"cat/{added.name}"})
         added.unlink()
     assert max(map(len, moved)) == 1  # two of nine cats, too: one that is added may take the place of another
     assert all(path.startswith("cat/") for paths in moved for path in paths)

@@ -162,7 +162,7 @@ def test_killed_while_replacing_one_of_both_is_there_whole(tmp_path, offline):
         root = tmp_path / moment
         assert {path.name for path in (root / "prepared").iterdir() if path.suffix != ".lock"} == left
         assert not prepare(root, seed=seed)  # nothing has to be made
-        with sources.making(sources.folder_of(CIFAR10, root), "cifar10", print):
+        with sources.making(sources.folder_of(CIFAR10, root), "cifar10"):
             pass
         assert_holds(root, seed=seed)
 
@@ -174,7 +174,7 @@ sources.load("digits")
 assert not {"tensorflow_datasets", "jax", "sklearn"} & {*sys.modules}
 from tests.support import cifar_archives
 root, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-cifar_archives.prepare(root, seed=seed, replace=True, say=lambda line: print(line, flush=True))
+cifar_archives.prepare(root, seed=seed, replace=True)
 print(len(sources.load("cifar10", root).train.labels))
 assert "tensorflow" not in sys.modules
 """
@@ -184,7 +184,7 @@ def test_several_at_once_wait_for_each_other_without_tensorflow_and_leave_nothin
     (tmp_path / "tmp").mkdir()
     environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
     lines = [[sys.executable, "-c", REPLACES, tmp_path, str(seed)] for seed in range(2)]
-    with sources.making(sources.folder_of(CIFAR10, tmp_path), "cifar10", print):
+    with sources.making(sources.folder_of(CIFAR10, tmp_path), "cifar10"):
         two = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) for line in lines]
         heads = [process.stdout.readline() for process in two]  # both come up against our lock
     tails = [process.communicate(timeout=120)[0].splitlines() for process in two]
