@@ -10,7 +10,7 @@ import jax
 import torch
 from ml_collections import ConfigDict
 
-from tests.support import torch_attention, torch_networks
+from tests.support import torch_networks
 
 ENCODINGS = {
     ("quadratic", False): "quadratic",
@@ -46,7 +46,7 @@ def network_of(model: ConfigDict) -> torch.nn.Module:
         dropout=model.dropout,
     )
     for module in network.modules():
-        if isinstance(module, torch_attention.SelfAttention):
+        if isinstance(module, torch_networks.SelfAttention):
             module.dropout.p = model.attention_dropout
     return network.to(device())
 

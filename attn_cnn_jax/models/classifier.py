@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,17 +24,15 @@ LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
 Intermediates = dict[str, Any]
 
 
-def space_to_depth(images: Float[Array, "b H W C"], size: int) -> Float[Array, "b i j f"]:
-    """Returns images in which squares of `size` pixels are one pixel, `f = size^2 C` in the order `(dy, dx, C)`."""
-    b, height, width, channels = images.shape
-    x = images.reshape(b, height // size, size, width // size, size, channels)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, size * size * channels)
-
-
 def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Array, "b i j f"]:
-    """As `space_to_depth`, of windows around these squares, `f = window^2 C`; beyond the border its pixels repeat."""
+    """Images in which windows around squares of `size` pixels are one pixel, `f = window^2 C` in order `(dy, dx, C)`.
+
+    Beyond the border its pixels repeat.
+    """
     if window == size:
-        return space_to_depth(images, size)
+        b, height, width, channels = images.shape
+        x = images.reshape(b, height // size, size, width // size, size, channels)
+        return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, -1)
     before = (window - size) // 2
     pads = (before, window - size - before)
     x = jnp.pad(images, ((0, 0), pads, pads, (0, 0)), mode="edge")
@@ -65,11 +63,8 @@ class Block(nnx.Module):
             raise UserError(f"hidden_size={hidden_size}: attention returns {channels} channels, added to the input")
 
         common = {"dtype": dtype, "rngs": rngs}
-
-        def layer_norm():
-            types = {"param_dtype": at_least_float32(dtype), **common}
-            return nnx.LayerNorm(hidden_size, epsilon=LAYER_NORM_EPSILON, use_fast_variance=False, **types)
-
+        of_norm = {"epsilon": LAYER_NORM_EPSILON, "use_fast_variance": False, "param_dtype": at_least_float32(dtype)}
+        layer_norm = functools.partial(nnx.LayerNorm, hidden_size, **of_norm, **common)
         self.attention = attention
         self.dense: nnx.Linear | None = linear(hidden_size, hidden_size, **common)
         self.attention_norm = layer_norm()
@@ -87,11 +82,8 @@ class Block(nnx.Module):
     ) -> tuple[Activations, Intermediates]:
         """Returns the output, and by name the input, the output and the intermediates of attention, images first.
 
-        Args:
-          x: activations.
-          key: given in training.
-          pixels_first: whether activations are `(H, W, b, d)`: images split over devices are not flattened behind
-            pixels. Else all axes but the last are one, see `layers.flattened`.
+        With `pixels_first` activations are `(H, W, b, d)`: images split over devices are not flattened behind pixels.
+        Else all axes but the last are one, see `layers.flattened`.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         images_first = (lambda x: jnp.moveaxis(x, 2, 0)) if pixels_first else (lambda x: x)
@@ -152,9 +144,7 @@ class AttentionClassifier(nnx.Module):
           encoding, encoding_options: name of a registered encoding, and the values of its own options.
           num_heads: `N_h`, one number or (after pruning) one per layer.
           hidden_size, head_size: `D` and `D_h`.
-          dropout: rate after `dense` and after the feed-forward part.
-          attention_dropout, attention_dropout_on, implementation: see `SelfAttention`.
-          rngs: source of the initial parameters.
+          dropout: rate after `dense` and after the feed-forward part; of attention see `SelfAttention`.
           Others: as `config.model` describes them.
         """
         common = {"dtype": dtype, "rngs": rngs}
@@ -181,11 +171,9 @@ class AttentionClassifier(nnx.Module):
                 **common,
             )
             widths = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
-            block = Block(layer, **widths, dropout_rate=dropout, **common)
+            blocks.append(Block(layer, **widths, dropout_rate=dropout, **common))
             if init != "paper":
-                assert block.dense is not None
-                start(layer, block.dense, init, locality, rngs)
-            blocks.append(block)
+                start(layer, cast(nnx.Linear, blocks[n].dense), init, locality, rngs)
         self.blocks = nnx.List(blocks)
         self.classifier = linear(hidden_size, num_classes, **common)
 

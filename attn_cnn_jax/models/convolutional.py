@@ -55,7 +55,7 @@ class ConvolutionalAttention(nnx.Module):
         self.exact = math.isinf(sharpness)
         self.num_axes = num_axes
         position = Quadratic(num_heads, dtype=dtype, rngs=rngs)
-        position.start_on_grid(kernel_shifts(kernel_size, dilation).astype(np.float64), sharpness)
+        position.start_on_grid(kernel_shifts(kernel_size, dilation), sharpness)
         self.attention = SelfAttention(
             position,
             num_heads=num_heads,
@@ -89,13 +89,10 @@ class ConvolutionalAttention(nnx.Module):
 
     def pads(self, size: tuple[int, int]) -> Pads:
         """The zeros before and after the rows and the columns of a image of this size, in pixels."""
-        if self.padding == "VALID":
-            return (0, 0), (0, 0)
-        if self.padding == "SAME":
-            rows, columns = jax.lax.padtype_to_pads(size, self.window(), self.stride, "SAME")
-            return rows, columns
-        assert not isinstance(self.padding, str)
-        return self.padding
+        if not isinstance(self.padding, str):
+            return self.padding
+        rows, columns = jax.lax.padtype_to_pads(size, self.window(), self.stride, self.padding)
+        return rows, columns
 
     def window(self) -> tuple[int, int]:
         """Rows and columns from the first to the last pixel that the kernel reads."""
@@ -104,17 +101,17 @@ class ConvolutionalAttention(nnx.Module):
 
     def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
         """Rows and columns of the padded image whose output is kept; UserError where there are none."""
-        queries = []
-        for a, size in enumerate(padded_size):
-            before = self.dilation[a] * ((self.kernel_size[a] - 1) // 2)
-            after = self.window()[a] - 1 - before
-            queries.append(np.arange(before, size - after, self.stride[a]))
-            if not queries[a].size:
-                raise UserError(
-                    f"a padded image of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
-                    f"{self.window()[0]}x{self.window()[1]} needs a larger one, or more padding"
-                )
-        return queries[0], queries[1]
+        window = self.window()
+        if any(size < least for size, least in zip(padded_size, window, strict=True)):
+            raise UserError(
+                f"a padded image of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
+                f"{window[0]}x{window[1]} needs a larger one, or more padding"
+            )
+        before = [d * ((k - 1) // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        rows, columns = (
+            np.arange(before[a], padded_size[a] - (window[a] - 1 - before[a]), self.stride[a]) for a in range(2)
+        )
+        return rows, columns
 
 
 def shifted(

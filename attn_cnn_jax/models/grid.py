@@ -38,27 +38,26 @@ def start(layer: SelfAttention, dense: nnx.Linear, init: str, locality: float, r
     """
     heads, channels = layer.num_heads, layer.output.out_features
     if init in ("grid", "identity", "impulse"):
-        start_on_grid(layer, IMPULSE if init == "impulse" else locality)
+        size = math.isqrt(heads)
+        assert isinstance(layer.position, CentredEncoding)
+        layer.position.start_on_grid(kernel_shifts((size, size)), IMPULSE if init == "impulse" else locality)
+    # One where a channel, or a singular value, is in a head's share.
+    shares = np.stack([np.isin(np.arange(channels), share) for share in np.array_split(np.arange(channels), heads)])
     if init == "identity":
-        set_values(layer, identity_values(heads, channels))
-    if init not in ("mimetic", "mimetic_plus", "impulse"):
-        return
-    set_linear(dense, jnp.eye(channels))
-    total = noisy(rngs, 0.4, 0.4 if init == "mimetic_plus" else -0.4, channels)
-    size = channels if layer.value is None else layer.value.out_features // heads
-    shares = np.array_split(np.arange(channels), heads)
-    value, output = zip(*(factors(total, share, size) for share in shares), strict=True)
-    if layer.value is not None:
-        set_linear(layer.value, jnp.concatenate(value, axis=1))
-        set_linear(layer.output, jnp.concatenate(output))
-    else:
-        set_linear(layer.output, jnp.concatenate([a @ b for a, b in zip(value, output, strict=True)]))
+        set_values(layer, shares[:, :, None] * np.eye(channels))
+    if init in ("mimetic", "mimetic_plus", "impulse"):
+        set_linear(dense, jnp.eye(channels))
+        total = noisy(rngs, 0.4, 0.4 if init == "mimetic_plus" else -0.4, channels)
+        left, singular, right = jnp.linalg.svd(total)
+        set_values(layer, jnp.einsum("dr,hr,ro->hdo", left, jnp.where(shares, singular[None], 0), right))
     for encoding in (layer.position, layer.content):
-        if init != "impulse" and isinstance(encoding, QueryKey):
-            size, everything = encoding.query.out_features // heads, np.arange(channels)
-            pairs = [factors(noisy(rngs, 0.7, 0.7, channels), everything, size) for _ in range(heads)]
-            set_linear(encoding.query, jnp.concatenate([query for query, _ in pairs], axis=1))
-            set_linear(encoding.key, jnp.concatenate([key.T for _, key in pairs], axis=1))
+        if init in ("mimetic", "mimetic_plus") and isinstance(encoding, QueryKey):
+            size = encoding.query.out_features // heads
+            products = jnp.stack([noisy(rngs, 0.7, 0.7, channels) for _ in range(heads)])
+            query, key, _ = truncate(products, size)
+            wide = ((0, 0), (0, 0), (0, size - query.shape[2]))  # heads larger than the channels have zeros
+            set_linear(encoding.query, jnp.concatenate(jnp.pad(query, wide), axis=1))
+            set_linear(encoding.key, jnp.concatenate(jnp.pad(key.swapaxes(1, 2), wide), axis=1))
 
 
 def noisy(rngs: nnx.Rngs, noise: float, identity: float, channels: int) -> Float[Array, "d d"]:
@@ -67,47 +66,19 @@ def noisy(rngs: nnx.Rngs, noise: float, identity: float, channels: int) -> Float
     return noise * random + identity * jnp.eye(channels, dtype=jnp.float32)
 
 
-def factors(
-    matrix: Float[Array, "d d"], ranks: np.ndarray, size: int
-) -> tuple[Float[Array, "d c"], Float[Array, "c d"]]:
-    """Two maps whose product is the part of a matrix in these singular values, the first `size` of them."""
-    left, singular, right = jnp.linalg.svd(matrix)
-    ranks = ranks[:size]
-    scale, missing = jnp.sqrt(singular[ranks]), size - len(ranks)
-    return (
-        jnp.pad(left[:, ranks] * scale[None, :], ((0, 0), (0, missing))),
-        jnp.pad(scale[:, None] * right[ranks], ((0, missing), (0, 0))),
-    )
-
-
-def start_on_grid(layer: SelfAttention, locality: float) -> None:
-    """Puts the heads of a layer, a square number of them, on a grid of shifts, all with `alpha = locality`."""
-    size = math.isqrt(layer.num_heads)
-    assert isinstance(layer.position, CentredEncoding)
-    layer.position.start_on_grid(kernel_shifts((size, size)).astype(np.float64), locality)
-
-
-def set_values(layer: SelfAttention, values: Float[np.ndarray, "h d o"]) -> None:
+def set_values(layer: SelfAttention, values: Float[AnyArray, "h d o"]) -> None:
     """Gives a layer merged value maps, without bias; heads smaller than their rank take the best approximation."""
     if layer.value is not None:
         value, values, _ = truncate(values, layer.value.out_features // layer.num_heads)
-        set_linear(layer.value, np.concatenate(value, axis=1))
+        set_linear(layer.value, jnp.concatenate(value, axis=1))
     set_linear(layer.output, values.reshape(-1, values.shape[-1]))
 
 
 def set_linear(linear: nnx.Linear, kernel: Float[AnyArray, "d o"]) -> None:
-    """Gives a linear map this kernel, and no bias."""
-    linear.kernel[...] = jnp.asarray(kernel, linear.kernel.dtype)
+    """Gives a linear map, also one without arrays, this kernel, and no bias."""
+    linear.kernel = nnx.Param(jnp.asarray(kernel, linear.kernel.dtype))
     if linear.bias is not None:
-        linear.bias[...] = jnp.zeros_like(linear.bias[...])
-
-
-def identity_values(num_heads: int, channels: int) -> Float[np.ndarray, "h d o"]:
-    """Value maps with which head `h` passes on the `h`-th share of the channels; their sum is the identity."""
-    values = np.zeros((num_heads, channels, channels))
-    for head, share in enumerate(np.array_split(np.arange(channels), num_heads)):
-        values[head, share, share] = 1
-    return values
+        linear.bias = nnx.Param(jnp.zeros(linear.bias.shape, linear.bias.dtype))
 
 
 class LowRank(NamedTuple):
@@ -117,16 +88,21 @@ class LowRank(NamedTuple):
     `W_val W_out` in the spectral norm, the root of the sum of squares in Frobenius'.
     """
 
-    value: np.ndarray
-    output: np.ndarray
-    discarded: np.ndarray
+    value: AnyArray
+    output: AnyArray
+    discarded: AnyArray
 
 
 def truncate(kernel: Float[AnyArray, "... d o"], head_dim: int) -> LowRank:
-    """The best maps of rank `head_dim` for every slice of a kernel `(..., d, o)` (Eckart and Young)."""
-    slices = np.asarray(kernel, np.float64).reshape(-1, *np.shape(kernel)[-2:])
-    left, singular, right = np.linalg.svd(slices, full_matrices=False)
-    scale = np.sqrt(singular[:, :head_dim])
-    value = left[:, :, :head_dim] * scale[:, None, :]
-    output = scale[:, :, None] * right[:, :head_dim]
-    return LowRank(value, output, singular[:, head_dim:])
+    """The best maps of rank `head_dim` for every slice of a kernel `(..., d, o)` (Eckart and Young).
+
+    In float64 by NumPy, or in the kernel's type where that is an array of JAX.
+    """
+    numbers = jnp if isinstance(kernel, jax.Array) else np
+    slices = kernel if isinstance(kernel, jax.Array) else np.asarray(kernel, np.float64)
+    slices = slices.reshape(-1, *kernel.shape[-2:])
+    left, singular, right = numbers.linalg.svd(slices, full_matrices=False)
+    scale = numbers.sqrt(singular[:, :head_dim])
+    return LowRank(
+        left[:, :, :head_dim] * scale[:, None, :], scale[:, :, None] * right[:, :head_dim], singular[:, head_dim:]
+    )

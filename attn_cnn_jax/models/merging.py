@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.classifier import AttentionClassifier, Block
+from attn_cnn_jax.models.classifier import AttentionClassifier
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -15,10 +15,9 @@ Model = TypeVar("Model", bound=nnx.Module)
 def merged(model: Model, image_shape: Sequence[int]) -> Model:
     """A copy in which linear maps that follow one another are one; its logits are the same to rounding.
 
-    In every block `dense` is merged into the attention's output map, and value maps too where that is cheaper. For
-    inference: the maps are not those that were trained. Other networks than attention classifiers are returned as they
-    are. Works on tracers too. The products are in float32 on every device, or rounding to fewer bits would show in
-    every logit.
+    In every block `dense` is merged into the attention's output map, `(Y W + b) W' + b' = Y (W W') + (b W' + b')`, and
+    value maps too where that is cheaper. For inference: the maps are not those that were trained. Other networks than
+    attention classifiers are returned as they are. Works on tracers too.
 
     Args:
       model: left as it is.
@@ -27,26 +26,20 @@ def merged(model: Model, image_shape: Sequence[int]) -> Model:
     if not isinstance(model, AttentionClassifier):
         return model
     model, pixels = nnx.clone(model), image_shape[0] * image_shape[1] // model.downsample**2
-    with jax.default_matmul_precision("highest"):
+    with jax.default_matmul_precision("highest"):  # rounding to fewer bits would show in every logit
         for block in model.blocks:
-            merge_dense(block)
-            if block.attention.value is not None and merging_pays(block.attention, pixels):
-                maps = block.attention.merged_maps()
-                block.attention.output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
-                block.attention.value = None
+            layer, output, dense = block.attention, block.attention.output, block.dense
+            if dense is not None:
+                assert output.bias is not None
+                assert dense.bias is not None
+                output.bias[...] = output.bias[...] @ dense.kernel[...] + dense.bias[...]
+                output.kernel[...] = output.kernel[...] @ dense.kernel[...]
+                block.dense = None
+            if layer.value is not None and merging_pays(layer, pixels):
+                maps = layer.merged_maps()
+                output.kernel = nnx.Param(maps.reshape(-1, maps.shape[2]))
+                layer.value = None
     return model
-
-
-def merge_dense(block: Block) -> None:
-    """Merges `dense` into the attention's output map: `(Y W + b) W' + b' = Y (W W') + (b W' + b')`."""
-    output, dense = block.attention.output, block.dense
-    if dense is None:
-        return
-    assert output.bias is not None
-    assert dense.bias is not None
-    output.bias[...] = output.bias[...] @ dense.kernel[...] + dense.bias[...]
-    output.kernel[...] = output.kernel[...] @ dense.kernel[...]
-    block.dense = None
 
 
 def merging_pays(layer: SelfAttention, pixels: int) -> bool:

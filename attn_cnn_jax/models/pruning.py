@@ -108,10 +108,9 @@ def parameters_of_layers(model: AttentionClassifier) -> Iterator[tuple[str, Arra
 
 
 def entries(model: AttentionClassifier, heads: Heads) -> dict[str, Bool[np.ndarray, "..."]]:
-    """Which entries of the parameters are those of some heads.
+    """Which entries of the parameters are those of some heads, by the parameter's name, only where any is.
 
-    Returns:
-      By the parameter's name a boolean array `(1, ..., h c, ..., 1)` that broadcasts to it, only where any is true.
+    Masks are `(1, ..., h c, ..., 1)` and broadcast to the parameter.
     """
     masks = {}
     for name, array, n, part in parameters_of_layers(model):
@@ -127,8 +126,7 @@ def fixed(
 ) -> dict[str, Bool[np.ndarray, "..."]]:
     """Which entries training must leave alone to keep the positions or value maps of all heads but `free`.
 
-    Returns:
-      As `entries`; where all heads share a parameter of positions, such as a table, all of it.
+    As `entries`; where all heads share a parameter of positions, such as a table, all of it.
     """
     held = {n: set(range(block.attention.num_heads)) - set(free.get(n, ())) for n, block in enumerate(model.blocks)}
     of_heads, masks = entries(model, held), {}

@@ -22,10 +22,7 @@ WIDTH = 64  # channels of the first stage; they double from stage to stage
 
 
 class LayerMaker(NamedTuple):
-    """Makes the layers of a ResNet: convolutions without bias, or attention that begins as one (Theorem 1).
-
-    Attributes: see `ResNet`.
-    """
+    """Makes the layers of a ResNet, whose attributes these are: convolutions, or attention that begins as one."""
 
     layers: str
     sharpness: float
@@ -35,23 +32,13 @@ class LayerMaker(NamedTuple):
     def __call__(
         self, in_features: int, out_features: int, kernel_size: int, stride: int
     ) -> nnx.Conv | ConvolutionalAttention:
-        """A layer padded by `kernel_size // 2` zeros; convolutions start as PyTorch's default."""
-        features, window = (in_features, out_features), (kernel_size, kernel_size)
-        pads = (kernel_size // 2, kernel_size // 2)
+        """A layer padded by `kernel_size // 2` zeros, without bias; convolutions start as PyTorch's default."""
+        shape, pads = (in_features, out_features, (kernel_size, kernel_size)), (kernel_size // 2, kernel_size // 2)
         common = {"padding": (pads, pads), "dtype": self.dtype, "rngs": self.rngs}
         if self.layers == "attention":
-            return ConvolutionalAttention(
-                *features, window, stride=(stride, stride), sharpness=self.sharpness, **common
-            )
-        return nnx.Conv(
-            *features,
-            window,
-            strides=stride,
-            use_bias=False,
-            param_dtype=at_least_float32(self.dtype),
-            kernel_init=uniform(in_features * kernel_size**2),
-            **common,
-        )
+            return ConvolutionalAttention(*shape, stride=(stride, stride), sharpness=self.sharpness, **common)
+        types = {"param_dtype": at_least_float32(self.dtype), "kernel_init": uniform(in_features * kernel_size**2)}
+        return nnx.Conv(*shape, strides=stride, use_bias=False, **types, **common)
 
     def norm(self, features: int) -> nnx.BatchNorm:
         """A batch norm over all devices' images; running statistics move by a tenth per step."""
@@ -65,27 +52,20 @@ class LayerMaker(NamedTuple):
 class ResidualBlock(nnx.Module):
     """`relu(y + shortcut(x))`, where `y` is `x` after convolutions with batch norms, and relu between them.
 
-    The shortcut is the identity, or a 1x1 convolution with batch norm where the shape changes.
-
-    Attributes:
-      depth: number of convolutions, `conv1` with `norm1` and so on.
+    The shortcut is the identity, or a 1x1 convolution with batch norm where the shape changes. The `depth` convolutions
+    are `conv1` with `norm1` and so on.
     """
 
     def __init__(self, make: LayerMaker, in_features: int, features: int, stride: int, *, bottleneck: bool):
-        """Creates the layers.
+        """Creates two 3x3 convolutions to `features` channels, of which the first has the stride.
 
-        Args:
-          make: makes each of them.
-          in_features: channels of the input.
-          features: channels of the 3x3 convolutions, of which the first has the stride.
-          stride: from one output pixel to the next.
-          bottleneck: 1x1, 3x3 and 1x1 convolutions to `4 features` channels, instead of two of 3x3.
+        A bottleneck has 1x1, 3x3 and 1x1 convolutions to `4 features` channels instead.
         """
-        out_features = EXPANSION * features if bottleneck else features
+        shapes = [(in_features, features, 3, stride), (features, features, 3, 1)]
         if bottleneck:
-            shapes = [(in_features, features, 1, 1), (features, features, 3, stride), (features, out_features, 1, 1)]
-        else:
-            shapes = [(in_features, features, 3, stride), (features, features, 3, 1)]
+            shapes = [(in_features, features, 1, 1), (features, features, 3, stride)]
+            shapes.append((features, EXPANSION * features, 1, 1))
+        out_features = shapes[-1][1]
         self.depth = len(shapes)
         for n, shape in enumerate(shapes, start=1):
             setattr(self, f"conv{n}", make(*shape))
@@ -127,11 +107,9 @@ class ResNet(nnx.Module):
         Args:
           depth: one of `BLOCKS`.
           width: channels of the first stage; 64 as in the paper.
-          image_channels, num_classes: of the data set.
           layers: "convolution", or "attention" that begins as one.
           sharpness: of "attention", `alpha` in one over square pixels.
           dtype: of activations; parameters are float32 or wider.
-          rngs: source of the initial parameters.
         """
         make = LayerMaker(layers, sharpness, dtype, rngs)
         self.stem = make(image_channels, width, 3, 1)
@@ -149,11 +127,7 @@ class ResNet(nnx.Module):
     def __call__(
         self, images: Float[AnyArray, "b H W C"], *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "b classes"], dict[str, Any]]:
-        """Classifies images.
-
-        Args:
-          images: normalised.
-          key: given in training: batch norm then uses and updates with the batch's own statistics.
+        """Classifies normalised images; with a key, in training, by the batch's own statistics, which batch norm keeps.
 
         Returns:
           Logits, float32 or wider, and intermediates by name: `embedding`, activations after the stem; `layers`, for

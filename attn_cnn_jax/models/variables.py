@@ -17,19 +17,14 @@ class Skeleton(NamedTuple):
 
 
 def split(model: nnx.Module) -> tuple[Skeleton, Arrays, Arrays]:
-    """Takes a network apart into its skeleton, its parameters by dotted name, such as
-    `blocks.0.attention.position.centre`, and what else it keeps, the running statistics of batch norm.
-    """
+    """A network's skeleton, its parameters by name (`blocks.0.attention.position.centre`), and running statistics."""
     graph, parameters, statistics = nnx.split(model, nnx.Param, ...)
     skeleton = Skeleton(graph, jax.tree.structure(parameters), jax.tree.structure(statistics))
     return skeleton, _flatten(parameters), _flatten(statistics)
 
 
 def join(skeleton: Skeleton, parameters: Arrays, statistics: Arrays) -> nnx.Module:
-    """Returns the network that `split` took apart, with these arrays, by their names there; shapes may differ.
-
-    Works on tracers too.
-    """
+    """The network that `split` took apart, with these arrays, tracers too; shapes may differ."""
     states = (
         jax.tree.unflatten(tree, [arrays[name] for name in names(tree)])
         for tree, arrays in ((skeleton.parameters, parameters), (skeleton.statistics, statistics))

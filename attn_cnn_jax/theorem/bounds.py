@@ -1,6 +1,6 @@
-"""Theorem 1 with its error stated: convolutions to attention, alone and in a trained network.
+"""What a finite `alpha` costs in Theorem 1.
 
-What a finite `alpha` costs. Head `h` has attention `exp(-alpha |delta - Delta_h|^2) / Z` on the pixel at shift
+Head `h` has attention `exp(-alpha |delta - Delta_h|^2) / Z` on the pixel at shift
 `delta`, and its centre `Delta_h` is a pixel of the padded image. On the infinite grid of pixels
 `Z = theta^2`, `theta = sum_n exp(-alpha n^2)` over all integers, and the centre itself has `1 / Z`, so that the
 others hold `1 - theta^-2` together. For n >= 1, `n^2 >= 3 n - 2` (equal at 1 and 2), and a geometric series gives
@@ -8,9 +8,8 @@ others hold `1 - theta^-2` together. For n >= 1, `n^2 >= 3 n - 2` (equal at 1 an
     theta <= 1 + u,   u = 2 exp(-alpha) / (1 - exp(-3 alpha)),
     mass on other pixels <= 1 - (1 + u)^-2 = 4 exp(-alpha) + O(exp(-2 alpha)).
 
-A finite image has fewer other pixels, and so has a strided or dilated kernel no more of them: keys are all
-pixels, whatever the shifts. In 1-D the exponent is -1. The bound is close for alpha >= 1 and says nothing
-more than "at most 1" as alpha -> 0.
+A finite image has fewer other pixels, whatever the kernel's shifts. In 1-D the exponent is -1. The bound is close for
+alpha >= 1 and says nothing more than "at most 1" as alpha -> 0.
 
 From mass to output: `head_h(X)_q - X_(q + Delta_h) = sum_k p_k (X_k - X_(q + Delta_h))`, which no channel d can
 bring above `mass * range_d`, the largest less the smallest value of the channel in the padded image. Through
@@ -31,9 +30,7 @@ from attn_cnn_jax.errors import UserError
 def attention_bound(alpha: float, num_axes: int = 2) -> float:
     """Returns an upper bound of a head's attention on all pixels but the one at its centre: `1 - (1 + u)^-num_axes`.
 
-    Args:
-      alpha: sharpness, in one over squared pixels, above 0; may be infinite.
-      num_axes: 2 for images, 1 for sequences.
+    The sharpness `alpha`, in one over squared pixels, may be infinite; `num_axes` is 2 for images, 1 for sequences.
     """
     if not alpha > 0:
         raise UserError(f"alpha={alpha!r}: allowed is a number above 0")
@@ -42,12 +39,7 @@ def attention_bound(alpha: float, num_axes: int = 2) -> float:
 
 
 def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
-    """Returns the smallest alpha whose `attention_bound` is at most `tolerance`, to the precision of a float.
-
-    Args:
-      tolerance: attention on other pixels, above 0 and below 1.
-      num_axes: as for `attention_bound`.
-    """
+    """Returns the smallest alpha whose `attention_bound` is at most `tolerance`, to the precision of a float."""
     if not 0 < tolerance < 1:
         raise UserError(f"tolerance={tolerance!r}: allowed is a number above 0 and below 1")
     low, high = 0.0, 1.0
@@ -64,10 +56,6 @@ def alpha_exact(dtype: DTypeLike, num_axes: int = 2) -> float:
     All other keys together have at most a quarter of the distance from 1 to the next larger number, so that no order of
     summation, nor an exponential that is rounded up, moves the softmax's denominator away from 1. For float32 it is
     18.72; the paper names 46. What is left on other keys, below exp(-alpha), changes an average no more than rounding.
-
-    Args:
-      dtype: floating-point type of the softmax.
-      num_axes: as for `attention_bound`.
     """
     quarter = float(jnp.finfo(dtype).eps) / 4
     return sharpness_for(quarter / (1 + quarter), num_axes)  # as a share of all keys; `quarter` is one of the centre
@@ -76,13 +64,8 @@ def alpha_exact(dtype: DTypeLike, num_axes: int = 2) -> float:
 def output_bound(kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float) -> Float[np.ndarray, " o"]:
     """Returns an upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
 
-    Args:
-      kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution.
-      x: `(..., D_in)`, the input; zeros count as part of it, as padding puts them there.
-      alpha: sharpness.
-
-    Returns:
-      `(D_out,)`, for every pixel of the output; without rounding errors.
+    It holds for every pixel of the output, without rounding errors. The kernel is `(K_r, K_c, D_in, D_out)`, or
+    `(K, D_in, D_out)` of a 1-D convolution; zeros count as part of the input, as padding puts them there.
     """
     kernel = np.asarray(kernel, np.float64)
     x = np.asarray(x, np.float64).reshape(-1, kernel.shape[-2])

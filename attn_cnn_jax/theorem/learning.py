@@ -34,10 +34,8 @@ class Course(NamedTuple):
     Attributes:
       step: `(n,)`, from 0.
       error: `(n,)`, `|student - teacher| / |teacher|` on the images of that step; the teacher has no bias.
-      centre: `(n, h, 2)` pixels, row first.
-      spread: `(n, h)`, one over pixels.
-      layer: the student as it ended.
-      final_error: the same error on 256 other images, at the end.
+      centre, spread: `(n, h, 2)` pixels, row first; `(n, h)`, one over pixels.
+      layer, final_error: the student as it ended, and its error on 256 other images.
     """
 
     step: np.ndarray
@@ -50,9 +48,8 @@ class Course(NamedTuple):
 
 def random_kernel(seed: int, kernel_size: int = 3, channels: int = CHANNELS) -> Float[np.ndarray, "r t d o"]:
     """Returns a kernel `(K, K, D, D)` of normal weights, whose output has variance 1 for inputs of variance 1."""
-    shape = kernel_size, kernel_size, channels, channels
-    kernel = np.random.default_rng(seed).normal(size=shape) / np.sqrt(kernel_size**2 * channels)
-    return kernel.astype(np.float32)
+    kernel = np.random.default_rng(seed).normal(size=(kernel_size, kernel_size, channels, channels))
+    return (kernel / np.sqrt(kernel_size**2 * channels)).astype(np.float32)
 
 
 def learn_convolution(
@@ -92,12 +89,6 @@ def learn_convolution(
 def noise(key: Array, count: int, channels: int) -> Activations:
     """Returns images of normal noise, `(b, SIZE, SIZE, d)`."""
     return jax.random.normal(key, (count, SIZE, SIZE, channels))
-
-
-def interior_queries() -> list[tuple[int, int]]:
-    """Returns the query pixels that loss and error count."""
-    inner = range(MARGIN, SIZE - MARGIN)
-    return [(i, j) for i in inner for j in inner]
 
 
 def relative_error(

@@ -43,25 +43,18 @@ class Mixing(NamedTuple):
 
 
 def indicators(shifts: Int[np.ndarray, "n 2"], grid: Grid, query: tuple[int, int]) -> Float[np.ndarray, "pixels n"]:
-    """Returns `E_q`: one column per shift, with a one at pixel `q + delta`, or zeros where that lies outside.
+    """Returns `E_q`: one column per shift, such as `kernel_shifts((3, 3))`, with a one at pixel `q + delta`.
 
-    Args:
-      shifts: in pixels, row first, such as `kernel_shifts((3, 3))`.
-      grid: rows and columns of pixels.
-      query: row and column of the query pixel.
+    Zeros where that lies outside.
     """
     keys = shifts + np.asarray(query)
-    inside = np.all((keys >= 0) & (keys < np.asarray(grid)), axis=1)
-    result = np.zeros((grid[0] * grid[1], len(shifts)))
-    pixels = np.ravel_multi_index(tuple(keys[inside].T), grid)
-    result[pixels, np.flatnonzero(inside)] = 1
-    return result
+    pixels = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1).reshape(-1, 1, 2)
+    return np.all(pixels == keys[None], axis=-1).astype(np.float64)
 
 
 def maps_of(attention: SharedAttention, query: tuple[int, int]) -> Float[np.ndarray, "pixels h"]:
     """Returns `A_q`: one column per head, its attention from the query pixel, in float64."""
-    maps = np.asarray(attention[:, query[0], query[1]], np.float64)
-    return maps.reshape(len(maps), -1).T
+    return np.asarray(attention[:, *query], np.float64).reshape(len(attention), -1).T
 
 
 def residuals(
@@ -103,9 +96,7 @@ def mixing(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: 
 def value_maps(weights: Float[np.ndarray, "h n"], kernel: Float[AnyArray, "r t d o"]) -> Float[np.ndarray, "h d o"]:
     """Returns `W^(h) = sum_delta X_(h, delta) W_delta`, the value maps with which heads express a convolution.
 
-    Args:
-      weights: `X`, as `mixing` returns it for the shifts of the kernel, row by row.
-      kernel: `(K_r, K_c, D_in, D_out)`.
+    `X` is what `mixing` returns for the shifts of the kernel, row by row.
     """
     slices = np.asarray(kernel, np.float64).reshape(-1, *kernel.shape[2:])
     if len(slices) != weights.shape[1]:

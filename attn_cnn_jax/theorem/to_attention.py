@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from jax.typing import DTypeLike
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.shifts import grid_positions
+from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
-from attn_cnn_jax.models.grid import truncate
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.encodings import Quadratic
+from attn_cnn_jax.models.grid import set_values
 
 PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1
 Paddings = str | int | Sequence[int | Sequence[int]]  # a word, or zeros: one number, or before and after per axis
@@ -83,29 +83,20 @@ def conv_to_attention(
             rngs=nnx.Rngs(0),
         )
     )
-    centre, spread = grid_positions(layer.kernel_size, layer.dilation, sharpness)
-    arrays = {
-        "attention.position.centre": centre,
-        "attention.position.spread": spread,
-        "attention.output.kernel": kernel.reshape(-1, out_features),
-        "attention.output.bias": np.zeros(out_features) if bias is None else bias,
-    }
-    if head_dim is not None and layer.attention.value is not None:
-        low_rank = truncate(kernel, head_dim)
-        arrays["attention.value.kernel"] = np.concatenate(low_rank.value, axis=1)
-        arrays["attention.output.kernel"] = low_rank.output.reshape(-1, out_features)
-    parameters = {name: jnp.asarray(array, kernel.dtype) for name, array in arrays.items()}
-    return cast(ConvolutionalAttention, join(split(layer)[0], parameters, {}))
+    attention = layer.attention
+    assert isinstance(attention.position, Quadratic)
+    attention.position.start_on_grid(kernel_shifts(layer.kernel_size, layer.dilation), sharpness)
+    set_values(attention, kernel.reshape(-1, in_features, out_features))
+    if bias is not None:
+        attention.output.bias = nnx.Param(jnp.asarray(bias, attention.output.kernel.dtype))
+    return layer
 
 
 def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) -> Any:
     """Returns a copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
 
-    What is one layer or one parameter in several places stays one.
-
-    Args:
-      model: any Flax network with `nnx.Conv` layers, none of them grouped or transposed, or one such layer.
-      sharpness: `alpha`, see `conv_to_attention`.
+    What is one layer or one parameter in several places stays one. The model is any Flax network with `nnx.Conv`
+    layers, none of them grouped or transposed, or one such layer.
     """
     layers: dict[nnx.Conv, ConvolutionalAttention] = {}
     parameters: dict[int, Any] = {}  # of attention, by the parameter of the convolution
@@ -156,7 +147,7 @@ def _by_axis(name: str, value: PerAxis, num_axes: int) -> tuple[int, int]:
     values = tuple(1 if item is None else int(item) for item in values)
     if len(values) != num_axes or min(values) < 1:
         raise UserError(f"{name}={value!r}: allowed is an integer from 1, or {num_axes} of them")
-    rows, columns = (1, *values) if num_axes == 1 else values
+    rows, columns = (1, *values)[-2:]
     return rows, columns
 
 
@@ -168,6 +159,6 @@ def _padding(padding: Paddings, num_axes: int) -> Padding:
         pairs = (padding,) * num_axes if isinstance(padding, int) else padding
         pairs = [(pair, pair) if isinstance(pair, int) else tuple(pair) for pair in pairs]
         if len(pairs) == num_axes and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
-            rows, columns = [(0, 0), *pairs] if num_axes == 1 else pairs
+            rows, columns = [(0, 0), *pairs][-2:]
             return (rows[0], rows[1]), (columns[0], columns[1])
     raise UserError(f'padding={padding!r}: allowed is "SAME", "VALID", an integer from 0, or (before, after) per axis')

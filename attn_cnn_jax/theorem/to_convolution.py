@@ -5,9 +5,8 @@ because near the border it has fewer pixels to spread over. So the weights are r
 those whose KxK window is inside the image, or, where no window does, the query at the centre. What follows:
 
 - attention outside the window is lost; what remains is not scaled up;
-- once K covers the image as the centre sees it, the convolution is exact at the centre;
-- from K = 2 size - 1 on it is exact everywhere where attention is the same function of the shift at every query, as
-  uniform attention is;
+- once K covers the image as the centre sees it, the convolution is exact at the centre; from K = 2 size - 1 on, it is
+  so everywhere for attention that is the same function of the shift at every query, as uniform attention is;
 - at the border it reads zeros where softmax looks elsewhere: an error that no K removes. A sharp head whose
   centre lies outside attends to the nearest pixel inside, as a convolution does that repeats the edge;
 - `truncated` keeps every query's own attention in the window and is exact everywhere for K >= 2 size - 1: it
@@ -30,11 +29,10 @@ KernelWeights = Float[AnyArray, "h r t"]  # attention by shift: one weight per h
 
 
 class Convolution(NamedTuple):
-    """A convolution that stands in for an attention layer, and what it leaves out.
+    """A convolution with zero ("SAME") padding that stands in for an attention layer, and what it leaves out.
 
     Attributes:
-      kernel: `(K, K, D_in, D_out)`, for zero ("SAME") padding.
-      bias: `(D_out,)`.
+      kernel, bias: `(K, K, D_in, D_out)` and `(D_out,)`.
       weights: attention on every shift of the kernel, `(h, K, K)`.
       mass_outside: attention of interior queries outside the kernel, mean over them, `(h,)`.
     """
@@ -58,7 +56,7 @@ def attention_to_conv(
     """Returns the KxK convolution closest to an attention layer at interior queries (Lemma 1 read backwards).
 
     Args:
-      layer: an attention layer of this package.
+      layer: an attention layer.
       kernel_size: K; an even size has its extra shift on the positive side.
       grid: rows and columns of pixels that the layer attends over; 16x16 is the paper's.
       attention: to use instead of the layer's own, `(h, i, j, k, l)`, such as the mean of a content layer over images.
@@ -82,25 +80,21 @@ def attention_to_conv(
 
 def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
     """Returns the attention of a position-only layer: `(h, i, j, k, l)`."""
-    probabilities = layer.probabilities(jnp.zeros((1, *grid, 0), jnp.float32))
-    return probabilities.reshape(-1, *grid, *grid)
+    return layer.probabilities(jnp.zeros((1, *grid, 0), jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnames="kernel_size")
 def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
     """Returns attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
-    A shift that leads out of the image from the centre is read off the query nearest to it for which it
-    does not; a shift longer than the image gets zero.
+    A shift that leads out of the image from the centre is read off the query nearest to it for which it does not; a
+    shift longer than the image gets zero.
     """
-    (rows, row_keys, row_weight), (columns, column_keys, column_weight) = (
-        _lookup(kernel_size, size) for size in attention.shape[1:3]
-    )
-    # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, c, 1, j).
-    picked = attention[:, rows[:, None, :, None], columns[None, :, None, :], row_keys[:, None, :, None],
-                       column_keys[None, :, None, :]]  # fmt: skip
-    inside = jnp.asarray(row_weight[:, None] * column_weight[None, :], attention.dtype)
-    return picked.mean(axis=(-2, -1)) * inside[None]
+    queries, keys, inside = zip(*(_lookup(kernel_size, size) for size in attention.shape[1:3]), strict=True)
+    # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, t, 1, j).
+    places = [(rows[:, None, :, None], columns[None, :, None, :]) for rows, columns in (queries, keys)]
+    picked = attention[:, *places[0], *places[1]]
+    return picked.mean(axis=(-2, -1)) * jnp.asarray(np.outer(*inside), attention.dtype)[None]
 
 
 def interior(kernel_size: int, size: int) -> Int[np.ndarray, " n"]:
@@ -138,8 +132,7 @@ def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i
 def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Float[Array, "h i j k l"]:
     """Returns a convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
 
-    Args:
-      padding: "zeros", or "edge", which repeats the outermost pixels beyond the border.
+    Beyond the border are "zeros", or the outermost pixels again, "edge".
     """
     rows, columns = (jnp.asarray(_taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
     return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns, precision="highest")

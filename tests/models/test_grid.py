@@ -8,7 +8,7 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.models.grid import identity_values, set_values, start_on_grid
+from attn_cnn_jax.models.grid import set_values
 from attn_cnn_jax.theorem.bounds import attention_bound
 from attn_cnn_jax.training.optimizer import decayed
 
@@ -53,7 +53,8 @@ def test_identity_values_move_each_share_of_the_channels():
     for channel, (row, column) in enumerate(kernel_shifts((3, 3))):
         moved = np.roll(x, (-row, -column), axis=(1, 2))[..., channel]
         np.testing.assert_allclose(y[:, 1:-1, 1:-1, channel], moved[:, 1:-1, 1:-1], atol=1e-12)
-    np.testing.assert_array_equal(identity_values(4, 6).sum(axis=0), np.eye(6))
+    values = layer(init="identity", hidden_size=6, num_heads=4).merged_maps()  # six channels among four heads
+    np.testing.assert_array_equal(values.sum(axis=0), np.eye(6))
 
 
 @pytest.mark.parametrize("head_size", [0, 4])
@@ -62,7 +63,7 @@ def test_given_values_of_heads_are_a_kernel(head_size):
     rank = head_size or CHANNELS
     kernel = rng.normal(size=(3, 3, CHANNELS, rank)) @ rng.normal(size=(3, 3, rank, CHANNELS))
     attention = layer(head_size=head_size)
-    start_on_grid(attention, 40.0)
+    attention.position.start_on_grid(kernel_shifts((3, 3)), 40.0)
     set_values(attention, kernel.reshape(9, CHANNELS, CHANNELS))
     x = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, CHANNELS))
     layout = ("NHWC", "HWIO", "NHWC")

@@ -12,7 +12,7 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models import classifier, variables
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.classifier import space_to_depth
+from attn_cnn_jax.models.classifier import patches
 from tests.support import numpy_attention as naive
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
@@ -90,7 +90,7 @@ def test_intermediates_that_nobody_reads_cost_nothing_under_jit(name):
 
     def by_hand(state, images):
         model = nnx.merge(graph, state, copy=True)
-        x = model.embedding(space_to_depth(images, model.downsample))
+        x = model.embedding(patches(images, model.downsample, model.downsample))
         for block in model.blocks:
             x = block(x)
         return model.classifier(x.mean(axis=(1, 2)))

@@ -1,9 +1,9 @@
 """The sum over heads for GPUs and TPUs, `sum_h attention_h X W_val^(h) W_out^(h)`: no array of all heads is transposed.
 
 Attention that all images share: activations `(H, W, b, d)`, pixels before images, so that an average over keys is one
-plain product for all images; values before averages. The gradients of `dense` are written out: autodiff would contract
-heads and channels that lie apart, which costs transposes of the largest arrays there are, `(h, q, b, d)`, 18 per step
-of the paper's network. The ones below compute the averages once more instead, and keep nothing of that size.
+plain product for all images; values before averages. The gradients of `dense` are written out: autodiff would transpose
+the largest arrays there are, `(h, q, b, d)`, 18 times per step of the paper's network. The ones below compute the
+averages once more instead, and keep nothing of that size.
 
 Attention from content: activations `(b, pixels, d)`, one image after the other. As query and key maps are merged, all
 heads read the keys' activations themselves; with axes `(b, q, h, p)` those that a product sums over follow each other.
@@ -78,10 +78,9 @@ attended.defvjp(lambda *arguments: (attended(*arguments), arguments), attended_b
 def factorised(
     rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "b k l d"], maps: Maps
 ) -> Float[Array, "b i j o"]:
-    """The sum over heads from row and column probabilities; memory grows as the pixels.
+    """The sum over heads from row and column probabilities: values, averages along columns, averages along rows.
 
-    Values of all heads, averages along columns, averages along rows; of merged maps the last are one product over
-    (head, row), so that no axis of heads is summed before it.
+    Of merged maps the last are one product over (head, row). Memory grows as the pixels.
     """
     rows, columns, x = rows.astype(x.dtype), columns.astype(x.dtype), jnp.moveaxis(x, 0, 2)
     values = jnp.einsum("klbd,hdc->hklbc", x, maps.output if maps.value is None else maps.value)
@@ -104,12 +103,7 @@ def content(
 ) -> Float[Array, "b i j o"]:
     """The sum over heads from content scores of all pairs of pixels, after dropout where a key is given.
 
-    Args:
-      x: images.
-      merged: maps of the content scores.
-      positions: scores that are added; None for none.
-      output: merged maps of values and output, in the type of activations.
-      key, rate: of the dropout mask.
+    `positions` are scores that are added, `output` the merged maps of values and output, in the type of activations.
     """
     batch, height, width, channels = x.shape
     pixels, heads, wide = height * width, len(output), at_least_float32(x.dtype)
@@ -139,8 +133,8 @@ def attended_by_content(
 ) -> Float[Array, "b m d"]:
     """Averages of the pixels, for every query and head, `m = q h`; scores are products plus both terms.
 
-    For its gradients it keeps the probabilities alone, in the type of activations: those that dropout drops as
-    negative numbers, which says which they are. A step by autodiff takes 1.2 times the memory.
+    For its gradients it keeps the probabilities alone, in the type of activations, dropped ones as negative numbers. A
+    step by autodiff takes 1.2 times the memory.
     """
     return attended_by_content_forward(queries, x, of_keys, of_pairs, keep, factor)[0]
 

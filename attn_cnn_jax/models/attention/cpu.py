@@ -18,11 +18,6 @@ from attn_cnn_jax.models.layers import at_least_float32, flattened
 PIXELS_PER_PART = 1280  # of factorised attention
 
 
-def attend(probabilities: Float[Array, "q p"], values: Float[Array, "p c"]) -> Float[Array, "q c"]:
-    """Average of the values over keys, for one head and one image."""
-    return jnp.einsum("qp,pc->qc", probabilities, values)
-
-
 @jax.jit
 def dense(
     probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Maps
@@ -31,24 +26,11 @@ def dense(
     batch, height, width, channels = x.shape
     x = x.reshape(batch, height * width, channels)
     values = x if maps.value is None else jnp.einsum("bpd,hdc->bphc", x, maps.value)
-    heads = jax.vmap(attend, in_axes=(0, None if maps.value is None else 1), out_axes=1)
+    heads = jax.vmap(jnp.matmul, in_axes=(0, None if maps.value is None else 1), out_axes=1)
     images = jax.vmap(heads, in_axes=(None if probabilities.ndim == 3 else 0, 0))
     averages = images(probabilities.astype(x.dtype), values)
     output = maps.output.reshape(-1, maps.output.shape[-1])
     return flattened(lambda x: x @ output, averages.reshape(batch, -1, width, len(output)))
-
-
-def attend_factorised(
-    rows: Float[Array, "i k"], columns: Float[Array, "j l"], values: Float[Array, "k l b c"]
-) -> Float[Array, "i j b c"]:
-    """Average of the values over keys, for one head: along rows, then along columns."""
-    height, width = values.shape[:2]
-    # Images are averaged like channels, as one axis, and by one matrix product: XLA makes a slower one of three axes.
-    by_row = jnp.einsum("ik,kn->in", rows, values.reshape(height, -1)).reshape(-1, width, math.prod(values.shape[2:]))
-    # The columns are repeated for every row, since XLA would otherwise transpose the values on CPUs.
-    repeated = jnp.broadcast_to(columns, (rows.shape[0], *columns.shape))
-    averages = jnp.einsum("ijl,ilc->ijc", repeated, by_row)
-    return averages.reshape(*averages.shape[:2], *values.shape[2:])
 
 
 @jax.jit
@@ -59,12 +41,16 @@ def factorised(
     heads = rows.astype(x.dtype), columns.astype(x.dtype)
 
     def average(head, values):
-        by_row, by_column = head
-        return attend_factorised(by_row, by_column, values)
+        rows, columns = head
+        height, width = values.shape[:2]
+        # Images are averaged like channels, as one axis, and by one matrix product: XLA makes a slower one of three.
+        by_row = (rows @ values.reshape(height, -1)).reshape(-1, width, math.prod(values.shape[2:]))
+        # The columns are repeated for every row, since XLA would otherwise transpose the values on CPUs.
+        repeated = jnp.broadcast_to(columns, (rows.shape[0], *columns.shape))
+        averages = jnp.einsum("ijl,ilc->ijc", repeated, by_row)
+        return averages.reshape(*averages.shape[:2], *values.shape[2:])
 
-    def of_images(x, *_):
-        return sum_over_heads(average, heads, x, maps)
-
+    of_images = lambda x, *_: sum_over_heads(average, heads, x, maps)  # noqa: E731
     return in_parts(of_images, x, images=PIXELS_PER_PART // math.prod(x.shape[1:3]))
 
 

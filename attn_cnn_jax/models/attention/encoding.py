@@ -4,8 +4,8 @@ An encoding adds up to two kinds of score terms, each under a name: `position_te
 `content_terms`, of what the image shows there. The softmax over keys of their sum is the attention. A score that is a
 row score plus a column score factorises exactly: see `FactorisingEncoding`.
 
-Analysis, figures, the page and pruning work with any encoding through these members; what they know beyond that of a
-class is in tables of their own.
+Analysis, figures, the page and pruning work with any encoding through these members, and have tables of their own for
+what they know beyond.
 """
 
 import inspect
@@ -21,16 +21,12 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.scores import MergedMaps
 
+Rows = Int[Array, " i"]  # of query pixels, consecutive
+PositionTerms = dict[str, Float[Array, "h i j k l"]]  # scores by name
+
 
 class Sizes(NamedTuple):
-    """The layer that an encoding is made for.
-
-    Attributes:
-      num_heads, hidden_size, head_size: `N_h`, `D` and `D_h`.
-      grid: rows and columns of the pixels that the layer attends over.
-      dtype: of activations; parameters are float32 or wider.
-      layer, num_layers: number of the layer, from 0, and of all.
-    """
+    """What an encoding is made for: `N_h`, `D`, `D_h`, rows and columns of pixels, type of activations; the layer."""
 
     num_heads: int
     hidden_size: int
@@ -55,7 +51,7 @@ class Projections(NamedTuple):
     query: Float[Array, "b h H W c"] | None = None
     key: Float[Array, "b h H W c"] | None = None
 
-    def queries(self, rows: Int[Array, " i"]) -> Float[Array, "b h i W c"]:
+    def queries(self, rows: Rows) -> Float[Array, "b h i W c"]:
         """Queries of consecutive rows, by a slice: looking up each row costs more than the scores of all rows."""
         assert self.query is not None
         return jax.lax.dynamic_slice_in_dim(self.query, rows[0], len(rows), axis=2)
@@ -98,9 +94,7 @@ class Encoding(nnx.Module):
         """Whether scores read the image."""
         return not self.accepts_content()
 
-    def position_terms(
-        self, height: int, width: int, query_rows: Int[Array, " i"]
-    ) -> dict[str, Float[Array, "h i j k l"]]:
+    def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         """Scores of the pixels in `query_rows`, by name."""
         return {}
 
@@ -108,7 +102,7 @@ class Encoding(nnx.Module):
         """What content scores read of images, such as queries and keys: arrays with images first, computed once."""
         return None
 
-    def content_terms(self, projections: Any, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
+    def content_terms(self, projections: Any, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
         """Scores of consecutive rows that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return {}
 
@@ -130,9 +124,7 @@ class FactorisingEncoding(Encoding):
         """Row scores and column scores."""
         raise NotImplementedError(f"{type(self).__name__} has no axis_scores()")
 
-    def position_terms(
-        self, height: int, width: int, query_rows: Int[Array, " i"]
-    ) -> dict[str, Float[Array, "h i j k l"]]:
+    def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         row, column = self.axis_scores(height, width)
         return {"position": row[:, query_rows][:, :, None, :, None] + column[:, None, :, None, :]}
 

@@ -1,7 +1,6 @@
 """Multi-head self-attention over pixels (Flax NNX), thin over scores and the sum over heads.
 
-`MHSA(X)_q = sum_h head_h(X)_q W_out^(h) + b_out`, `head_h(X)_q = sum_k softmax_k(score_h(q, .))_k X_k W_val^(h)`.
-Which score: an `Encoding`, alone or with a content term added.
+The score is that of an `Encoding`, alone or with a content term added.
 """
 
 import functools
@@ -11,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from attn_cnn_jax.arrays import AnyArray, Attention, Grid
+from attn_cnn_jax.arrays import Activations, AnyArray, Attention, Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import accelerator, cpu
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Rows
 from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS, PART_BYTES, choose, in_parts, rows_per_block
 from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, add_shared, outer, softmax
 from attn_cnn_jax.models.layers import (
@@ -33,7 +32,7 @@ from attn_cnn_jax.models.layers import (
 Model = TypeVar("Model", bound=nnx.Module)
 Terms = dict[str, Float[Array, "..."]]
 Factors = tuple[Float[Array, "h i k"], Float[Array, "h j l"]]
-Attended = tuple[Float[Array, "b H W o"], dict[str, Any]]
+Attended = Float[Array, "b H W o"]
 Flat = Float[Array, "h q p"] | Float[Array, "b h q p"]  # probabilities
 
 
@@ -79,8 +78,7 @@ class SelfAttention(nnx.Module):
 
         Args:
           position: the encoding, for `num_heads` heads.
-          num_heads: `N_h`.
-          hidden_size: channels of the input.
+          num_heads, hidden_size: `N_h`, channels of the input.
           head_size, output_size: `D_h`, channels of the output; None for the hidden size.
           content: an encoding whose content scores are added, such as `Content`.
           gated: whether a gate per head weighs two softmaxes; needs `content`.
@@ -89,7 +87,6 @@ class SelfAttention(nnx.Module):
             softmax, each with the same rate, which keeps attention a product.
           implementation: one of `parts.IMPLEMENTATIONS`.
           dtype: of activations; parameters, scores and softmax are float32 or wider.
-          rngs: source of the initial parameters.
         """
         output_size, head_size = (hidden_size if size is None else size for size in (output_size, head_size))
         check_sizes(num_heads=num_heads, hidden_size=hidden_size, head_size=head_size, output_size=output_size)
@@ -128,8 +125,8 @@ class SelfAttention(nnx.Module):
         output = self.output.kernel[...].reshape(self.num_heads, -1, self.output.out_features).astype(dtype)
         if self.value is None:
             return Maps(None, output)
-        value = self.value.kernel[...]
-        return Maps(value.reshape(value.shape[0], self.num_heads, -1).transpose(1, 0, 2).astype(dtype), output)
+        value = self.value.kernel[...].reshape(self.value.in_features, self.num_heads, -1)
+        return Maps(value.transpose(1, 0, 2).astype(dtype), output)
 
     def merged_maps(self) -> Float[Array, "h d o"]:
         """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it, in the type of parameters."""
@@ -159,7 +156,7 @@ class SelfAttention(nnx.Module):
             return None
         return readers[0].merged_content()
 
-    def position_terms(self, height: int, width: int, query_rows: Int[Array, " i"] | None = None) -> Terms:
+    def position_terms(self, height: int, width: int, query_rows: Rows | None = None) -> Terms:
         """Score terms that depend on the two pixels alone, `(h, i, j, k, l)` by name; of all query rows by default."""
         rows = jnp.arange(height) if query_rows is None else query_rows
         return self._scaled(self.position.position_terms(height, width, rows))
@@ -168,15 +165,15 @@ class SelfAttention(nnx.Module):
         """Scores, a tree of arrays, times `score_factor`."""
         return scores if self.score_factor == 1 else jax.tree.map(lambda x: x * self.score_factor, scores)
 
-    def content_terms(self, x: Float[Array, "b H W d"]) -> Terms:
+    def content_terms(self, x: Activations) -> Terms:
         """Score terms that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
         return self._terms_of(self._project(x), jnp.arange(x.shape[1]))
 
-    def _project(self, x: Float[Array, "b H W d"]) -> list[Any]:
+    def _project(self, x: Activations) -> list[Any]:
         """What each of `readers` reads of `x`, such as queries and keys."""
         return [reader.project(x) for reader in self.readers]
 
-    def _terms_of(self, projections: list[Any], query_rows: Int[Array, " i"]) -> Terms:
+    def _terms_of(self, projections: list[Any], query_rows: Rows) -> Terms:
         """`content_terms` of some query rows that follow each other, from `_project`."""
         terms = {}
         for reader, projected in zip(self.readers, projections, strict=True):
@@ -192,7 +189,7 @@ class SelfAttention(nnx.Module):
         of_rows, of_columns = jax.random.split(key)
         return dropout(of_rows, rows, self.dropout_rate), dropout(of_columns, columns, self.dropout_rate)
 
-    def _softmax_of_scores(self, projections: list[Any], size: Grid, query_rows: Int[Array, " i"]) -> Flat:
+    def _softmax_of_scores(self, projections: list[Any], size: Grid, query_rows: Rows) -> Flat:
         """`softmax_k(score_h(q, .))` of the pixels in `query_rows`, flattened: `q = i W`, `p = H W`."""
 
         def sum_of(terms):
@@ -210,7 +207,7 @@ class SelfAttention(nnx.Module):
             return add_shared((1 - gate)[None] * softmax(content), gate * softmax(sum_of(position)))
         return softmax(add_shared(content, sum_of(position)) if position else content)
 
-    def probabilities(self, x: Float[Array, "b H W d"]) -> Attention:
+    def probabilities(self, x: Activations) -> Attention:
         """Attention of every head without dropout, float32 or wider: query pixel, then key pixel.
 
         With an axis of images where it depends on content; else only the shape of `x` is read.
@@ -222,14 +219,11 @@ class SelfAttention(nnx.Module):
             flat = self._softmax_of_scores(self._project(x), size, jnp.arange(size[0]))
         return flat.reshape(*flat.shape[:-2], *size, *size)
 
-    def __call__(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
-        """Attends; `key` is given in training and samples the dropout mask.
-
-        Where attention does not depend on the image, one mask serves the whole batch.
-        """
+    def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Attended:
+        """Attends; `key` is given in training and samples the dropout mask, one per batch without content."""
         return self._attend(x, key)[0]
 
-    def with_intermediates(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None = None) -> Attended:
+    def with_intermediates(self, x: Activations, key: PRNGKeyArray | None = None) -> tuple[Attended, dict[str, Any]]:
         """The output, and what leads there: `attention`, as `probabilities`; `position_scores`, `content_scores`."""
         attended, attention = self._attend(x, key)
         return attended, {
@@ -238,9 +232,7 @@ class SelfAttention(nnx.Module):
             "content_scores": self.content_terms(x),
         }
 
-    def _attend(
-        self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None
-    ) -> tuple[Float[Array, "b H W o"], Attention | None]:
+    def _attend(self, x: Activations, key: PRNGKeyArray | None) -> tuple[Attended, Attention | None]:
         """The output, and the attention before dropout where the computation has all of it at once."""
         x = x.astype(self.output.dtype)
         form = cpu if self.target == "cpu" else accelerator
@@ -275,7 +267,7 @@ class SelfAttention(nnx.Module):
             attended = form.dense(dropout(key, flat, self.dropout_rate), x, self.maps())
         return attended + self.bias, attention
 
-    def _attend_by_content(self, x: Float[Array, "b H W d"], key: PRNGKeyArray | None) -> Float[Array, "b H W o"]:
+    def _attend_by_content(self, x: Activations, key: PRNGKeyArray | None) -> Attended:
         """The sum over heads of dense attention that depends on the image, without bias."""
         batch, height, width, _ = x.shape
         pixels, on_cpu = height * width, self.target == "cpu"
@@ -310,10 +302,7 @@ def implementation_for(layer: SelfAttention, shape: tuple[Any, ...], *, training
 
 
 def for_platform(model: Model, platform: str) -> Model:
-    """A copy of a network, tracers too, whose attention takes the form for "cpu", "gpu" or "tpu".
-
-    Without dropout all compute the same to rounding.
-    """
+    """A copy of a network, tracers too, whose attention takes the form for "cpu", "gpu" or "tpu"."""
     model = nnx.clone(model)
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):

@@ -70,9 +70,8 @@ def in_parts(
     Args:
       attend: takes a part of `of_images`, the number of a block of query rows, and these rows `(i,)`.
       of_images: a tree of arrays, images first.
-      images: most images of a part, at least one; None for all.
+      images, rows: most images of a part, query rows of a block; None for all.
       height: number of query rows.
-      rows: of a block, see `rows_per_block`; None for all at once.
     """
 
     def of_rows(part):

@@ -13,12 +13,7 @@ from attn_cnn_jax.models.layers import at_least_float32
 
 
 class Maps(NamedTuple):
-    """Linear maps of every head; `c` is a head's channels, or `d` where `value` is None.
-
-    Attributes:
-      value: `W_val`, `(h, d, c)`; None where it is merged into `output`.
-      output: `W_out`, `(h, c, o)`.
-    """
+    """`W_val` and `W_out` of every head; `c` is a head's channels, or `d` where `W_val` is merged into it: None."""
 
     value: Float[Array, "h d c"] | None
     output: Float[Array, "h c o"]

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, Sizes, register
 from attn_cnn_jax.models.encodings.content import QueryKey
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -23,6 +23,8 @@ class Absolute(QueryKey):
       position: `P`, `(H, W, D)`, learned from N(0, 1) for a grid of pixels; or None for fixed sinusoids.
     """
 
+    learned = True  # what `create` makes
+
     def __init__(
         self,
         num_heads: int,
@@ -34,11 +36,17 @@ class Absolute(QueryKey):
         rngs: nnx.Rngs,
     ):
         super().__init__(num_heads, hidden_size, head_size, use_bias=False, dtype=dtype, rngs=rngs)
+        wide = at_least_float32(dtype)
+        self.position = (
+            None if grid is None else nnx.Param(jax.random.normal(rngs.params(), (*grid, hidden_size), wide))
+        )
 
-        def positions(grid):
-            return nnx.Param(jax.random.normal(rngs.params(), (*grid, hidden_size), at_least_float32(dtype)))
-
-        self.position = None if grid is None else positions(grid)
+    @classmethod
+    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
+        if not cls.learned and sizes.hidden_size % 4:
+            size = f"config.model.hidden_size={sizes.hidden_size}"
+            raise UserError(f"{size}: allowed is a multiple of 4 for sinusoidal positions")
+        return cls(*sizes[:3], grid=sizes.grid if cls.learned else None, dtype=sizes.dtype, rngs=rngs)
 
     def rescale(self, rows: float, columns: float) -> None:
         """Learned vectors by bilinear interpolation; sinusoids stay those of the pixels."""
@@ -50,7 +58,7 @@ class Absolute(QueryKey):
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return super().project(x + self.position_vectors(x))
 
-    def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
+    def content_terms(self, projections: Projections, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
         return {"content_and_position": super().content_terms(projections, query_rows)["content"]}
 
     def position_vectors(self, x: Float[Array, "b H W d"]) -> Float[Array, "1 H W d"]:
@@ -71,21 +79,12 @@ class Absolute(QueryKey):
 class AbsoluteLearned(Absolute):
     """Absolute encoding with a learned vector for every pixel."""
 
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(*sizes[:3], grid=sizes.grid, dtype=sizes.dtype, rngs=rngs)
-
 
 @register("absolute_sinusoidal")
 class AbsoluteSinusoidal(Absolute):
     """Absolute encoding with fixed sinusoids of the row and of the column."""
 
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        if sizes.hidden_size % 4:
-            size = f"config.model.hidden_size={sizes.hidden_size}"
-            raise UserError(f"{size}: allowed is a multiple of 4 for sinusoidal positions")
-        return cls(*sizes[:3], grid=None, dtype=sizes.dtype, rngs=rngs)
+    learned = False
 
 
 def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtype) -> Float[Array, "H W d"]:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -41,9 +41,7 @@ class Alibi(Encoding):
         slope = jax.lax.stop_gradient(self.slope[...])
         return -slope.reshape(-1, *(1,) * distance.ndim) * distance[None]
 
-    def position_terms(
-        self, height: int, width: int, query_rows: Int[Array, " i"]
-    ) -> dict[str, Float[Array, "h i j k l"]]:
+    def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         row = relative_positions(query_rows, height)[:, None, :, None]
         column = relative_positions(jnp.arange(width), width)[None, :, None, :]
         return {"position": self.scores_of(jnp.sqrt((row**2 + column**2).astype(self.slope.dtype)))}

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, Sizes, register
 from attn_cnn_jax.models.attention.scores import MergedMaps
 from attn_cnn_jax.models.layers import flattened, linear
 
@@ -45,7 +45,7 @@ class QueryKey(Encoding):
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return Projections(*(split_heads(flattened(layer, x), self.num_heads) for layer in (self.query, self.key)))
 
-    def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
+    def content_terms(self, projections: Projections, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
         assert projections.key is not None
         return {"content": content_scores(projections.queries(query_rows), projections.key)}
 

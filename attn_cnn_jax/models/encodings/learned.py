@@ -46,11 +46,10 @@ class RelativeTables(nnx.Module):
             table = getattr(self, name)[...]
             reach = len(table) // 2
             wanted = round((reach + 1) * scale) - 1
-            at = np.clip(np.arange(-wanted, wanted + 1) / scale, -reach, reach) + reach
-            low = np.minimum(at.astype(int), max(0, len(table) - 2))
-            share = jnp.asarray(at - low, table.dtype)[:, None]
-            low, high = table[low], table[np.minimum(low + 1, len(table) - 1)]
-            setattr(self, name, nnx.Param(low * (1 - share) + high * share))
+            at, known = np.arange(-wanted, wanted + 1) / scale, np.arange(-reach, reach + 1)
+            interpolate = jax.vmap(jnp.interp, (None, None, 1), 1)
+            table = interpolate(jnp.asarray(at, table.dtype), jnp.asarray(known, table.dtype), table)
+            setattr(self, name, nnx.Param(table))
 
     def check(self, height: int, width: int) -> None:
         """Raises UserError for an image larger than the tables."""

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.encoding import Projections, register
+from attn_cnn_jax.models.attention.encoding import Projections, Rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import QueryKey, split_heads
 from attn_cnn_jax.models.layers import at_least_float32, flattened, linear, uniform
@@ -17,12 +17,7 @@ PARABOLAS = 2  # per head: two reach any quadratic with an axis-aligned or rotat
 
 
 class Parabolas(NamedTuple):
-    """What scores read of images.
-
-    Attributes:
-      projections: queries and keys.
-      width, tilt: `a` and `b` of every query, `(b, h, H, W, P)`; tilt is None for the variant without.
-    """
+    """Queries and keys, and `a` and `b` of every query: width and tilt, None for the variant without."""
 
     projections: Projections
     width: Float[Array, "b h H W p"]
@@ -68,7 +63,7 @@ class Pape(QueryKey):
         tilt = None if self.tilt is None else by_head(self.tilt)
         return Parabolas(super().project(x), jax.nn.softplus(by_head(self.width)), tilt)
 
-    def content_terms(self, projections: Parabolas, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
+    def content_terms(self, projections: Parabolas, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
         height, width = projections.width.shape[2:4]
         direction = self.direction[...] if self.learned else jax.lax.stop_gradient(self.direction[...])
         row = relative_positions(query_rows, height).astype(direction.dtype)[:, None, :, None]

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Shaped
 
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -35,11 +35,11 @@ class CentredEncoding(Encoding):
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
         return cls(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
 
-    def start_on_grid(self, centre: Float[np.ndarray, "h 2"], sharpness: float) -> None:
+    def start_on_grid(self, centre: Shaped[np.ndarray, "h 2"], sharpness: float) -> None:
         """Puts heads at these centres, all with one sharpness `alpha`, in one over square pixels."""
-        self.centre[...] = jnp.asarray(centre, self.centre.dtype)
         spread = np.broadcast_to(np.sqrt(2 * sharpness) * self.circle, self.spread.shape)
-        self.spread[...] = jnp.asarray(spread, self.spread.dtype)
+        self.centre = nnx.Param(jnp.asarray(centre, self.centre.dtype))
+        self.spread = nnx.Param(jnp.asarray(spread, self.spread.dtype))
 
 
 @register("quadratic")
@@ -82,9 +82,7 @@ class GeneralizedQuadratic(CentredEncoding):
         self.centre[...] = self.centre[...] * scale
         self.spread[...] = self.spread[...] / scale[:, :, None]
 
-    def position_terms(
-        self, height: int, width: int, query_rows: Int[Array, " i"]
-    ) -> dict[str, Float[Array, "h i j k l"]]:
+    def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         centre, spread = self.centre[...], self.spread[...]
         row = relative_positions(query_rows, height).astype(centre.dtype)[:, None, :, None]
         column = relative_positions(jnp.arange(width), width).astype(centre.dtype)[None, :, None, :]

@@ -1,16 +1,17 @@
 """The full relative form (eq. 8): content and positions in four terms."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Option, Projections, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, Option, PositionTerms, Projections, Rows, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import content_scores, split_heads
 from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables
@@ -102,53 +103,45 @@ class Relative(Encoding):
         row, column = (jnp.einsum("sd,hdc->hsc", t[...], maps) * scale for t in (self.tables.row, self.tables.column))
         return row, column
 
-    def position_terms(
-        self, height: int, width: int, query_rows: Int[Array, " i"]
-    ) -> dict[str, Float[Array, "h i j k l"]]:
+    def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         if self.position_bias is None:
             return {}
         bias = self.position_bias[...]
-        row, column = (jnp.einsum("hc,hsc->hs", bias, keys) for keys in self.position_keys(height, width))
-        row, column = by_pixels(row, column, height, width, query_rows)
+        keys = (jnp.einsum("hc,hsc->hs", bias, keys) for keys in self.position_keys(height, width))
+        row, column = by_pixels(keys, (height, width), query_rows)
         return {"position_position": row[:, :, None, :, None] + column[:, None, :, None, :]}
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
-        heads = [
-            None if layer is None else split_heads(flattened(layer, x), self.num_heads)
-            for layer in (self.query, self.key)
-        ]
-        return Projections(*heads)
+        layers = self.query, self.key
+        return Projections(*(layer and split_heads(flattened(layer, x), self.num_heads) for layer in layers))
 
-    def content_terms(self, projections: Projections, query_rows: Int[Array, " i"]) -> dict[str, Float[Array, "..."]]:
+    def content_terms(self, projections: Projections, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
         if not self.depends_on_content:
             return {}
         query = None if projections.query is None else projections.queries(query_rows)
-        key, dtype, terms = projections.key, at_least_float32(self.dtype), {}
+        key, wide, terms = projections.key, at_least_float32(self.dtype), {}
         if "content_content" in self.terms:
             assert query is not None
             assert key is not None
             terms["content_content"] = content_scores(query, key)
         if "content_position" in self.terms:
             assert projections.query is not None
-            height, width = projections.query.shape[2:4]
-            row_keys, column_keys = (each.astype(self.dtype) for each in self.position_keys(height, width))
-            row_keys, column_keys = by_pixels(row_keys, column_keys, height, width, query_rows)
-            row = jnp.einsum("bhijc,hikc->bhijk", query, row_keys, preferred_element_type=dtype)
-            column = jnp.einsum("bhijc,hjlc->bhijl", query, column_keys, preferred_element_type=dtype)
+            size = projections.query.shape[2], projections.query.shape[3]
+            keys = by_pixels((each.astype(self.dtype) for each in self.position_keys(*size)), size, query_rows)
+            row = jnp.einsum("bhijc,hikc->bhijk", query, keys[0], preferred_element_type=wide)
+            column = jnp.einsum("bhijc,hjlc->bhijl", query, keys[1], preferred_element_type=wide)
             terms["content_position"] = row[..., :, None] + column[..., None, :]
         if self.content_bias is not None:
             bias = self.content_bias[...].astype(self.dtype)
-            by_key = jnp.einsum("hc,bhklc->bhkl", bias, key, preferred_element_type=dtype)
+            by_key = jnp.einsum("hc,bhklc->bhkl", bias, key, preferred_element_type=wide)
             terms["position_content"] = by_key[:, :, None, None] * self.head_size**-0.5
         return terms
 
 
 def by_pixels(
-    row: Float[Array, "h r ..."], column: Float[Array, "h s ..."], height: int, width: int, query_rows: Int[Array, " i"]
+    by_shift: Iterable[Float[Array, "h _ ..."]], size: Grid, query_rows: Rows
 ) -> tuple[Float[Array, "h i k ..."], Float[Array, "h j l ..."]]:
     """Values by row shift and by column shift, looked up for every query and key of each axis."""
-    look_up = jax.vmap(scores.at_shifts, in_axes=(0, None))
-    return (
-        look_up(row, relative_positions(query_rows, height)),
-        look_up(column, relative_positions(jnp.arange(width), width)),
-    )
+    look_up, queries = jax.vmap(scores.at_shifts, in_axes=(0, None)), (query_rows, jnp.arange(size[1]))
+    row, column = (look_up(x, relative_positions(q, n)) for x, q, n in zip(by_shift, queries, size, strict=True))
+    return row, column
