@@ -1,4 +1,6 @@
-"""Every encoding against the naive loops of tests/support, in float64."""
+"""Every encoding against loops over pixels written from its formula, in float64; identities; larger images."""
+
+import math
 
 import chex
 import jax
@@ -9,11 +11,18 @@ from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import scores
+from attn_cnn_jax.models.encodings import Pape, Quadratic
+from attn_cnn_jax.models.encodings.absolute import sinusoidal_positions
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
+from attn_cnn_jax.models.variables import join, split
 from tests.support import numpy_attention as naive
 
-HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 2, 8, 3  # 8 channels: two frequencies of sinusoids per axis
+HEIGHT, WIDTH, HEADS, HIDDEN, HEAD_SIZE = 3, 4, 6, 8, 4
+TODAY = ("pape", "pape_ri", "rope", "rope_mixed", "alibi", "alibi_manhattan", "kerple", "fire", "lookhere")
+READ_THE_IMAGE = (*TODAY[:4], "relative", "absolute_learned", "absolute_sinusoidal", "content")
+FACTORISE = ("quadratic", "learned", "alibi_manhattan", "kerple", "fire")
+FIXED = {"alibi": ("slope",), "alibi_manhattan": ("slope",), "lookhere": ("slope", "direction")}
+FIXED |= {"rope": ("frequency",), "pape_ri": ("direction",)}  # what is not trained
 
 
 @pytest.fixture(autouse=True)
@@ -22,151 +31,270 @@ def float64():
         yield
 
 
-def layer_and_picture(**model):
-    """A float64 attention layer with no parameter left at a special value, and a picture for it."""
-    config = attention_config(
-        dtype="float64", image_shape=(HEIGHT, WIDTH, 3), downsample=1, num_layers=1, num_heads=HEADS, hidden_size=HIDDEN
-    ).model
-    with config.unlocked():
-        config.update(model)
-    layer = create_model(config, rngs=nnx.Rngs(0)).blocks[0].attention
-    return layer, jax.random.normal(jax.random.key(1), (HEIGHT, WIDTH, HIDDEN), jnp.float64)
+def layer_of(encoding, height=HEIGHT, width=WIDTH, **model):
+    sizes = {"num_layers": 2, "num_heads": HEADS, "hidden_size": HIDDEN, "head_size": HEAD_SIZE, "downsample": 1}
+    config = attention_config(encoding=encoding, dtype="float64", image_shape=(height, width, 3), **sizes | model)
+    return create_model(config.model, rngs=nnx.Rngs(0)).blocks[0].attention
+
+
+def image(height=HEIGHT, width=WIDTH, seed=1):
+    return jax.random.normal(jax.random.key(seed), (height, width, HIDDEN), jnp.float64)
 
 
 def value(variable):
     return np.asarray(variable[...])
 
 
-def per_head(linear):
-    """A linear map to `h D_h` features as one matrix a head, `(h, D, D_h)`, and its bias `(h, D_h)`."""
-    kernel = value(linear.kernel)
-    weights = kernel.reshape(kernel.shape[0], HEADS, -1).transpose(1, 0, 2)
-    return weights, None if linear.bias is None else value(linear.bias).reshape(HEADS, -1)
+def of_head(linear, x, h):
+    """What a linear map to all heads gives one of them, for a pixel `(d,)`; zeros without a map."""
+    if linear is None:
+        return np.zeros(HEAD_SIZE)
+    y = x @ value(linear.kernel) + (0 if linear.bias is None else value(linear.bias))
+    return y.reshape(HEADS, -1)[h]
 
 
-def naive_scores(layer, x):
-    """Scores `(h, i, j, k, l)` of the layer's parameters by a loop over heads and pairs of pixels."""
-    position, kind = layer.position, type(layer.position).__name__
-    x = np.asarray(x)
-    content = None if layer.content is None else per_head(layer.content.query) + per_head(layer.content.key)
-    if kind == "Relative":
-        maps = {name: per_head(getattr(position, name))[0] for name in ("query", "key") if getattr(position, name)}
-        tables = [value(position.tables.row), value(position.tables.column)] if position.tables else None
+def rotated(vector, angles):
+    """Complex numbers from neighbouring channels, turned."""
+    numbers = (vector[::2] + 1j * vector[1::2]) * np.exp(1j * angles)
+    return np.stack([numbers.real, numbers.imag], axis=-1).ravel()
 
-    def score(h, q, k):
-        if kind == "Quadratic":
-            total = naive.quadratic_score(q, k, value(position.centre)[h], value(position.spread)[h])
-        elif kind == "GeneralizedQuadratic":
-            total = naive.generalized_quadratic_score(q, k, value(position.centre)[h], value(position.spread)[h])
-        elif kind == "Learned":
-            rows, columns = value(position.tables.row), value(position.tables.column)
-            weights = value(position.row_weight)[h], value(position.column_weight)[h]
-            total = naive.learned_score(q, k, rows, columns, *weights)
-        elif kind == "Content":
-            maps_and_biases = [part[h] for each in (position.query, position.key) for part in per_head(each)]
-            total = naive.content_score(x[q], x[k], *maps_and_biases)
-        elif kind == "Relative":
-            names = {"position_content": "bias_content", "position_position": "bias_position"}
-            of_head = lambda parameter, shape: np.zeros(shape) if parameter is None else value(parameter)[h]  # noqa: E731
-            total = naive.relative_score(
-                x[q],
-                x[k],
-                naive.relative_vector(q, k, *tables) if tables else np.zeros(HIDDEN),
-                *(maps[name][h] if name in maps else np.zeros((HIDDEN, HEAD_SIZE)) for name in ("query", "key")),
-                of_head(position.position_key, (HIDDEN, HEAD_SIZE)),
-                of_head(position.content_bias, HEAD_SIZE),
-                of_head(position.position_bias, HEAD_SIZE),
-                terms=tuple(names.get(term, term) for term in position.terms),
+
+def entry(tables, row, column):
+    """Vectors of a row shift and of a column shift: a table of `2M - 1` vectors begins with shift `-(M - 1)`."""
+    return value(tables.row)[row + HEIGHT - 1], value(tables.column)[column + WIDTH - 1]
+
+
+def fire(axis, h, i, k, size):
+    c, reach = abs(value(axis.scale)), max(i, size - 1 - i)
+    psi = lambda z: math.log(c * z + 1)  # noqa: E731
+    z = np.array([psi(abs(k - i)) / psi(max(abs(value(axis.threshold)), reach))])
+    hidden = np.maximum(z @ value(axis.hidden.kernel) + value(axis.hidden.bias), 0)
+    return hidden @ value(axis.output.kernel)[:, h]
+
+
+def naive_score(name, encoding, x, h, q, k):
+    """The score of one head, query and key as the papers state it."""
+    shift = row, column = k[0] - q[0], k[1] - q[1]
+    root = math.sqrt(HEAD_SIZE)
+    if name in READ_THE_IMAGE:
+        query, key = of_head(encoding.query, x[q], h), of_head(encoding.key, x[k], h)
+    match name:
+        case "quadratic":  # eq. 9
+            return -(value(encoding.spread)[h] ** 2) / 2 * ((shift - value(encoding.centre)[h]) ** 2).sum()
+        case "quadratic_generalized":
+            along = value(encoding.spread)[h].T @ (shift - value(encoding.centre)[h])
+            return -0.5 * along @ along
+        case "learned":
+            of_row, of_column = entry(encoding.tables, row, column)
+            return value(encoding.row_weight)[h] @ of_row + value(encoding.column_weight)[h] @ of_column
+        case "content":
+            return query @ key / root
+        case "absolute_learned" | "absolute_sinusoidal":  # eq. 7
+            learned = encoding.position
+            p = np.asarray(sinusoidal_positions(HEIGHT, WIDTH, HIDDEN, x.dtype) if learned is None else learned[...])
+            return of_head(encoding.query, x[q] + p[q], h) @ of_head(encoding.key, x[k] + p[k], h) / root
+        case "relative":  # eq. 8
+            u, v = (
+                0 * key if bias is None else value(bias)[h] for bias in (encoding.content_bias, encoding.position_bias)
             )
-        else:
-            weights = [per_head(m)[0][h] for m in (position.query, position.key)]
-            learned = position.position
-            p = naive.sinusoidal_positions(HEIGHT, WIDTH, HIDDEN) if learned is None else value(learned)
-            total = naive.absolute_score(x[q], p[q], x[k], p[k], *weights)
-        if content is not None:
-            total += naive.content_score(x[q], x[k], *(each[h] for each in content))
-        return total
-
-    return naive.scores_of_image(score, HEADS, HEIGHT, WIDTH)
+            r = sum(entry(encoding.tables, row, column)) @ value(encoding.position_key)[h]
+            products = query @ key, query @ r, u @ key, v @ r
+            return sum(p for p, term in zip(products, RELATIVE_TERMS, strict=True) if term in encoding.terms) / root
+        case "alibi":
+            return -(2.0 ** (-8 * (h + 1) / HEADS)) * math.hypot(row, column)
+        case "alibi_manhattan":
+            return -(2.0 ** (-8 * (h + 1) / HEADS)) * (abs(row) + abs(column))
+        case "kerple":
+            r1, r2 = np.exp(value(encoding.log_strength)[h]), np.exp(value(encoding.log_scale)[h])
+            return sum(-r1[a] * math.log(1 + r2[a] * abs(s)) for a, s in enumerate(shift))
+        case "fire":
+            return fire(encoding.row, h, q[0], k[0], HEIGHT) + fire(encoding.column, h, q[1], k[1], WIDTH)
+        case "lookhere":  # six heads: up left, up right, down left, down right, then two that see everything
+            slope = 1.5 * (0.5, 0.5, 0.5, 0.5, 0.25, 0.0625)[h]
+            up, left = ((True, True), (True, False), (False, True), (False, False), (None, None), (None, None))[h]
+            hidden = up is not None and ((row > 0 if up else row < 0) or (column > 0 if left else column < 0))
+            return -np.inf if hidden else -slope * math.hypot(row, column)
+        case "rope":
+            f = 100.0 ** (-4 * np.arange(HEAD_SIZE // 4) / HEAD_SIZE)
+            query, key = (rotated(v, np.concatenate([p[0] * f, p[1] * f])) for v, p in ((query, q), (key, k)))
+            return query @ key / root
+        case "rope_mixed":
+            f = value(encoding.frequency)[h]
+            query, key = (rotated(v, f @ np.array(p, float)) for v, p in ((query, q), (key, k)))
+            return query @ key / root
+    total = query @ key / root
+    tilt = of_head(encoding.tilt, x[q], h) if name == "pape" else np.zeros(2)
+    for w, a, b in zip(value(encoding.direction)[h], of_head(encoding.width, x[q], h), tilt, strict=True):
+        u_q, u_k = w @ np.array(q), w @ np.array(k)
+        total += -math.log1p(math.exp(a)) * (u_q - u_k) ** 2 + b * (u_q - u_k)
+    return total
 
 
 CASES = [
     {"encoding": "quadratic"},
-    {"encoding": "quadratic", "head_size": HEAD_SIZE},
+    {"encoding": "quadratic", "head_size": HIDDEN},  # merged value maps
     {"encoding": "quadratic_generalized"},
-    {"encoding": "learned"},
-    {"encoding": "quadratic", "content": True},
-    {"encoding": "quadratic_generalized", "content": True, "head_size": HEAD_SIZE},
-    {"encoding": "learned", "content": True},
-    {"encoding": "relative", "head_size": HEAD_SIZE},
-    *({"encoding": "relative", "head_size": HEAD_SIZE, "relative_terms": (term,)} for term in RELATIVE_TERMS),
-    {"encoding": "absolute_learned", "head_size": HEAD_SIZE},
-    {"encoding": "absolute_sinusoidal"},
-    {"encoding": "content"},
     {"encoding": "learned", "position_size": 3},
-    {"encoding": "relative", "head_size": HEAD_SIZE, "position_size": 5},
+    {"encoding": "learned", "content": True},
+    {"encoding": "learned", "content": True, "gate": True},
+    {"encoding": "quadratic_generalized", "content": True},
+    {"encoding": "relative", "position_size": 5},
+    *({"encoding": "relative", "relative_terms": (term,)} for term in ("content_position", "position_position")),
+    *({"encoding": name} for name in ("absolute_learned", "absolute_sinusoidal", "content", *TODAY)),
 ]
 
 
+def test_sinusoidal_positions_by_hand():
+    expected = [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
+    expected += [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
+    np.testing.assert_allclose(sinusoidal_positions(2, 3, 8, jnp.dtype("float64"))[1, 2], expected, rtol=1e-15)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
-def test_attention_and_output_are_those_of_the_papers_formulas(case):
-    layer, x = layer_and_picture(**case)
-    expected = naive.softmax_over_keys(naive_scores(layer, x))
-    got = jax.jit(layer.probabilities)(x[None])
-    assert (got.ndim == 6) == layer.depends_on_content
-    got = got[0] if layer.depends_on_content else got
-    chex.assert_trees_all_close(got.reshape(expected.shape), expected, rtol=1e-12)
+def test_attention_and_output_are_those_of_the_formula_and_gradients_are_differences(case):
+    layer, x, name = layer_of(**case), np.asarray(image()), case["encoding"]
+    assert layer.factorises == (name in FACTORISE and layer.content is None)  # attention is then a product
+
+    def scores_by(name, encoding):
+        return naive.scores_of_image(lambda *hqk: naive_score(name, encoding, x, *hqk), HEADS, HEIGHT, WIDTH)
+
+    position, of_content = scores_by(name, layer.position), scores_by("content", layer.content) if layer.content else 0
+    if layer.gate is None:
+        expected = naive.softmax_over_keys(position + of_content)
+    else:  # ConViT: a gate per head weighs two softmaxes
+        layer.gate[...] = jnp.linspace(-2.0, 2.0, HEADS)
+        gate = 1 / (1 + np.exp(-np.linspace(-2, 2, HEADS)))[:, None, None, None, None]
+        expected = gate * naive.softmax_over_keys(position) + (1 - gate) * naive.softmax_over_keys(of_content)
+    skeleton, parameters, _ = split(layer)
+    other = image(seed=2)
+
+    @jax.jit
+    def found(parameters):
+        def loss(parameters):
+            layer, images = join(skeleton, parameters, {}), jnp.stack([other, jnp.asarray(x)])
+            output = layer(images)
+            return jnp.vdot(output[1], other), (output[1], layer.probabilities(images))
+
+        return jax.value_and_grad(loss, has_aux=True)(parameters)
+
+    (_, (output, attention)), gradients = found(parameters)
+    assert (attention.ndim == 6) == layer.depends_on_content
+    attention = attention[1] if layer.depends_on_content else attention
+    chex.assert_trees_all_close(attention, expected, rtol=1e-12, atol=1e-14)
     weights = value(layer.output.kernel).reshape(HEADS, -1, HIDDEN)
-    if case.get("head_size"):
-        assert layer.value.kernel.shape == (HIDDEN, HEADS * HEAD_SIZE)
-        weights = value(layer.value.kernel).reshape(HIDDEN, HEADS, HEAD_SIZE).transpose(1, 0, 2) @ weights
-    expected = naive.mhsa(expected, np.asarray(x), weights, value(layer.output.bias))
-    other = jax.random.normal(jax.random.key(2), x.shape, x.dtype)
-    got = jax.jit(layer)(jnp.stack([other, x]))[1]
-    chex.assert_trees_all_close(got, expected, rtol=1e-11, atol=1e-12)
+    if layer.value is not None:
+        weights = value(layer.value.kernel).reshape(HIDDEN, HEADS, -1).transpose(1, 0, 2) @ weights
+    chex.assert_trees_all_close(
+        output, naive.mhsa(expected, x, weights, value(layer.output.bias)), rtol=1e-11, atol=1e-12
+    )
+
+    fixed = {f"position.{parameter}" for parameter in FIXED.get(name, ())}
+    direction = {n: jnp.cos(jnp.arange(p.size, dtype=p.dtype)).reshape(p.shape) for n, p in parameters.items()}
+    direction = {n: 0 * d if n in fixed else d for n, d in direction.items()}
+    ends = ({n: p + step * direction[n] for n, p in parameters.items()} for step in (1e-5, -1e-5))
+    after, before = (found(each)[0][0] for each in ends)
+    slope = sum(jnp.vdot(gradients[n], d) for n, d in direction.items())
+    np.testing.assert_allclose(slope, (after - before) / 2e-5, rtol=1e-6)
+    for n, gradient in gradients.items():
+        assert np.isfinite(gradient).all()
+        assert "bias" in n or bool(gradient.any()) == (n not in fixed), n
 
 
-def test_content_alone_knows_no_positions():
-    """Pixels in another order: the same attention in that order."""
-    layer, x = layer_and_picture(encoding="content")
-    order = np.random.default_rng(0).permutation(HEIGHT * WIDTH)
-    mixed = x.reshape(-1, HIDDEN)[order].reshape(x.shape)
-    flat = lambda x: np.asarray(layer.probabilities(x[None]))[0].reshape(HEADS, HEIGHT * WIDTH, -1)  # noqa: E731
-    chex.assert_trees_all_close(flat(mixed), flat(x)[:, order][:, :, order], rtol=1e-12)
-    assert layer.position_terms(HEIGHT, WIDTH) == {}
+def scores_of(layer, x):
+    """The sum of all score terms for an image, `(h, i, j, k, l)`."""
+    size = x.shape[:2]
+
+    @jax.jit
+    def total(x):
+        terms = layer.content_terms(x[None]) | layer.position_terms(*size)
+        return sum(jnp.broadcast_to(term, (1, layer.num_heads, *size, *size)) for term in terms.values())[0]
+
+    return total(x)
 
 
-def test_quadratic_attention_of_an_interior_query_is_gaussian_around_its_centre():
-    layer, _ = layer_and_picture(encoding="quadratic", image_shape=(31, 31, 3))
-    layer.position.centre[...] = jnp.array([[2.0, -1.0], [0.5, 0.25]])
-    layer.position.spread[...] = jnp.array([1.0, 0.8])
-    attention = layer.probabilities(jnp.zeros((1, 31, 31, HIDDEN), jnp.float64))
-    row, column = np.meshgrid(np.arange(31) - 15, np.arange(31) - 15, indexing="ij")
-    for h, spread in enumerate((1.0, 0.8)):
-        p = np.asarray(attention[h, 15, 15])
-        mean = np.array([(p * row).sum(), (p * column).sum()])
-        np.testing.assert_allclose(mean, value(layer.position.centre)[h], atol=1e-6)
-        variance = (p * (row - mean[0]) ** 2).sum()
-        np.testing.assert_allclose(variance, spread**-2, rtol=1e-6)
+@pytest.mark.parametrize("name", TODAY)
+def test_scores_of_what_is_moved_are_the_scores_there(name):
+    """An image and the same one pixel down and two to the right, in a larger one: equal scores of equal pairs."""
+    layer = layer_of(name, 6, 8, head_size=8)
+    before, after = (scores_of(layer, each) for each in (image(6, 8), jnp.roll(image(6, 8), (1, 2), axis=(0, 1))))
+    chex.assert_trees_all_close(after[:, 1:, 2:, 1:, 2:], before[:, :-1, :-2, :-1, :-2], rtol=1e-10, atol=1e-10)
 
 
-def test_pictures_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables():
-    layer, _ = layer_and_picture(encoding="quadratic")
-    assert layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64)).shape == (1, 7, 2, HIDDEN)
-    layer, _ = layer_and_picture(encoding="learned")
+@pytest.mark.parametrize(
+    "name", [*TODAY, "quadratic", "quadratic_generalized", "learned", "relative", "absolute_learned"]
+)
+def test_rescaled_encodings_score_a_longer_shift_as_before(name):
+    """At twice the size, pixels and shifts twice as far apart; at scale one nothing changes."""
+    layer, x = layer_of(name, 5, 5), image(5, 5)
+    if name == "fire":  # beyond every distance: the farthest pixel of a larger image is not quite twice as far away
+        layer.position.row.threshold[...] = layer.position.column.threshold[...] = jnp.asarray(6.0)
+    kept, before = jax.tree.leaves(split(layer)[1]), scores_of(layer, x)
+    layer.position.rescale(1, 1)
+    chex.assert_trees_all_close(jax.tree.leaves(split(layer)[1]), kept, rtol=1e-14)
+    layer.position.rescale(2, 2)
+    after = scores_of(layer, jnp.repeat(jnp.repeat(x, 2, axis=0), 2, axis=1))[:, ::2, ::2, ::2, ::2]
+    if name == "absolute_learned":  # bilinear: near what it was
+        assert after.shape == before.shape
+    else:
+        chex.assert_trees_all_close(after, before, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rope", "rope_mixed"])
+def test_rotations_keep_lengths_and_products_depend_on_the_shift_alone(name):
+    position = layer_of(name, 5, 5, head_size=8).position
+    same = jnp.broadcast_to(image()[:1, :1], (1, 5, 5, HIDDEN))  # every pixel reads the same
+    query, key = position.project(same)
+    lengths = jnp.linalg.norm(query, axis=-1)
+    chex.assert_trees_all_close(lengths, jnp.broadcast_to(lengths[:, :, :1, :1], lengths.shape), rtol=1e-12)
+    product = jnp.einsum("hijc,hklc->hijkl", query[0], key[0])
+    chex.assert_trees_all_close(product[:, 1:, 1:, 1:, 1:], product[:, :-1, :-1, :-1, :-1], rtol=1e-10)
+    assert np.ptp(product[:, 0, 0]) > 0.01
+
+
+def test_pape_is_the_quadratic_encoding_where_its_maps_read_a_constant():
+    """And its figures' centres and covariances are then the parameters of eq. 9."""
+    quadratic = Quadratic(HEADS, dtype=jnp.float64, rngs=nnx.Rngs(3))
+    pape = Pape(HEADS, HIDDEN, HEAD_SIZE, dtype=jnp.float64, rngs=nnx.Rngs(0))
+    alpha, centre = value(quadratic.spread) ** 2 / 2, value(quadratic.centre)
+    pape.query.kernel[...] = 0 * pape.query.kernel[...]
+    pape.query.bias[...] = 0 * pape.query.bias[...]
+    pape.direction[...] = jnp.broadcast_to(jnp.eye(2), (HEADS, 2, 2))
+    for linear, constants in ((pape.width, np.log(np.expm1(alpha))[:, None] + np.zeros(2)),
+                              (pape.tilt, -2 * alpha[:, None] * centre)):  # fmt: skip
+        linear.kernel[...] = jnp.zeros(linear.kernel.shape).at[0].set(constants.ravel())
+    x = image(5, 6).at[:, :, 0].set(1.0)[None]  # the first channel is the constant
+    rows = jnp.arange(5)
+    (expected,) = quadratic.position_terms(5, 6, rows).values()
+    found = sum(pape.content_terms(pape.project(x), rows).values())[0]
+    softmax = lambda scores: jax.nn.softmax(scores.reshape(HEADS, 30, 30))  # noqa: E731
+    chex.assert_trees_all_close(softmax(found), softmax(expected), rtol=1e-12)
+    found, covariance = pape.shapes(x)
+    chex.assert_trees_all_close(found[0, :, 2, 3], centre, rtol=1e-10)
+    chex.assert_trees_all_close(covariance[0, :, 2, 3], np.eye(2)[None] / (2 * alpha)[:, None, None], atol=1e-12)
+
+
+def test_the_quadratic_encoding_is_a_case_of_the_relative_form():
+    """Eq. 9 from eq. 8: `v = -alpha (1, -2 Delta)` and vectors `(delta^2, delta)`, but for `alpha |Delta|^2`."""
+    quadratic = Quadratic(HEADS, dtype=jnp.float64, rngs=nnx.Rngs(3))
+    alpha, centre = value(quadratic.spread) ** 2 / 2, value(quadratic.centre)
+    relative = layer_of("relative", position_size=3, head_size=3, relative_terms=("position_position",)).position
+    for axis, table in enumerate((relative.tables.row, relative.tables.column)):
+        shift = np.arange(len(table)) - len(table) // 2
+        table[...] = jnp.asarray(np.stack([shift**2, shift * (axis == 0), shift * (axis == 1)], axis=-1), jnp.float64)
+    relative.position_key[...] = jnp.broadcast_to(jnp.eye(3), (HEADS, 3, 3))
+    bias = -alpha[:, None] * np.concatenate([np.ones((HEADS, 1)), -2 * centre], axis=1)
+    relative.position_bias[...] = jnp.asarray(bias * math.sqrt(3))
+    (found,), (expected,) = (
+        each.position_terms(HEIGHT, WIDTH, jnp.arange(HEIGHT)).values() for each in (relative, quadratic)
+    )
+    constant = alpha * (centre**2).sum(axis=1)
+    chex.assert_trees_all_close(found, expected + constant[:, None, None, None, None], rtol=1e-12, atol=1e-12)
+
+
+def test_images_of_any_size_with_quadratic_heads_and_a_clear_error_with_tables():
+    x = jnp.ones((1, 7, 2, HIDDEN), jnp.float64)
+    assert layer_of("quadratic")(x).shape == x.shape
     with pytest.raises(UserError, match="7x2 pixels, where learned relative positions reach 3x4"):
-        layer(jnp.ones((1, 7, 2, HIDDEN), jnp.float64))
+        layer_of("learned")(x)
     with pytest.raises(UserError, match=r"config\.model\.hidden_size=6: allowed is a multiple of 4"):
-        layer_and_picture(encoding="absolute_sinusoidal", hidden_size=6)
-
-
-def test_what_images_share_has_the_sum_over_them_as_its_gradient():
-    generator = np.random.default_rng(0)
-    of_images, shared, gradient = (generator.normal(size=size) for size in ((5, 2, 3, 4), (2, 3, 4), (5, 2, 3, 4)))
-    arguments = jnp.asarray(of_images), jnp.asarray(shared)
-    total, backward = jax.vjp(jax.jit(scores.add_shared), *arguments)
-    np.testing.assert_array_equal(total, of_images + shared)
-    expected = (gradient, gradient.sum(axis=0))
-    chex.assert_trees_all_close(backward(jnp.asarray(gradient)), expected, rtol=1e-14, atol=1e-14)
-    _, forward = jax.jvp(scores.add_shared, arguments, arguments)
-    np.testing.assert_allclose(forward, of_images + shared)
+        layer_of("absolute_sinusoidal", hidden_size=6)

@@ -26,25 +26,15 @@ NETWORKS = {
 def law(name, parameters):
     """What a parameter is drawn from: a distribution, or a number where it starts at one value."""
     path, _, kind = name.rpartition(".")
-    shape = parameters[name].shape
     if "norm" in path:
         return {"scale": 1.0, "bias": 0.0}[kind]
     if kind in ("kernel", "bias"):
         return uniform(math.prod(parameters[f"{path}.kernel"].shape[:-1]))
-    match kind:
-        case "centre":
-            return stats.norm(0, 2)
-        case "spread":
-            return stats.norm(0, 0.01)  # of the difference from one, or from the unit matrix
-        case "row" | "column" | "position":
-            return stats.norm(0, 1)
-        case "row_weight" | "column_weight":
-            return uniform(shape[-1])
-        case "position_key":
-            return uniform(shape[1])
-        case "content_bias" | "position_bias":
-            return uniform(shape[-1])
-    raise ValueError(f"no law for {name}")
+    if kind in ("row_weight", "column_weight", "position_key", "content_bias", "position_bias"):
+        return uniform(parameters[name].shape[1])
+    # Of a spread it is that of the difference from one, or from the unit matrix.
+    deviations = {"centre": 2, "spread": 0.01, "row": 1, "column": 1, "position": 1}
+    return stats.norm(0, deviations[kind])
 
 
 def uniform(fan_in):

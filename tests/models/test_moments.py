@@ -18,12 +18,6 @@ def gaussian(centre, covariance):
     return density / density.sum()
 
 
-def one_pixel(row, column):
-    attention = np.zeros((HEIGHT, WIDTH))
-    attention[row, column] = 1
-    return attention
-
-
 COVARIANCE = np.array([[4.0, 1.5], [1.5, 2.0]])
 
 
@@ -36,26 +30,29 @@ def test_moments_of_a_gaussian_are_its_parameters():
     assert moments.entropy(attention) == pytest.approx(expected, abs=1e-5)
 
 
-def test_main_axes_of_a_rotated_ellipse():
+def test_main_axes_of_a_rotated_ellipse_and_the_covariance_of_a_spread():
     angle = math.radians(30)
     direction = np.array([math.cos(angle), math.sin(angle)])
     across = np.array([-direction[1], direction[0]])
-    covariance = 9 * np.outer(direction, direction) + 0.25 * np.outer(across, across)
-    deviations, axis = moments.main_axes(covariance)
+    deviations, axis = moments.main_axes(9 * np.outer(direction, direction) + 0.25 * np.outer(across, across))
     np.testing.assert_allclose(deviations, (3, 0.5))
     assert abs(axis @ direction) == pytest.approx(1)
+    spread = np.array([[[0.5, 0.3], [0.1, 2.0]], [[1.0, 2.0], [2.0, 4.0]]])
+    found = moments.covariance_of_spread(spread)
+    np.testing.assert_allclose(found[0], np.linalg.inv(spread[0] @ spread[0].T))
+    assert np.isinf(found[1]).all()
+    np.testing.assert_allclose(moments.covariance_of_spread(np.array([0.5])), [4 * np.eye(2)])
 
 
-@pytest.mark.parametrize("pixel", [(0, 0), (3, 30)])
-def test_one_pixel_attention_has_no_spread_and_no_entropy(pixel):
-    attention = one_pixel(*pixel)
-    np.testing.assert_array_equal(moments.centre_of_mass(attention), pixel)
+def test_one_pixel_attention_has_no_spread_and_no_entropy():
+    attention = np.zeros((HEIGHT, WIDTH))
+    attention[3, 30] = 1
     np.testing.assert_array_equal(moments.covariance(attention), np.zeros((2, 2)))
     assert moments.entropy(attention) == 0
     assert moments.mass_at_centre(attention) == 1
     # Rounding of float32 leaves no trace.
     rounded = attention.astype(np.float32) * np.float32(1 - 1e-6)
-    np.testing.assert_array_equal(moments.centre_of_mass(rounded), pixel)
+    np.testing.assert_array_equal(moments.centre_of_mass(rounded), (3, 30))
 
 
 def test_every_quantity_against_naive_sums_over_pixels_and_kept_leading_axes():
@@ -74,11 +71,3 @@ def test_every_quantity_against_naive_sums_over_pixels_and_kept_leading_axes():
             moments.distance(random, (1, 3))[b, h], sum(p[x] * math.dist(x, (1, 3)) for x in pixels)
         )
         np.testing.assert_allclose(moments.mass_at_centre(random)[b, h], p[nearest])
-
-
-def test_covariance_of_a_spread_is_the_inverse_of_s_s_transposed():
-    spread = np.array([[[0.5, 0.3], [0.1, 2.0]], [[1.0, 2.0], [2.0, 4.0]]])
-    found = moments.covariance_of_spread(spread)
-    np.testing.assert_allclose(found[0], np.linalg.inv(spread[0] @ spread[0].T))
-    assert np.isinf(found[1]).all()
-    np.testing.assert_allclose(moments.covariance_of_spread(np.array([0.5])), [4 * np.eye(2)])

@@ -13,19 +13,15 @@ from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models import classifier, variables
 from attn_cnn_jax.models.attention import layer as attention_module
 from attn_cnn_jax.models.classifier import patches
-from tests.support import numpy_attention as naive
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
 NETWORKS = {
     "quadratic": {"encoding": "quadratic"},
     "generalised": {"encoding": "quadratic_generalized"},
-    "learned": {"encoding": "learned"},
     "learned and content": {"encoding": "learned", "content": True, "head_size": 5},
-    "relative": {"encoding": "relative"},
-    "absolute": {"encoding": "absolute_learned"},
+    "gated": {"encoding": "learned", "content": True, "head_size": 5, "gate": True},
     "sinusoidal": {"encoding": "absolute_sinusoidal"},
 }
-POSITION_ONLY = ("quadratic", "generalised", "learned")
 PICTURES = jax.random.normal(jax.random.key(1), (2, 4, 6, 3))
 KEYS = [jax.random.key(seed, impl="unsafe_rbg") for seed in (2, 3)]
 
@@ -49,24 +45,7 @@ def apply(model, images, **kwargs):
     return merged(*nnx.split(model), images, **kwargs)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_attention_sums_to_one_over_keys_and_has_a_picture_axis_where_it_reads_the_picture(name):
-    logits, attention = apply(network(name), PICTURES, return_attention=True)
-    chex.assert_shape(logits, (2, 10))
-    assert len(attention) == SIZES["num_layers"]
-    assert network(name).depends_on_content == (name not in POSITION_ONLY)
-    for layer in attention:
-        chex.assert_shape(layer, (*(() if name in POSITION_ONLY else (2,)), 3, 2, 3, 2, 3))
-        assert layer.min() >= 0
-        chex.assert_trees_all_close(layer.sum(axis=(-2, -1)), jnp.ones(layer.shape[:-2]), atol=1e-6)
-        assert layer.std() > 1e-3  # not uniform
-        if name not in POSITION_ONLY:
-            assert not jnp.allclose(layer[0], layer[1], atol=1e-4)
-    if name in POSITION_ONLY:
-        chex.assert_trees_all_close(network(name).attention((4, 6, 3)), attention, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["quadratic", "learned and content", "relative"])
+@pytest.mark.parametrize("name", ["quadratic", "learned and content"])
 def test_intermediates_are_what_the_network_computed(name):
     model = network(name, num_layers=2)
     logits, found = jax.jit(lambda state, x: nnx.merge(nnx.graphdef(model), state, copy=True)(x))(
@@ -81,6 +60,8 @@ def test_intermediates_are_what_the_network_computed(name):
     terms += [jnp.broadcast_to(term[None], (2, 3, 2, 3, 2, 3)) for term in first["position_scores"].values()]
     expected = jax.nn.softmax(sum(terms).reshape(2, 3, 2, 3, 6)).reshape(terms[0].shape)
     chex.assert_trees_all_close(jnp.broadcast_to(first["attention"], expected.shape), expected, atol=1e-6)
+    if not model.depends_on_content:
+        chex.assert_trees_all_close(model.attention((4, 6, 3))[0], first["attention"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["generalised", "learned and content"])
@@ -114,10 +95,10 @@ def test_flax_and_jax_transforms_work_on_a_model(name):
     chex.assert_trees_all_close(one_by_one, logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, "gated"])
+@pytest.mark.parametrize("name", ["quadratic", "gated"])
 def test_forward_mode_agrees_with_reverse_mode(name):
     """In training, with the masks of one key: `v . (J u)` by `jax.jvp` is `(J^T v) . u` by `jax.vjp`."""
-    model = network(name, dtype="float32") if name != "gated" else network("learned and content", gate=True)
+    model = network(name)
     logits = jax.jit(lambda x: model(x, key=KEYS[0])[0])
     u, v = jax.random.normal(KEYS[0], PICTURES.shape), jax.random.normal(KEYS[1], (2, 10))
     forward = jnp.vdot(v, jax.jvp(logits, (PICTURES,), (u,))[1])
@@ -125,7 +106,7 @@ def test_forward_mode_agrees_with_reverse_mode(name):
     np.testing.assert_allclose(forward, jnp.vdot(gradient, u), rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["quadratic", "learned and content", "relative", "sinusoidal"])
+@pytest.mark.parametrize("name", ["quadratic", "sinusoidal"])
 def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logits(name):
     """bfloat16 keeps 8 bits: each rounding is off by up to 0.4%, a few of them by some percent of the logits' size."""
     half, full = network(name, dtype="bfloat16"), network(name)
@@ -139,19 +120,13 @@ def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logit
     chex.assert_trees_all_close(attention, expected_attention, atol=0.03)
 
 
-TWINS = jnp.stack([PICTURES[0]] * 2)  # two equal pictures: only their masks can tell them apart
-
-
-@pytest.mark.parametrize(
-    ("name", "one_mask"),
-    [("quadratic", True), ("learned and content", False)],
-)
+@pytest.mark.parametrize(("name", "one_mask"), [("quadratic", True), ("learned and content", False)])
 def test_attention_dropout_has_one_mask_a_batch_where_attention_depends_on_position_alone(name, one_mask):
-    model = network(name, dropout=0.0, attention_dropout=0.5)
-    first, second = apply(model, TWINS, key=KEYS[0])
+    model, twins = network(name, dropout=0.0, attention_dropout=0.5), jnp.stack([PICTURES[0]] * 2)
+    first, second = apply(model, twins, key=KEYS[0])
     assert bool(jnp.allclose(first, second, atol=1e-6)) == one_mask
-    assert not jnp.allclose(first, apply(model, TWINS)[0], atol=1e-3)
-    first, second = apply(network(name, dropout=0.5, attention_dropout=0.0), TWINS, key=KEYS[0])
+    assert not jnp.allclose(first, apply(model, twins)[0], atol=1e-3)
+    first, second = apply(network(name, dropout=0.5, attention_dropout=0.0), twins, key=KEYS[0])
     assert not jnp.allclose(first, second, atol=1e-3)  # all other dropout has a mask per image
 
 
@@ -174,13 +149,11 @@ def test_join_undoes_split_with_a_copy_that_has_the_arrays_it_was_given():
     model = network("learned and content")
     skeleton, *arrays = variables.split(model)
     again = variables.split(variables.join(skeleton, *arrays))
-    assert again[0] == skeleton
-    assert hash(again[0]) == hash(skeleton)
+    assert (again[0], hash(again[0])) == (skeleton, hash(skeleton))
     chex.assert_trees_all_equal(again[1:], tuple(arrays))
-    before = apply(model, PICTURES)
     zeros = variables.join(skeleton, jax.tree.map(jnp.zeros_like, arrays[0]), arrays[1])
     chex.assert_trees_all_equal(apply(zeros, PICTURES), jnp.zeros((2, 10)))
-    chex.assert_trees_all_equal(apply(model, PICTURES), before)
+    chex.assert_trees_all_equal(variables.split(model)[1:], tuple(arrays))
 
 
 def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
@@ -207,7 +180,10 @@ def batch_norm(norm, x):
 
 
 def convolved(layer, x, stride=1):
-    return np.stack([naive.conv2d(picture, np.asarray(layer.kernel[...]), stride=stride) for picture in x])
+    kernel, around = np.asarray(layer.kernel[...], np.float64), ((layer.kernel.shape[0] // 2,) * 2,) * 2
+    padded = np.pad(x, ((0, 0), *around, (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[:2], axis=(1, 2))[:, ::stride, ::stride]
+    return np.einsum("bijdrt,rtdo->bijo", windows, kernel)
 
 
 def test_deep_resnets_are_made_of_bottlenecks():

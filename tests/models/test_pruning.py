@@ -10,17 +10,15 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models import pruning
+from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.encodings.quadratic import covariance_penalty
 from attn_cnn_jax.models.variables import join, split
 from tests.support.networks import logits_of
 
 ENCODINGS = {
     "quadratic": {},
-    "quadratic_generalized": {"encoding": "quadratic_generalized"},
     "learned and content": {"encoding": "learned", "content": True},
-    "relative": {"encoding": "relative"},
-    "absolute": {"encoding": "absolute_learned"},
-    "small heads": {"head_size": 3},
+    "relative with small heads": {"encoding": "relative", "head_size": 3},
 }
 REMOVED = {0: {1}, 1: {0, 2, 3}}
 COUNTS, LEFT = (4, 4), (3, 1)
@@ -63,19 +61,17 @@ def test_the_pruned_network_computes_what_zero_value_maps_compute(name):
     assert np.abs(found - logits_of(network, images)).max() > 1e-3  # the heads did matter
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
-def test_every_parameter_with_heads_is_known(name):
-    """A network of five heads instead of four differs in exactly the axes that pruning cuts."""
-    sizes, axes = {}, {}
-    for heads in (4, 5):
-        with jax.enable_x64(True):
-            model = nnx.eval_shape(lambda: create_model(model_config(heads, **ENCODINGS[name]), rngs=nnx.Rngs(0)))  # noqa: B023
-            axes = pruning.head_axes(model.blocks[0].attention)
-            sizes[heads] = {key: array.shape for key, array in split(model)[1].items()}
-    for key, shape in sizes[4].items():
-        part = key.partition(".attention.")[2]
-        changed = [axis for axis in range(len(shape)) if shape[axis] != sizes[5][key][axis]]
-        assert changed == ([axes[part]] if part in axes else [])
+@pytest.mark.usefixtures("float64")
+def test_every_parameter_with_heads_is_known():
+    """A network of five heads instead of four differs in exactly the axes that pruning cuts: of all encodings."""
+    ours = [name for name, kind in REGISTRY.items() if kind.__module__.startswith("attn_cnn_jax.")]
+    for case in (*ENCODINGS.values(), *({"encoding": name} for name in ours)):
+        four, five = (abstract_model(model_config(heads, **case)) for heads in (4, 5))
+        axes, sizes = pruning.head_axes(four.blocks[0].attention), split(five)[1]
+        for key, array in split(four)[1].items():
+            part = key.partition(".attention.")[2]
+            changed = [axis for axis, size in enumerate(array.shape) if size != sizes[key].shape[axis]]
+            assert changed == ([axes[part]] if part in axes else []), (case, key)
 
 
 def test_resetting_changes_these_heads_and_no_others():
@@ -122,38 +118,32 @@ def test_the_penalty_is_that_of_the_eigenvalues_of_all_layers_and_its_gradient_t
     np.testing.assert_allclose(penalty(matrices), np.mean((eigenvalues[:, 1] / eigenvalues[:, 0] - 1) ** 2), rtol=1e-9)
     gradient = np.asarray(jax.grad(penalty)(matrices))
     assert np.abs(gradient).max() > 1
-    step = 1e-6
-    for index in np.ndindex(4, 2, 2):
-        moved = np.zeros_like(matrices)
-        moved[index] = step
-        slope = (penalty(matrices + moved) - penalty(matrices - moved)) / (2 * step)
+    for index, moved in zip(np.ndindex(4, 2, 2), 1e-6 * np.eye(16).reshape(16, 4, 2, 2), strict=True):
+        slope = (penalty(matrices + moved) - penalty(matrices - moved)) / 2e-6
         np.testing.assert_allclose(gradient[index], slope, rtol=1e-5, atol=1e-5)
+    circles = jnp.stack([jnp.eye(2), 3 * jnp.eye(2)])
+    np.testing.assert_array_equal(jax.grad(covariance_penalty)({NAMES[0]: circles})[NAMES[0]], 0 * circles)
 
 
-def test_gradient_of_the_penalty_at_a_circle_is_zero():
-    gradient = jax.jit(jax.grad(covariance_penalty))({NAMES[0]: jnp.stack([jnp.eye(2), 3 * jnp.eye(2)])})
-    np.testing.assert_array_equal(gradient[NAMES[0]], np.zeros((2, 2, 2)))
+SPREADS = [
+    (-1.0, ""),  # the sign of s has no meaning
+    (0.00317, ""),  # s^2 is 1.005e-5
+    (0.00316, "uniform"),  # 0.9986e-5
+    (np.diag([31.6, 1.0]), ""),  # condition number 998.6
+    (np.diag([31.7, 1.0]), "a line: condition number 1005"),
+    (np.diag([1.0, 0.0]), "a line: condition number inf"),
+    (np.diag([0.00316, 0.00316]), "uniform"),
+    (np.diag([0.00317, 0.001]), ""),
+    (np.zeros((2, 2)), "uniform"),
+    (np.diag([31.7, 1.0]) @ np.array([[0.6, 0.8], [-0.8, 0.6]]), "a line"),
+]
 
 
-@pytest.mark.parametrize(
-    ("spread", "reason"),
-    [
-        (-1.0, ""),  # the sign of s has no meaning
-        (0.00317, ""),  # s^2 is 1.005e-5
-        (0.00316, "uniform"),  # 0.9986e-5
-        (np.diag([31.6, 1.0]), ""),  # condition number 998.6
-        (np.diag([31.7, 1.0]), "a line: condition number 1005"),
-        (np.diag([1.0, 0.0]), "a line: condition number inf"),
-        (np.diag([0.00316, 0.00316]), "uniform"),
-        (np.diag([0.00317, 0.001]), ""),
-        (np.zeros((2, 2)), "uniform"),
-        (np.diag([31.7, 1.0]) @ np.array([[0.6, 0.8], [-0.8, 0.6]]), "a line"),
-    ],
-)
-def test_degenerate_by_the_criteria_of_the_release(spread, reason):
-    found = pruning.reason(spread)
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
+def test_degenerate_by_the_criteria_of_the_release():
+    for spread, reason in SPREADS:
+        found = pruning.reason(spread)
+        assert found.startswith(reason)
+        assert bool(found) == bool(reason)
 
 
 def test_degenerate_heads_are_found_in_their_layers():

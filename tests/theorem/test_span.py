@@ -48,10 +48,7 @@ def test_residuals_are_the_distances_of_their_definition():
         assert found[n] == pytest.approx(distance)
         assert 0.1 < distance < 1
     np.testing.assert_array_equal(span.residuals(attention, SHIFTS, [(1, 2), (3, 0)]), found[[5, 9]])
-
-
-def test_residuals_known_by_hand():
-    """Equal heads count once; heads as many as pixels span all; of an indicator a constant is 1 / sqrt(pixels)."""
+    # Equal heads count once; heads as many as pixels span all; of an indicator a constant is 1 / sqrt(pixels).
     one = random_attention(1, 4, 3)
     np.testing.assert_allclose(span.residuals(np.repeat(one, 3, axis=0), SHIFTS), span.residuals(one, SHIFTS))
     np.testing.assert_allclose(span.residuals(random_attention(12, 4, 3), SHIFTS), 0, atol=1e-9)
@@ -134,18 +131,17 @@ def test_attention_learns_a_convolution_the_same_every_time():
 
 def test_images_are_drawn_apart_from_the_students_start(monkeypatch):
     """Numbers of one key and of one number folded in are in the same order, whatever is made of them."""
-    seen = {}
+    seen = []
 
     def train(skeleton, optimizer, kernel, key, parameters, state, numbers):
-        seen.update(key=key, parameters=parameters)
+        seen.append((key, parameters))
         return parameters, state, jnp.zeros(len(numbers))
 
     monkeypatch.setattr(learning, "_train", train)
     monkeypatch.setattr(learning, "relative_error", lambda *_: 0.0)
     learning.learn_convolution(learning.random_kernel(0), 4, seed=1)
-    drawn = [array.ravel() for array in seen["parameters"].values() if len(np.unique(array)) > 4]
-    assert len(drawn) > 2
+    key, parameters = seen[0]
     for number in range(10):
-        image = learning.noise(jax.random.fold_in(seen["key"], number), 2, 8).ravel()
-        for values in drawn:
+        image = learning.noise(jax.random.fold_in(key, number), 2, 8).ravel()
+        for values in (parameters["position.centre"].ravel(), parameters["output.kernel"].ravel()):
             assert np.any(np.argsort(values) != np.argsort(image[: len(values)]))

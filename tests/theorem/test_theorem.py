@@ -76,8 +76,7 @@ def test_attention_is_the_convolution_within_the_bound_of_its_sharpness(case, al
         assert (np.abs(actual - expected) <= bound + ROUNDING).all()  # 0 for infinite sharpness
 
 
-@pytest.mark.parametrize("alpha", [0.5, 2.0, 20.0])
-@pytest.mark.parametrize("num_axes", [1, 2])
+@pytest.mark.parametrize(("num_axes", "alpha"), [(1, 0.5), (2, 2.0)])
 def test_bound_is_tight(num_axes, alpha):
     """One bright pixel under a 1x1 kernel: the error there is the whole mass on other pixels."""
     x = np.zeros((1, *(21,) * num_axes, 1))
@@ -108,7 +107,7 @@ def test_sharpness_for_is_the_smallest(tolerance, num_axes):
     assert attention_bound(alpha * (1 - 1e-9), num_axes) > tolerance * (1 - 1e-15)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_from_alpha_exact_on_attention_is_hard(dtype):
     """The centre's probability is exactly 1, whichever pixel is the centre and in whatever order keys are added up."""
 
@@ -143,7 +142,7 @@ def test_the_layer_is_self_attention_on_the_padded_picture_cropped():
         assert 0 < mass_elsewhere <= attention_bound(3.0)
 
 
-@pytest.mark.parametrize("head_dim", [1, 3, 4])
+@pytest.mark.parametrize("head_dim", [1, 4])
 def test_small_heads_lose_the_discarded_singular_values(head_dim):
     """The layer is the convolution with the truncated slices, whose errors are the singular values left out."""
     rng = np.random.default_rng(0)
@@ -234,10 +233,10 @@ IMPOSSIBLE = {  # what is said: who says it
 }
 
 
-@pytest.mark.parametrize("says", IMPOSSIBLE)
-def test_what_is_no_convolution_is_refused(says):
-    with pytest.raises(UserError, match=says):
-        IMPOSSIBLE[says]()
+def test_what_is_no_convolution_is_refused():
+    for says, refused in IMPOSSIBLE.items():
+        with pytest.raises(UserError, match=says):
+            refused()
 
 
 def test_a_masked_layer_and_one_of_sixteen_bits():
@@ -261,10 +260,6 @@ def test_a_whole_resnet_in_float32():
         nnx.jit(lambda model, x: model(x, key=jax.random.key(0))[0])(model, x)
         before = jax.tree.map(jnp.copy, nnx.state(model))
         jitted = nnx.jit(lambda model, x: model(x)[0])
-        logits, hard, soft = (
-            jitted(network, x[:4])
-            for network in (model, convolutions_to_attention(model), convolutions_to_attention(model, sharpness=1.0))
-        )
-        np.testing.assert_allclose(hard, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
-        assert np.abs(soft - logits).max() > 1e-2 * np.abs(logits).max()
+        logits, found = (jitted(network, x[:4]) for network in (model, convolutions_to_attention(model)))
+        np.testing.assert_allclose(found, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
         chex.assert_trees_all_equal(before, nnx.state(model))
