@@ -23,16 +23,15 @@ Padding = str | Pads
 class ConvolutionalAttention(nnx.Module):
     """Self-attention that begins as a convolution: pads the image, attends, keeps every `stride`-th query.
 
-    Head `h` of a quadratic encoding (eq. 9) has its centre at the shift that kernel entry `h` reads (Lemma 1)
-    and all of its attention there as `alpha -> infinity` (Lemma 2). The padded image is what the softmax
-    sees, so that borders are those of a zero-padded convolution.
+    Head `h` of a quadratic encoding (eq. 9) has its centre at the shift that kernel entry `h` reads (Lemma 1) and all
+    of its attention there as `alpha -> infinity` (Lemma 2). The padded image is what the softmax sees, so that borders
+    are those of a zero-padded convolution.
 
     Attributes:
       attention: the layer that sees the padded image: `(b, H, W, d) -> (b, H, W, o)`.
-      kernel_size, stride, dilation: rows and columns; of a 1-D layer, with images `(b, L, d)`, the rows are 1.
+      kernel_size, stride, dilation: rows and columns; of a 1-D layer (`num_axes`), `(b, L, d)`, the rows are 1.
       padding: "SAME", "VALID", or zeros before and after each axis.
       exact: whether alpha is infinite: a head then copies one pixel, the one nearest to its centre.
-      num_axes: 2 or 1.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class ConvolutionalAttention(nnx.Module):
 def shifted(
     x: Shaped[Array, "H W ..."], shift: Int[Array, "2"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
 ) -> Shaped[Array, "i j ..."]:
-    """The pixels at one shift, in pixels and row first, from every query; rows and columns of queries are even."""
+    """The pixels at one shift from every query, whose rows and columns are evenly spaced."""
     for axis, queries in enumerate((rows, columns)):
         stride = int(queries[1] - queries[0]) if queries.size > 1 else 1
         length = int(queries[-1] - queries[0]) + 1

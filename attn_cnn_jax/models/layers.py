@@ -15,10 +15,7 @@ from attn_cnn_jax.errors import UserError
 
 
 def in_precision(precision: str, function: Callable) -> Callable:
-    """The function, to be jitted, with its matrix products in a precision of `jax.default_matmul_precision`.
-
-    "default" leaves it to JAX and its settings.
-    """
+    """The function, to be jitted, with products in a `jax.default_matmul_precision`; "default" leaves it to JAX."""
     return function if precision == "default" else jax.default_matmul_precision(precision)(function)
 
 
@@ -42,10 +39,7 @@ def at_least_float32(dtype: DTypeLike) -> jnp.dtype:
 def flattened(
     function: Callable[[Float[Array, "_ d"]], Float[Array, "_ o"]], x: Float[Array, "*pixels d"]
 ) -> Float[Array, "*pixels o"]:
-    """`function(x)`, a map of the last axis, computed over flattened leading axes.
-
-    Beyond two axes XLA copies a transpose of the activations for the weight gradient.
-    """
+    """A map of the last axis over flattened others: beyond two XLA copies a transpose for the weight gradient."""
     result = function(x.reshape(-1, x.shape[-1]))
     return result.reshape(*x.shape[:-1], result.shape[-1])
 
@@ -62,8 +56,8 @@ def linear(
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> Float[Array, "*any"]:
     """Zeroes entries with probability `rate`, each on its own, and scales the others to keep the mean.
 
-    The rate, from 0 to `1 - 2^-16`, is rounded to a multiple of 2^-16: sixteen random bits per entry are enough for a
-    mask and cost half of what 32 cost. Without a key, in evaluation, `x` is left as it is.
+    The rate is rounded to a multiple of 2^-16: sixteen random bits per entry are enough and cost half of what 32 cost.
+    Without a key, in evaluation, `x` is left as it is.
     """
     return masked(x, *dropout_mask(key, x.shape, rate))
 

@@ -18,13 +18,10 @@ from attn_cnn_jax.models.classifier import AttentionClassifier
 
 
 def resized(model: AttentionClassifier, before: Grid, after: Grid, *, log_pixels: bool = False) -> AttentionClassifier:
-    """A copy for images of `after` instead of `before` pixels; at the same size the same network.
+    """A copy for images of `after` instead of `before` rows and columns; at the same size the same network.
 
-    Args:
-      model: left as it is.
-      before, after: rows and columns of images, multiples of the network's `downsample`.
-      log_pixels: whether scores are multiplied by `log n / log n_train`, with `n` the pixels that attention works on,
-        which keeps its entropy from growing with them.
+    Sizes are multiples of the network's `downsample`. With `log_pixels` scores are multiplied by `log n / log n_train`,
+    with `n` the pixels that attention works on, which keeps its entropy from growing with them.
     """
     model = nnx.clone(model)
     rows, columns = (new / old for new, old in zip(after, before, strict=True))

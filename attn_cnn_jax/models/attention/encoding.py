@@ -65,8 +65,7 @@ class Encoding(nnx.Module):
 
     Attributes:
       options: configuration keys that the encoding reads, by name.
-      head_axis: for each parameter, by its name below the encoding, the axis that counts heads, alone or together with
-        the channels of a head.
+      head_axis: by parameter, the axis that counts heads, alone or together with the channels of a head.
       not_decayed: parameters that weight decay leaves alone.
     """
 
@@ -78,10 +77,10 @@ class Encoding(nnx.Module):
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> "Encoding":
         """The encoding of a layer of these sizes; `options` are the values of those in the configuration.
 
-        Raises:
-          UserError: for sizes or options that do not go together.
+        UserError for sizes or options that do not go together.
         """
-        raise NotImplementedError(f"{cls.__name__} has no create()")
+        make: Any = cls
+        return make(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
 
     @classmethod
     def accepts_content(cls) -> bool:
@@ -122,7 +121,7 @@ class FactorisingEncoding(Encoding):
 
     def axis_scores(self, height: int, width: int) -> tuple[Float[Array, "h i k"], Float[Array, "h j l"]]:
         """Row scores and column scores."""
-        raise NotImplementedError(f"{type(self).__name__} has no axis_scores()")
+        raise NotImplementedError
 
     def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         row, column = self.axis_scores(height, width)

@@ -1,8 +1,7 @@
 """What attention looks like as a distribution over key pixels: moments, entropy, distance, mass in one pixel.
 
-NumPy in float64, of probabilities alone and so the same for every encoding. Every function takes `(..., k, l)`
-probabilities of one query pixel each, which sum to one up to rounding; the axes before are kept. Lengths are in pixels
-of the grid that attention works on (after the down-sampling), rows first.
+NumPy in float64, the same for every encoding. Functions take `(..., k, l)` probabilities of one query pixel each, which
+sum to one up to rounding; the axes before are kept. Lengths are in pixels after the down-sampling, rows first.
 """
 
 import numpy as np
@@ -62,19 +61,15 @@ def mass_at_centre(probabilities: Probabilities) -> np.ndarray | np.floating:
 
 
 def main_axes(covariances: Float[AnyArray, "... 2 2"]) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviations `(..., 2)` in pixels along the main axes of covariances, the larger first; and its direction.
-
-    The direction is a unit vector `(..., 2)`, row first.
-    """
+    """Standard deviations `(..., 2)` in pixels along main axes, the larger first; its direction, a unit vector."""
     values, vectors = np.linalg.eigh(covariances)
     return np.sqrt(np.maximum(values[..., ::-1], 0)), vectors[..., :, 1]
 
 
 def covariance_of_spread(spread: Float[AnyArray, "h ..."]) -> np.ndarray:
-    """Covariance of a quadratic encoding's Gaussian on a plane without borders, `(h, 2, 2)` square pixels.
+    """Covariance `(h, 2, 2)` of a quadratic encoding's Gaussian without borders; infinite where a spread is singular.
 
-    All infinite where a spread is singular. Spreads are `s` `(h,)`, or `S` `(h, 2, 2)` with `Sigma^-1 = S S^T`, in one
-    over pixels.
+    Spreads are `s` `(h,)`, or `S` `(h, 2, 2)` with `Sigma^-1 = S S^T`, in one over pixels.
     """
     spread = np.asarray(spread, np.float64)
     factors = spread[:, None, None] * np.eye(2) if spread.ndim == 1 else spread

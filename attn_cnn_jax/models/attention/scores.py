@@ -22,9 +22,8 @@ class Maps(NamedTuple):
 class MergedMaps(NamedTuple):
     """Maps of content scores, up to a constant per query `x_q M x_k + v x_k`, in the type of parameters.
 
-    Attributes:
-      product: `M = W_q W_k^T / sqrt(D_h)`, `(d, h, d)`: channel of the query, head, channel of the key.
-      key: `v = W_k b_q / sqrt(D_h)`, `(h, d)`; None without a bias of queries.
+    `product` is `M = W_q W_k^T / sqrt(D_h)`, by channel of the query, head, channel of the key; `key` is
+    `v = W_k b_q / sqrt(D_h)`, None without a bias of queries.
     """
 
     product: Float[Array, "d h d"]
@@ -47,8 +46,7 @@ def quadratic_axis(
 ) -> Float[Array, "*shifts"]:
     """One axis of the isotropic quadratic encoding (eq. 9): `-alpha (delta - Delta)^2`, `alpha = s^2 / 2`.
 
-    Both axes together are `-alpha |delta - Delta|^2`. Shift and centre are in pixels, spread `s` in one over pixels:
-    the inverse standard deviation of the attention.
+    Shift and centre are in pixels, the spread `s`, the inverse standard deviation of the attention, in one over pixels.
     """
     return -0.5 * jnp.square(spread) * jnp.square(shift - centre)
 
@@ -59,10 +57,7 @@ def gaussian(
     centre: Float[Array, "2"],
     spread: Float[Array, "2 2"],
 ) -> Float[Array, "..."]:
-    """Generalised quadratic encoding: `-1/2 (delta - mu)^T Sigma^-1 (delta - mu)`, `Sigma^-1 = S S^T`.
-
-    Rows and columns of `delta` and centre `mu`, row first, in pixels; spread `S` in one over pixels.
-    """
+    """Generalised quadratic encoding: `-1/2 (delta - mu)^T Sigma^-1 (delta - mu)`, `Sigma^-1 = S S^T`; in pixels."""
     row, column = row_shift - centre[0], column_shift - centre[1]
     # |S^T delta|^2 rather than delta^T (S S^T) delta: never positive, whatever the rounding.
     along = [row * spread[0, a] + column * spread[1, a] for a in range(2)]

@@ -1,14 +1,12 @@
 """KERPLE, logarithmic, one kernel per axis (Chi et al., arXiv 2205.09921)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes, register
+from attn_cnn_jax.models.attention.encoding import FactorisingEncoding, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -34,10 +32,6 @@ class Kerple(FactorisingEncoding):
             )
             for largest in (2.0, 1.0)
         )
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
 
     def rescale(self, rows: float, columns: float) -> None:
         self.log_scale[...] = self.log_scale[...] - jnp.log(jnp.array([rows, columns], self.log_scale.dtype))[None]

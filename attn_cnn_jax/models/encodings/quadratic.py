@@ -1,6 +1,6 @@
 """Quadratic encodings: every head attends to a Gaussian around its centre, round (eq. 9) or of any shape."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Shaped
 
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -30,10 +30,6 @@ class CentredEncoding(Encoding):
         self.centre = nnx.Param(2.0 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
         noise = 0.01 * jax.random.normal(rngs.params(), (num_heads, *self.circle.shape), param_dtype)
         self.spread = nnx.Param(jnp.asarray(self.circle, param_dtype)[None] + noise)
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
 
     def start_on_grid(self, centre: Shaped[np.ndarray, "h 2"], sharpness: float) -> None:
         """Puts heads at these centres, all with one sharpness `alpha`, in one over square pixels."""

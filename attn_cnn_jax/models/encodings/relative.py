@@ -31,9 +31,8 @@ class Relative(Encoding):
     """The full relative form (eq. 8), every term scaled by `1/sqrt(D_h)` and switchable by name.
 
     `content_content`: `X_q W_qry W_key^T X_k^T`; `content_position`: `X_q W_qry What_key^T r_delta^T`;
-    `position_content`: `u^T W_key^T X_k^T`; `position_position`: `v^T What_key^T r_delta^T`,
-    with `r_delta = e_row[delta_row] + e_col[delta_col]` from learned tables. Only what the chosen terms
-    need has parameters; no biases.
+    `position_content`: `u^T W_key^T X_k^T`; `position_position`: `v^T What_key^T r_delta^T`, with learned
+    `r_delta = e_row[delta_row] + e_col[delta_col]`. Only what the chosen terms need has parameters; no biases.
 
     Attributes:
       query, key: linear maps `D -> h D_h`.
