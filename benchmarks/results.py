@@ -76,13 +76,13 @@ def table() -> str:
 def line(name: str, what: str) -> tuple[str, ...]:
     """The cells of a configuration."""
     config = complete(load_config(name))
-    size = (f"{count_parameters(config.model):,}", short(count_flops(config.model).linear))
-    minutes = round(bound(config, "h100").run / 60)
-    here = "not run here" + (f"; at least {minutes} minutes of an H100" if minutes else "")
+    paper, runs = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT, kept_runs(folder(name))
     if name.endswith("_pruned"):  # its network depends on the run that it continues
-        size, here = ("fewer", "fewer"), "not run here"
-    paper = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT
-    runs = kept_runs(folder(name))
+        return f"`{name}`", what, "fewer", "fewer", paper, reached(runs) if runs else "not run here"
+    here, minutes = "not run here", 0 if runs else round(bound(config, "h100").run / 60)
+    if minutes:
+        here += f"; at least {minutes} minutes of an H100"
+    size = f"{count_parameters(config.model):,}", short(count_flops(config.model).linear)
     return f"`{name}`", what, *size, paper, reached(runs) if runs else here
 
 
