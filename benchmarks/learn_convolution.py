@@ -65,7 +65,8 @@ def train(heads: int, seed: int, steps: int) -> dict:
     started = time.monotonic()
     course = learning.learn_convolution(learning.random_kernel(seed), heads, seed=seed, num_steps=steps)
     attention = np.asarray(position_attention(course.layer, (learning.SIZE, learning.SIZE)))
-    queries = list(itertools.product(range(learning.MARGIN, learning.SIZE - learning.MARGIN), repeat=2))
+    inner = range(learning.MARGIN, learning.SIZE - learning.MARGIN)
+    queries = [(i, j) for i in inner for j in inner]
     solved = span.mixing(attention, kernel_shifts((3, 3)), queries)
     kept = np.unique(np.linspace(0, len(course.step) - 1, SHOWN).round().astype(int))
     return {

@@ -14,7 +14,7 @@ from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.config import attention_config, complete, create_model
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.order import epoch_order
+from attn_cnn_jax.data.augment import epoch_order
 from attn_cnn_jax.interop.export import export
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.variables import join, split
@@ -22,8 +22,7 @@ from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder, read_positions
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
-from attn_cnn_jax.training.muon import matrices
-from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
+from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import initial_state
 
 NAMES = ("pape", "pape_ri", "rope", "rope_mixed", "alibi", "alibi_manhattan", "kerple", "fire", "lookhere")
