@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from attn_cnn_jax import train
+from tests.support.digits_run import digits_config
 from tests.support.notebooks import check_kept_outputs, execute, pictures_of, text_of
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
@@ -46,10 +48,14 @@ class TestTheyRun:
         assert "first n layers replaced" in text
         assert "distance from Lemma 3" in text
 
-    def test_restore_a_run(self, quadratic_run, tmp_path):
-        text = run("restore_a_run", tmp_path, RUN=str(quadratic_run))
+    def test_restore_a_run(self, one_device, data_dir, tmp_path):
+        config = digits_config(data_dir)
+        config.optimizer.update({"name": "muon", "learning_rate": 0.05})
+        config.train.update({"batch_size": 48, "num_epochs": 4, "eval_every_epochs": 4})
+        train(config, tmp_path / "run")
+        text = run("restore_a_run", tmp_path, RUN=str(tmp_path / "run"))
         lost = re.search(r"most is lost without head \d of layer \d: ([\d.]+)% -> ([\d.]+)%", text)
-        assert float(lost[1]) >= float(lost[2])
+        assert float(lost[1]) > max(30, float(lost[2]))  # it learned something, and a head matters
         assert re.search(r"[1-9]\d* of 355 predictions change", text)
 
     def test_your_own_images(self, tmp_path):
