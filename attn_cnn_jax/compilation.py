@@ -30,20 +30,15 @@ from attn_cnn_jax.training.mesh import Pictures, data_mesh, replicated
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import create_train_steps
 
-MOST_GPUS = 8  # of one machine
 GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """One device.
+    """One device."""
 
-    Attributes:
-      memory: bytes.
-      peak: FLOPs per second of matrix products, of bfloat16, of float32 as JAX multiplies by default (TF32 on GPUs, one
-        pass of bfloat16 on TPUs), and of float32 at the highest precision.
-    """
-
-    memory: int
+    memory: int  # bytes
+    # FLOPs per second of matrix products, of bfloat16, of float32 as JAX multiplies by default (TF32 on GPUs, one pass
+    # of bfloat16 on TPUs), and of float32 at the highest precision.
     peak: dict[str, float]
 
 
@@ -128,32 +123,20 @@ def known_spec(config: ConfigDict) -> Spec:
 
 
 class Bound(NamedTuple):
-    """The least that a run takes, in seconds: its matrix products at the peak of all devices, and nothing else.
+    """The least that a run takes, in seconds: its matrix products at the peak of all devices, and nothing else."""
 
-    Attributes:
-      step: of a training step.
-      run: of all steps and evaluations.
-      steps, evaluations: how many a run has, by the official sizes of its data set.
-      flops: of a training step, all devices together.
-    """
-
-    step: float
-    run: float
-    steps: int
+    step: float  # of a training step
+    run: float  # of all steps and evaluations
+    steps: int  # how many a run has, by the official sizes of its data set
     evaluations: int
-    flops: int
+    flops: int  # of a training step, all devices together
 
 
 def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
-    """Returns the lower bound of the time of a run.
+    """Returns the lower bound of the time of a run on `devices` chips, a key of CHIPS, that share each batch.
 
     A backward pass multiplies twice as much as a forward pass. Averages are left out where attention can be computed
     from a row and a column softmax: no probability is dropped, and it factorises.
-
-    Args:
-      config: complete.
-      chip: a key of CHIPS.
-      devices: how many share each batch.
     """
     spec, epochs = known_spec(config), config.train.num_epochs
     highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
@@ -209,7 +192,7 @@ def report(config: ConfigDict, target: Target) -> dict[str, Any]:
       UserError: if the compiler is missing, or the memory is too small for training or for evaluation.
     """
     mesh = mesh_of(target)
-    check_counts(config, known_spec(config).train_examples)
+    check_counts(config.train.batch_size, config.dataset, known_spec(config).train_examples)
     training, evaluation = lower(config, mesh)
     compiled, memory = fitting(training, "a step", "batch_size", config, target)
     fitting(evaluation, "evaluation", "eval_batch_size", config, target)

@@ -37,7 +37,7 @@ def make_run(tmp_path_factory, data_dir):
                 block.attention.position.spread[...] = np.resize(SPREADS, heads).astype(np.float32)
         skeleton, state = initial_state(network, create_optimizer(config.optimizer, lambda step: 0.1))
         directory.claim(workdir, config)
-        record = create_recorder(config, skeleton, workdir, 0)
+        record = create_recorder(config.model, skeleton, workdir, 0)
         for epoch in range(3):
             moved = {
                 name: array + 0.1 * epoch if name.endswith("centre") else array

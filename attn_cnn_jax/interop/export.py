@@ -18,8 +18,7 @@ from attn_cnn_jax.interop.card import card
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.directory import to_json
-from attn_cnn_jax.runs.load import network
-from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.runs.run import Run, network
 
 
 def write_safetensors(folder: Path, run: Run) -> float:

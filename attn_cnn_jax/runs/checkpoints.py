@@ -19,7 +19,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,47 +196,42 @@ def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
     `like` gives shapes, types and placement; by default those saved, all on one device of this process. Raises Damaged
     if anything is wrong with it, which not every flipped byte makes Orbax notice.
     """
-    here = jax.process_index()
+    here, device = jax.process_index(), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
-    folder, device = folder_of(workdir) / str(step) / part, jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    try:
+
+    def read(folder: Path) -> Any:
         with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
+            abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
             if like is None:
                 saved: Any = reader.metadata(folder).item_metadata
-                like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), dict(saved))
-            abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-            tree = reader.restore(folder, args=ocp.args.StandardRestore(abstract))
-    except Exception as error:  # Orbax raises any type, a bare Exception too
-        raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
-    check_sum(workdir, step, part, checksum(tree))
-    return tree
+                abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), dict(saved))
+            return reader.restore(folder, args=ocp.args.StandardRestore(abstract))
+
+    return checked(workdir, step, part, read, checksum)
 
 
 def read_plain(workdir: Path, step: int, part: str) -> dict:
     """Returns one part of a checkpoint that is JSON, such as `config`; raises Damaged as `read_arrays` does."""
-    value = read_json(workdir, step, part)
-    check_sum(workdir, step, part, checksum_of_text(value))
-    return value
+    return checked(workdir, step, part, read_json, checksum_of_text)
 
 
-def check_sum(workdir: Path, step: int, part: str, found: int) -> None:
-    """Raises Damaged unless the checksum saved for a part is this one."""
-    if read_json(workdir, step, "checksums").get(part) != found:
-        raise damaged(workdir, step, f"the checksum of its {part} is not the one saved")
+def read_json(folder: Path) -> dict:
+    """Returns the JSON object that Orbax wrote in a folder."""
+    return dict(json.loads((folder / "metadata").read_bytes()))
 
 
-def read_json(workdir: Path, step: int, part: str) -> dict:
-    """Returns a part that Orbax wrote as JSON; raises Damaged if it holds no JSON object."""
+def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], sum_of: Callable[[Any], int]) -> Any:
+    """Returns what `read` makes of a part's folder; raises Damaged if it fails, or the checksum saved is another."""
+    folder = folder_of(workdir) / str(step)
     try:
-        return dict(json.loads((folder_of(workdir) / str(step) / part / "metadata").read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise damaged(workdir, step, f"its {part} cannot be read, {shortened(error)}") from error
-
-
-def damaged(workdir: Path, step: int, reason: str) -> Damaged:
-    """Returns the error for a damaged checkpoint."""
-    return Damaged(f"the checkpoint of step {step} in {workdir} is damaged: {reason}")
+        value, expected = read(folder / part), read_json(folder / "checksums").get(part)
+        reason = f"the checksum of its {part} is not the one saved" if sum_of(value) != expected else ""
+    except Exception as error:  # Orbax raises any type, a bare Exception too
+        value, reason = None, f"its {part} cannot be read, {shortened(error)}"
+    if reason:
+        raise Damaged(f"the checkpoint of step {step} in {workdir} is damaged: {reason}")
+    return value
 
 
 # The step of a network, its configuration, its parameters and statistics by name, its data and settings if known.

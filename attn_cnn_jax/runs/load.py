@@ -2,19 +2,12 @@
 
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
-from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import validate, with_defaults
-from attn_cnn_jax.config.network import abstract_model
-from attn_cnn_jax.errors import UserError, listed
-from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.resnet import ResNet
-from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import checkpoints, metrics, weights
 from attn_cnn_jax.runs.pretrained import located
-from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.runs.run import Run, network
 
 
 def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
@@ -43,26 +36,3 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         raise UserError(f"{folder} was trained by another version of attn-cnn-jax: {error}") from error
     model = network(folder, config.model, arrays)
     return Run(config, number, model, metrics.test_record(folder, number), data, settings)
-
-
-def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifier | ResNet:
-    """Returns the network that `config.model` describes, with these parameters and statistics by name.
-
-    UserError, with names, if they are not those of the network, in their shapes and types.
-    """
-    skeleton, parameters, statistics = split(abstract_model(model))
-    expected = parameters | statistics
-    found = {
-        "missing": [name for name in expected if name not in arrays],
-        "unknown": [name for name in arrays if name not in expected],
-        "of another shape or type": [
-            f"{name} {arrays[name].shape} {arrays[name].dtype}"
-            for name, like in expected.items()
-            if name in arrays and (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype)
-        ],
-    }
-    if problems := [f"{what}: {listed(names)}" for what, names in found.items() if names]:
-        raise UserError(f"{place} is not the network of its config.json\n{'; '.join(problems)}")
-    restored = join(skeleton, *({name: arrays[name] for name in group} for group in (parameters, statistics)))
-    assert isinstance(restored, AttentionClassifier | ResNet)
-    return restored

@@ -38,22 +38,22 @@ def read_positions(workdir: Path | str) -> list[dict]:
 
 
 def create_recorder(
-    config: ConfigDict, skeleton: Skeleton, workdir: Path, after_step: int
+    model: ConfigDict, skeleton: Skeleton, workdir: Path, after_step: int
 ) -> Callable[[int, float, Arrays], None]:
-    """Opens the positions of a run that continues after a step (-1: a new run).
+    """Opens the positions of a run with the network `config.model`, which continues after a step (-1: a new run).
 
     Returns:
       `record(step, epoch, parameters)`, which writes one line, or nothing where attention knows no position.
     """
-    if config.model.name != "attention":
+    if model.name != "attention":
         return lambda step, epoch, parameters: None
-    height, width = grid(config.model)
+    height, width = grid(model)
     query = (height // 2, width // 2)
 
     def found(parameters: Arrays) -> list[dict[str, jax.Array]]:
         """Returns per layer what is written of the parameters, or the attention of the central query pixel."""
-        layers, model = [], join(skeleton, parameters, {})
-        for attention in (block.attention for block in model.blocks):  # pyright: ignore[reportAttributeAccessIssue]
+        layers, network = [], join(skeleton, parameters, {})
+        for attention in (block.attention for block in network.blocks):  # pyright: ignore[reportAttributeAccessIssue]
             encoding = attention.position
             if isinstance(encoding, CentredEncoding):
                 layers.append({"centre": encoding.centre[...], "spread": encoding.spread[...]})
@@ -77,7 +77,7 @@ def create_recorder(
         rows = [{name: rounded(array) for name, array in layer.items()} for layer in layers]
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": rows})
 
-    if not any(jax.eval_shape(found, split(abstract_model(config.model))[1])):
+    if not any(jax.eval_shape(found, split(abstract_model(model))[1])):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
     return record

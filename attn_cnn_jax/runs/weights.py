@@ -34,10 +34,10 @@ def is_weights(folder: Path) -> bool:
 
 def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: dict | None = None) -> None:
     """Writes a network at a step into a folder that exists, with the record of its test accuracy, if there is one."""
+    _, parameters, statistics = split(model)
     # safetensors writes memory as it is: a transposed array would come back scrambled.
-    groups = split(model)[1:]
-    arrays = {name: np.asarray(array, order="C") for group in groups for name, array in group.items()}
-    header = {"format": FORMAT, "version": "1", "step": str(step), "crc32": str(checksum_by_name(arrays))}
+    arrays = {name: np.asarray(array, order="C") for name, array in (parameters | statistics).items()}
+    header = {"format": FORMAT, "version": "1", "step": str(step), "crc32": str(checksum(arrays))}
     write_atomically(folder / FILE, save(arrays, header))
     write_atomically(folder / "config.json", to_json(config))
     if test is not None:
@@ -47,15 +47,14 @@ def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: 
 def read_network(folder: Path, step: int | str = "latest") -> Saved:
     """Returns the network that `write` wrote, also where other tools stored its arrays again, in any precision.
 
-    Raises:
-      UserError: for a damaged file, or a `step` that it does not hold.
+    UserError for a damaged file, or a `step` that it does not hold.
     """
     path, config = folder / FILE, read_config(folder) or ConfigDict()
     header, arrays = read_arrays(path)
     dtype = np.dtype("float64" if config.get("model", {}).get("dtype") == "float64" else "float32")
     if header.get("format") == FORMAT:
         as_written = all(array.dtype == dtype for array in arrays.values())
-        if as_written and header.get("crc32") != str(checksum_by_name(arrays)):
+        if as_written and header.get("crc32") != str(checksum(arrays)):
             raise UserError(f"{path} is damaged: its checksum is not the one saved; copy or export it anew")
     number = int(text) if (text := header.get("step", "0")).isdecimal() else 0
     if step not in ("latest", number):
@@ -71,8 +70,3 @@ def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, MemoryError) as error:
         raise UserError(f"{path} is damaged or no safetensors file: {shortened(error)}") from error
-
-
-def checksum_by_name(arrays: dict[str, np.ndarray]) -> int:
-    """Returns the CRC-32 of arrays in the order of their names."""
-    return checksum([arrays[name] for name in sorted(arrays)])

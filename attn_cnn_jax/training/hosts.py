@@ -118,12 +118,6 @@ def everyone(value: Any) -> list[Any]:
     return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
 
 
-def agree(count: int, stop_signal: int) -> tuple[int, int]:
-    """Returns what all processes do next: the smallest step count of any, and a stop signal if any has one (else 0)."""
-    counts, signals = zip(*everyone((count, stop_signal)), strict=True)
-    return min(counts), max(signals)
-
-
 def check_same(values: Mapping[str, Any]) -> None:
     """Raises UserError, on all processes, that names what differs, unless all give the same values.
 

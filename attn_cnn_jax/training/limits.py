@@ -34,19 +34,18 @@ def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
     return f"; very roughly {clock(seconds)}{advice}, by FLOPs and the speed of a matrix product" if seconds else ""
 
 
-def check_counts(config: ConfigDict, num_images: int) -> None:
-    """Raises UserError unless the training set fills a batch beside the validation split."""
-    batch_size, num_validation = config.train.batch_size, config.dataset.num_validation
-    if num_validation + batch_size > num_images:
+def check_counts(batch_size: int, dataset: ConfigDict, num_images: int) -> None:
+    """Raises UserError unless the training set of `config.dataset` fills a batch beside the validation split."""
+    if dataset.num_validation + batch_size > num_images:
         raise UserError(
-            f"config.train.batch_size={batch_size} and config.dataset.num_validation={num_validation}: together they "
-            f"must not exceed {num_images:,}, the training images of {config.dataset.name}"
+            f"config.train.batch_size={batch_size} and config.dataset.num_validation={dataset.num_validation}: "
+            f"together they must not exceed {num_images:,}, the training images of {dataset.name}"
         )
 
 
-def check_memory(config: ConfigDict) -> None:
+def check_memory(model: ConfigDict) -> None:
     """Raises UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
-    values, in_bytes = parameter_size(config.model)
+    values, in_bytes = parameter_size(model)
     if COPIES * in_bytes > (there := device_memory()):
         raise UserError(
             f"the network of config.model has {values:,} parameters: training needs {COPIES * in_bytes / 1e9:,.0f} GB "

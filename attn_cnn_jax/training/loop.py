@@ -95,8 +95,8 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         ckpt.check_folder(workdir)
         dataset, streamed = load_data(config.dataset)
         config = complete(config, dataset.spec)
-        check_counts(config, len(dataset.train.labels))
-        check_memory(config)
+        check_counts(config.train.batch_size, config.dataset, len(dataset.train.labels))
+        check_memory(config.model)
         if hosts.is_main():
             stack.enter_context(directory.locked(workdir))
         hosts.check_shared(workdir)
@@ -165,7 +165,8 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         while step < plan.total_steps:
             worth = max(1, int(SECONDS_PER_DISPATCH / seconds_per_step))
             count = min(worth, plan.ahead(step), most_steps(config, mesh), feed.steps_left(step))
-            count, signal = hosts.agree(count, stop["signal"])
+            counts, signals = zip(*hosts.everyone((count, stop["signal"])), strict=True)
+            count, signal = min(counts), max(signals)  # of several processes all do the same
             if signal:
                 save()
                 ckpt.finish(checkpoints)

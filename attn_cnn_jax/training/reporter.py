@@ -49,7 +49,7 @@ class Reporter:
         """
         self._metrics, self._total = workdir / metrics.FILE, total_steps
         metrics.cut_back(self._metrics, after_step)
-        self.positions = positions.create_recorder(config, skeleton, workdir, after_step)
+        self.positions = positions.create_recorder(config.model, skeleton, workdir, after_step)
         self._logger = create_logger(config, workdir, after_step)
         self._first = self._step = max(0, after_step)
         self._started = self._last_said = time.monotonic()

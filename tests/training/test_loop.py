@@ -66,10 +66,10 @@ def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():
 def test_a_network_needs_its_parameters_three_times(monkeypatch):
     parameters = 12_086_844  # of the paper's quadratic network
     monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters)
-    limits.check_memory(attention_config())
+    limits.check_memory(attention_config().model)
     monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters - 1)
     with pytest.raises(UserError, match=f"has {parameters:,} parameters: training needs 0 GB"):
-        limits.check_memory(attention_config())
+        limits.check_memory(attention_config().model)
 
 
 def test_the_expected_time_is_that_of_the_flops(monkeypatch):

@@ -187,7 +187,7 @@ def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir,
         skeleton, arrays, _ = split(create_model(config.model, rngs=nnx.Rngs(1)))
         workdir = tmp_path / encoding
         workdir.mkdir()
-        create_recorder(config, skeleton, workdir, 0)(0, 0.0, arrays)
+        create_recorder(config.model, skeleton, workdir, 0)(0, 0.0, arrays)
         for n, layer in enumerate(read_positions(workdir)[0]["layers"]):
             if encoding == "quadratic":
                 expected = arrays[f"blocks.{n}.attention.position.centre"]
