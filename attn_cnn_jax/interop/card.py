@@ -31,28 +31,19 @@ network = onnxruntime.InferenceSession("FOLDER/model.onnx")
 
 
 def card(run: Run, format: str, note: str = "") -> str:
-    """Returns the text of README.md.
-
-    Args:
-      run: what was exported.
-      format: a key of LOAD.
-      note: a sentence on data or training; "" for none.
-    """
+    """Returns the text of README.md, for a format of LOAD, with a sentence on data or training."""
     config, spec = run.config, run.spec
     height, width, channels = config.model.image_shape
-    test, optimizer = run.test_record, config.optimizer
+    test, optimizer, train = run.test_record, config.optimizer, config.train
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
-    training = (
-        f"{optimizer.name}, {config.train.num_epochs} epochs of batches of {config.train.batch_size}, "
-        f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule}), seed {config.seed}"
-    )
+    rate, seed = f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule})", f"seed {config.seed}"
     rows = {
         "network": describe(config),
         "parameters": f"{count_parameters(config.model):,}",
         "FLOPs per image": short(count_flops(config.model).linear),
         "data": f"{markdown(config.dataset.name)}, images of {height}x{width}",
         "accuracy": f"{test['accuracy']:.2%} of the test images, at step {run.step}" if test else "not measured",
-        "training": training,
+        "training": f"{optimizer.name}, {train.num_epochs} epochs of batches of {train.batch_size}, {rate}, {seed}",
         "normalisation": f"(pixel / 255 - mean) / std, mean {mean}, std {std}",
         f"{config.model.num_classes} classes": ", ".join(map(markdown, run.class_names))
         or "numbered from 0; their names are not known",

@@ -4,21 +4,40 @@ The first three are folders with `config.json`, a model card (README.md) and the
 function from uint8 images to logits for any batch size. Each is read back and compared before it appears.
 """
 
+import importlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import export as jax_export
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.arrays import Images
+from attn_cnn_jax.config.network import abstract_model, grid
+from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.files import new_folder, write_atomically
-from attn_cnn_jax.interop import functions, release
+from attn_cnn_jax.interop import release
 from attn_cnn_jax.interop.card import card
+from attn_cnn_jax.models import AttentionClassifier
+from attn_cnn_jax.models.attention.layer import implementation_for
+from attn_cnn_jax.models.layers import in_precision
+from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.directory import to_json
 from attn_cnn_jax.runs.run import Run, network
+
+STABLEHLO, ONNX = "model.stablehlo", "model.onnx"
+PLATFORMS = ("cpu", "cuda", "tpu")
+MOST_BYTES = 2**24  # of attention that a file may hold for one layer instead of computing it
+SAMPLE = 8  # images on which an exported network is compared with the run
+# Largest difference that rounding explains, relative to the largest logit.
+EXACT, ROUNDED = 1e-4, 5e-2
 
 
 def write_safetensors(folder: Path, run: Run) -> float:
@@ -26,28 +45,41 @@ def write_safetensors(folder: Path, run: Run) -> float:
     weights.write(folder, run.config, run.step, run.model, run.test_record)
     skeleton, *arrays = split(network(folder, run.config.model, weights.read_network(folder)[2]))
     logits = jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])
-    return functions.difference(run, lambda images: logits(arrays, run.normalised(np.asarray(images))))
+    return difference(run, lambda images: logits(arrays, run.normalised(np.asarray(images))))
 
 
-FOLDERS: dict[str, Callable[[Path, Run], float]] = {
-    "safetensors": write_safetensors,
-    "jax": functions.write_stablehlo,
-    "onnx": functions.write_onnx,
-}
+def write_stablehlo(folder: Path, run: Run) -> float:
+    """Writes the function for all PLATFORMS; returns the largest difference of its logits from the run's."""
+    exported = jax_export.export(jax.jit(inference(run)), platforms=PLATFORMS)(any_batch(run))
+    write_atomically(folder / STABLEHLO, bytes(exported.serialize()))
+    return difference(run, jax_export.deserialize(bytearray((folder / STABLEHLO).read_bytes())).call)
+
+
+def write_onnx(folder: Path, run: Run) -> float:
+    """Writes the network, computed in float32; returns the largest difference of ONNX Runtime's logits from the run's.
+
+    UserError if jax2onnx cannot convert the network.
+    """
+    jax2onnx, onnxruntime = map(importlib.import_module, NEEDED["onnx"])
+    quiet = lambda record: "BatchNorm exported" not in record.getMessage()  # noqa: E731
+    logging.getLogger().addFilter(quiet)
+    try:
+        logits = inference(run, "float32")
+        model = jax2onnx.to_onnx(logits, [any_batch(run)], input_names=["images"], output_names=["logits"])
+    except Exception as error:  # of many types, as an operation can be unknown to it in many ways
+        raise UserError(f"jax2onnx cannot convert this network: {shortened(error)}") from error
+    finally:
+        logging.getLogger().removeFilter(quiet)
+    write_atomically(folder / ONNX, model.SerializeToString())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: it warns of constants that it leaves out
+    session = onnxruntime.InferenceSession(folder / ONNX, options, providers=["CPUExecutionProvider"])
+    return difference(run, lambda images: session.run(["logits"], {"images": images})[0])
+
+
+FOLDERS = {"safetensors": write_safetensors, "jax": write_stablehlo, "onnx": write_onnx}
 FORMATS = (*FOLDERS, "pytorch")
-# Imports what a format needs beside this package, or says what to install.
-NEEDED = {"onnx": functions.import_onnx, "pytorch": release.import_torch}
-
-
-def check(out: Path, format: str, note: str = "") -> None:
-    """Raises UserError for what `export` would refuse whatever the run; before a run is loaded."""
-    if format not in FORMATS:
-        raise UserError(f"format={format!r}: allowed are {', '.join(FORMATS)}")
-    if note and format == "pytorch":
-        raise UserError(f"note={note!r}: a file of the authors' release has no model card; leave the note out")
-    if format in NEEDED:
-        NEEDED[format]()
-    refuse_existing(out)
+NEEDED = {"onnx": ("jax2onnx", "onnxruntime"), "pytorch": ("torch",)}  # packages, beside those that are always there
 
 
 def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "") -> str:
@@ -78,7 +110,79 @@ def export(run: Run, out: str | Path, format: str = "safetensors", note: str = "
     return f"{out}: {files}; largest difference of the logits {largest:.2g}"
 
 
+def check(out: Path, format: str, note: str = "") -> None:
+    """Raises UserError for what `export` would refuse whatever the run; before a run is loaded."""
+    if format not in FORMATS:
+        raise UserError(f"format={format!r}: allowed are {', '.join(FORMATS)}")
+    if note and format == "pytorch":
+        raise UserError(f"note={note!r}: a file of the authors' release has no model card; leave the note out")
+    try:
+        for package in NEEDED.get(format, ()):
+            importlib.import_module(package)
+    except ImportError as error:
+        extra = "torch" if format == "pytorch" else format
+        what = f"--format={format} needs a package that is not installed ({error.name})"
+        raise UserError(f'{what}: pip install -e ".[{extra}]"') from error
+    refuse_existing(out)
+
+
 def refuse_existing(path: Path) -> None:
     """Raises UserError if something is where a command would write."""
     if os.path.lexists(path):
         raise UserError(f"--out={path} exists already: choose another, or remove it")
+
+
+def inference(run: Run, dtype: str | None = None) -> Callable[[Any], jax.Array]:
+    """Returns `logits(images)`: uint8 `(b, H, W, C)` to float32 `(b, classes)`, also for a batch of symbolic size.
+
+    Without dropout and with merged linear maps. Matrix products have the precision of the run's
+    `config.train.matmul_precision`, activations `dtype`, that of the run by default.
+    """
+    config = run.config.copy_and_resolve_references()
+    config.model.dtype = dtype or config.model.dtype
+    skeleton = split(abstract_model(config.model))[0]
+    model = merged(join(skeleton, *split(run.model)[1:]), config.model.image_shape)
+    if isinstance(model, AttentionClassifier):
+        for block in model.blocks:
+            block.attention.implementation = implementation_of(block.attention, grid(config.model))
+    spec = run.spec
+
+    def logits(images):
+        return model(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))[0]
+
+    return in_precision(config.train.matmul_precision, logits)
+
+
+def implementation_of(layer: Any, size: tuple[int, int]) -> str:
+    """Returns the attention implementation for any batch: dense unless the attention fills memory or the file."""
+    name = implementation_for(layer, (1, *size, layer.output.out_features), training=False)
+    bytes_ = 4 * layer.num_heads * (size[0] * size[1]) ** 2
+    if name == "dense" and not layer.depends_on_content and bytes_ > MOST_BYTES:
+        return "factorised" if layer.factorises else "blocked"
+    return name
+
+
+def any_batch(run: Run) -> jax.ShapeDtypeStruct:
+    """Returns the images that an exported function takes: `(b, H, W, C)` uint8 for any `b`."""
+    (batch,) = jax_export.symbolic_shape("b")
+    return jax.ShapeDtypeStruct((batch, *run.config.model.image_shape), np.uint8)
+
+
+def difference(run: Run, found: Callable[[Images], Any]) -> float:
+    """Returns the largest difference of an exported network's logits from those of the run, on images of noise.
+
+    `found` is the exported network, read back from its file: images to logits; it is called with several images and
+    with one. UserError if the difference is more than rounding.
+    """
+    images = np.random.default_rng(0).integers(0, 256, (SAMPLE, *run.config.model.image_shape), np.uint8)
+    skeleton, *arrays = split(run.model)
+    with jax.default_matmul_precision("highest"):  # of what is traced here; an exported function keeps its own
+        expected = np.asarray(jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])(arrays, run.normalised(images)))
+        differences = [np.abs(np.asarray(found(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
+    # Beside CPUs, products of float32 are rounded to TensorFloat-32 or bfloat16 unless the highest precision is set.
+    products = jax.default_backend() != "cpu" and run.config.train.matmul_precision != "highest"
+    relative = ROUNDED if products or run.config.model.dtype == "bfloat16" else EXACT
+    largest, most = float(max(differences)), relative * float(np.abs(expected).max())
+    if not largest <= most:
+        raise UserError(f"the exported network's logits differ by {largest:.2g}, more than rounding ({most:.2g}): bug")
+    return largest

@@ -18,7 +18,6 @@ from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import export as export_module
-from attn_cnn_jax.interop import functions
 from attn_cnn_jax.interop.card import card, markdown
 from attn_cnn_jax.interop.export import export
 from attn_cnn_jax.models.encodings import REGISTRY
@@ -103,8 +102,8 @@ def test_safetensors_hold_every_array_and_are_a_run(name, run_of, exported, tmp_
 )
 def test_stablehlo_computes_the_logits_of_any_batch(name, run_of, tmp_path):
     run = run_of(name)
-    functions.write_stablehlo(tmp_path, run)
-    exported = jax.export.deserialize(bytearray((tmp_path / functions.STABLEHLO).read_bytes()))
+    export_module.write_stablehlo(tmp_path, run)
+    exported = jax.export.deserialize(bytearray((tmp_path / export_module.STABLEHLO).read_bytes()))
     assert exported.platforms == ("cpu", "cuda", "tpu")
     expected = logits_of(run, noise())
     for count in (1, 5):
@@ -115,8 +114,8 @@ def test_stablehlo_computes_the_logits_of_any_batch(name, run_of, tmp_path):
 def test_stablehlo_multiplies_in_the_precision_of_the_run(precision, run_of, tmp_path):
     run = run_of("quadratic")
     run.config.train.matmul_precision = precision
-    functions.write_stablehlo(tmp_path, run)
-    text = jax.export.deserialize(bytearray((tmp_path / functions.STABLEHLO).read_bytes())).mlir_module()
+    export_module.write_stablehlo(tmp_path, run)
+    text = jax.export.deserialize(bytearray((tmp_path / export_module.STABLEHLO).read_bytes())).mlir_module()
     products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
     assert products
     assert all(("HIGHEST" in line) == (precision == "highest") for line in products)
@@ -137,10 +136,10 @@ def test_rounding_is_allowed_where_products_are_rounded(backend, precision, allo
         return (1 + 2**-11) * logits_of(run, images)
 
     if allowed:
-        assert functions.difference(run, rounded) > 0
+        assert export_module.difference(run, rounded) > 0
         return
     with pytest.raises(UserError, match="more than rounding"):
-        functions.difference(run, rounded)
+        export_module.difference(run, rounded)
 
 
 def test_stablehlo_loads_without_this_package(run_of, tmp_path):
@@ -230,7 +229,7 @@ def test_an_export_that_computes_something_else_is_not_left_behind(run_of, tmp_p
     def wrong(folder, run):
         changed = run_of("quadratic")
         changed.model.classifier.bias[...] += 1.0
-        return functions.difference(run, lambda images: logits_of(changed, images))
+        return export_module.difference(run, lambda images: logits_of(changed, images))
 
     monkeypatch.setitem(export_module.FOLDERS, "safetensors", wrong)
     with pytest.raises(UserError, match="differ by 1"):

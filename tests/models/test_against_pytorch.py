@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
-from attn_cnn_jax.interop.names import to_pytorch
+from attn_cnn_jax.interop.release import to_pytorch
 from attn_cnn_jax.models.resnet import BLOCKS
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
