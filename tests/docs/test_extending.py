@@ -93,30 +93,19 @@ def test_pruning_takes_its_heads(run):
     np.testing.assert_allclose(found, silenced(loaded.normalised(images))[0], atol=1e-5)
 
 
-def test_an_unknown_encoding_is_refused_in_a_line_or_two(run, capsys):
-    kept = REGISTRY.pop("manhattan")
-    try:
-        assert main(["heads", str(run)]) == 1
-        said = capsys.readouterr().err
-        assert "the encoding 'manhattan', which is not registered here: name its file, --load=FILE" in said
-    finally:
-        REGISTRY["manhattan"] = kept
-
-
-@pytest.mark.parametrize(("text", "says"), [(None, "there is no such file"), ("1 / 0", "ZeroDivisionError")])
-def test_a_file_that_cannot_be_loaded_is_said(run, tmp_path, capsys, text, says):
-    path = tmp_path / "broken_encoding.py"
-    if text:
-        path.write_text(text)
-    assert main(["heads", str(run), "--load", str(path)]) == 1
-    assert says in capsys.readouterr().err
-
-
-def test_a_file_with_the_name_of_another_module_is_refused(run, tmp_path, capsys):
-    path = tmp_path / "encodings.py"
-    path.write_text("1 / 0")
-    assert main(["heads", str(run), f"--load={path}"]) == 1
-    assert capsys.readouterr().err == f"--load={path}: Python has another module 'encodings': rename the file\n"
+def test_an_encoding_or_a_file_that_is_not_there_is_said_in_a_line_or_two(run, tmp_path, capsys, monkeypatch):
+    broken, taken = tmp_path / "broken_encoding.py", tmp_path / "encodings.py"
+    broken.write_text("1 / 0")
+    taken.write_text("1 / 0")
+    monkeypatch.delitem(REGISTRY, "manhattan")
+    for flags, said in (
+        ([], "the encoding 'manhattan', which is not registered here: name its file, --load=FILE"),
+        (["--load=nowhere.py"], "--load=nowhere.py: there is no such file"),
+        ([f"--load={broken}"], f"--load={broken} cannot be imported: ZeroDivisionError"),
+        ([f"--load={taken}"], f"--load={taken}: Python has another module 'encodings': rename the file"),
+    ):
+        assert main(["heads", str(run), *flags]) == 1
+        assert said in capsys.readouterr().err
 
 
 SMALL = {"image_shape": (4, 5, 1), "num_layers": 1, "num_heads": 2, "hidden_size": 8, "intermediate_size": 8}

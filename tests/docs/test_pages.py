@@ -6,12 +6,16 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from attn_cnn_jax import load_pretrained
 from attn_cnn_jax.cli.arguments import Parser, separate
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.main import SUBCOMMANDS
 from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.runs.directory import flatten
+from attn_cnn_jax.runs.pretrained import FOLDER
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -44,12 +48,10 @@ def ours(line):
     return None
 
 
-def commands():
-    for page in PAGES:
-        for line in shell_lines(page.read_text()):
-            # `attn-cnn NAME` and `--help` in running text stand for no command line.
-            if not any(part in line for part in ("SUBCOMMAND", "...", "$")) and (found := ours(line)):
-                yield pytest.param(line, *found, id=f"{page.name}: {line}")
+def commands(page):
+    """Lines of a page that call `attn-cnn`, with subcommand and arguments; `attn-cnn ... NAME` stands for no line."""
+    lines = [line for line in shell_lines(page.read_text()) if not re.search(r"SUBCOMMAND|\.\.\.|\$", line)]
+    return [(line, *found) for line in lines if (found := ours(line))]
 
 
 # Files that pages write for the reader; test_extending.py runs them.
@@ -73,27 +75,20 @@ def check(name, arguments):
         load_config(args.config, overrides)
 
 
-@pytest.mark.parametrize(("line", "name", "arguments"), list(commands()))
-def test_commands_parse(line, name, arguments):
-    if len(line.split()) > 2 or arguments or name == "summary":  # `attn-cnn page` alone names the subcommand
-        check(name, arguments)
-    else:
-        assert name in SUBCOMMANDS
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_parse(page):
+    for line, name, arguments in commands(page):
+        if len(line.split()) > 2 or arguments or name == "summary":  # `attn-cnn page` alone names the subcommand
+            check(name, arguments)
+        else:
+            assert name in SUBCOMMANDS
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["attn-cnn figure runs/digits", "attn-cnn heads runs/digits --cvs=x", "attn-cnn train --config=digits --seed=0-4"],
-)
-def test_commands_that_do_not_exist_are_noticed(line):
-    with pytest.raises((AssertionError, SystemExit)):
-        check(*ours(line))
-
-
-def test_there_are_commands_to_check():
-    found = [name for _, name, _ in (parameter.values for parameter in commands())]
-    assert set(SUBCOMMANDS) <= set(found)
-    assert len(found) > 30
+def test_commands_that_do_not_exist_are_noticed_and_all_that_do_are_named():
+    for line in ("figure runs/digits", "heads runs/digits --cvs=x", "train --config=digits --seed=0-4"):
+        with pytest.raises((AssertionError, SystemExit)):
+            check(*ours(f"attn-cnn {line}"))
+    assert set(SUBCOMMANDS) <= {name for page in PAGES for _, name, _ in commands(page)}
 
 
 def test_modules_and_their_options_exist():
@@ -121,32 +116,22 @@ def test_configuration_keys_exist(page):
         assert nodes, f"config{key}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page):
+def test_links_lead_to_files_and_files_that_pages_name_exist():
     """Relative links; the site's own are also checked by `make docs`."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
-
-
-def test_files_that_pages_name_exist():
     for page in PAGES:
-        for path in re.findall(r"`((?:attn_cnn_jax|configs|benchmarks|tests)/[\w./]+)`", page.read_text()):
-            assert (ROOT / path).exists(), f"{page.name}: {path}"
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in target]
+        paths = re.findall(r"`((?:attn_cnn_jax|configs|benchmarks|tests)/[\w./]+)`", page.read_text())
+        missing = [path for path in targets if not (page.parent / path).exists()]
+        assert not missing + [path for path in paths if not (ROOT / path).exists()], page.name
 
 
-def test_readme_is_short_and_in_order():
+def test_readme_is_short_in_order_and_lists_every_configuration():
     text = README.read_text()
     assert len(text.splitlines()) <= 130
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ORDER
-    before, results = text.split("## Results")
-    assert "![" in before  # what it is, and a picture
-    assert "| config |" in results.split("## ")[0]
-
-
-def test_readme_lists_every_configuration():
-    rows = re.findall(r"^\| `(\w+)(?::\w+)?` \|", README.read_text(), re.MULTILINE)
+    assert "![" in text.split("## Results")[0]  # what it is, and a picture
+    rows = re.findall(r"^\| `(\w+)(?::\w+)?` \|", text, re.MULTILINE)
     assert set(rows) == {path.stem for path in (ROOT / "configs").glob("*.py")}
 
 
@@ -163,15 +148,9 @@ def test_every_option_is_described(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     text = importlib.import_module("options").tables()
     for config in (attention_config(), resnet_config()):
-        assert all(f"| `{name}` |" in text for name in keys_of(config.to_dict()) if name != "name")
+        assert all(f"| `{name}` |" in text for key in flatten(config) if (name := key.split(".")[-1]) != "name")
     assert "| `config.augment.` | default" in text
     assert "| `flip` | `True` | Mirror half of the images. Allowed: True or False |" in text
-
-
-def keys_of(values):
-    """Names of the values of nested dictionaries."""
-    for key, value in values.items():
-        yield from keys_of(value) if isinstance(value, dict) else [key]
 
 
 def test_code_of_the_theorem_page_runs():
@@ -180,6 +159,15 @@ def test_code_of_the_theorem_page_runs():
     exec(code, values)
     assert values["small"].attention.num_heads == 9
     assert values["attention_bound"](values["sharpness_for"](1e-4)) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_the_forward_pass_for_readers_of_exported_arrays_is_that_of_the_network(name):
+    values, page = {}, (ROOT / "docs" / "export.md").read_text()
+    exec(re.search(r"^```python\n# forward\.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1], values)
+    run = load_pretrained(name)
+    images = np.random.default_rng(0).integers(0, 256, (3, *run.config.model.image_shape), np.uint8)
+    np.testing.assert_allclose(values["logits"](FOLDER / name, images), run.logits(images), atol=1e-4)
 
 
 def test_the_version_is_that_of_the_newest_entry_of_the_changelog():

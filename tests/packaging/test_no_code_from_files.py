@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[2] / "attn_cnn_jax"
 PICKLES = ("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
 FORBIDDEN = ("eval", "exec", "Unpickler", "yaml.load", "yaml.unsafe_load")
@@ -28,21 +26,20 @@ def offences(source):
             yield f"{node.lineno}: torch.load without weights_only=True"
 
 
-DANGEROUS = (
-    "import pickle\npickle.load(file)",
-    "from pickle import loads",
-    "import _pickle",
-    "eval(text)",
-    "exec(text)",
-)
-DANGEROUS += ("np.load(path, allow_pickle=True)", "np.load(path, allow_pickle=anything)", "torch.load(path)")
-DANGEROUS += ("torch.load(path, weights_only=False)", "exec(text)")
-HARMLESS = ("import pickletools", "np.load(path, allow_pickle=False)", "network.eval()", "ast.literal_eval(text)")
+DANGEROUS = """import pickle
+from pickle import loads
+import _pickle
+eval(text)
+exec(text)
+np.load(path, allow_pickle=anything)
+torch.load(path)
+torch.load(path, weights_only=False)"""
+HARMLESS = "import pickletools; np.load(path, allow_pickle=False); network.eval(); ast.literal_eval(text)"
 
 
-@pytest.mark.parametrize("source", DANGEROUS + HARMLESS)
-def test_what_is_looked_for_is_found(source):
-    assert bool(list(offences(source))) == (source in DANGEROUS)
+def test_what_is_looked_for_is_found():
+    assert [line for line in DANGEROUS.splitlines() if not list(offences(line))] == []
+    assert list(offences(HARMLESS)) == []
 
 
 def test_the_package_runs_nothing_from_files():
