@@ -223,12 +223,13 @@ def read_json(folder: Path) -> dict:
 
 def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], sum_of: Callable[[Any], int]) -> Any:
     """Returns what `read` makes of a part's folder; raises Damaged if it fails, or the checksum saved is another."""
-    folder = folder_of(workdir) / str(step)
+    folder, reading = folder_of(workdir) / str(step), part
     try:
-        value, expected = read(folder / part), read_json(folder / "checksums").get(part)
+        value, reading = read(folder / part), "checksums"
+        expected = read_json(folder / reading).get(part)
         reason = f"the checksum of its {part} is not the one saved" if sum_of(value) != expected else ""
     except Exception as error:  # Orbax raises any type, a bare Exception too
-        value, reason = None, f"its {part} cannot be read, {shortened(error)}"
+        value, reason = None, f"its {reading} cannot be read, {shortened(error)}"
     if reason:
         raise Damaged(f"the checkpoint of step {step} in {workdir} is damaged: {reason}")
     return value

@@ -1,7 +1,6 @@
 """Checkpoints: what is saved is what was given, damage is noticed and nothing is lost by it, the best one is found."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -87,10 +86,7 @@ def replace(part, text):
 DAMAGE = {
     "truncated arrays": (truncate_arrays, "its network cannot be read"),
     "no network": (lambda checkpoint: shutil.rmtree(checkpoint / "network"), "its network cannot be read"),
-    "no checksums": (
-        lambda checkpoint: shutil.rmtree(checkpoint / "checksums"),
-        "its network cannot be read, .*checksums",
-    ),
+    "no checksums": (lambda checkpoint: shutil.rmtree(checkpoint / "checksums"), "its checksums cannot be read"),
     "another config": (replace("config", "{}"), "the checksum of its config is not the one saved"),
     "empty": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.mkdir()), "cannot be read"),
 }
@@ -106,7 +102,7 @@ def test_a_damaged_checkpoint_is_named_and_moved_and_the_one_before_taken(two, n
     assert resume(two) == 10
     out, err = capfd.readouterr()
     assert "skipping: the checkpoint of step 20" in out
-    assert re.search(message, out)
+    assert message in out
     assert "Traceback" not in out + err
     assert ckpt.steps_in(two) == [10]
     assert [path.name.partition("-")[0] for path in (two / "damaged").iterdir()] == ["20"]
