@@ -1,6 +1,7 @@
 """The one place where a configuration becomes a network: modules themselves take explicit arguments."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +22,15 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
       rngs: source of the initial parameters, `nnx.Rngs(seed)`.
     """
     # JSON and checkpoints make lists of tuples.
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in model.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in model.items()}
     values |= {"dtype": jnp.dtype(values["dtype"]), "rngs": rngs}
     if values.pop("name") == "resnet":
         shape = values.pop("image_shape")
         return ResNet(image_channels=shape[2], **values)
     given = {name: values.pop(name) for kind in REGISTRY.values() for name in kind.options if name in values}
     options = {name: given[name] for name in encoding_class(model.encoding).options}
-    return AttentionClassifier(encoding_options=options, **values | {"head_size": head_size(model)})
+    values["head_size"] = head_size(model)
+    return AttentionClassifier(encoding_options=options, **values)
 
 
 class SameKey(nnx.Rngs):
