@@ -55,7 +55,7 @@ def test_every_encoding_serves_all_that_a_run_does(name, tmp_path, data_dir):
     kept = jax.device_get(first)
     with checkpoints.saving(tmp_path, config) as manager:
         checkpoints.save(manager, 1, first, config, {})
-    create_recorder(config, skeleton, tmp_path, -1)(1, 1.0, kept.parameters)
+    create_recorder(config.model, skeleton, tmp_path, -1)(1, 1.0, kept.parameters)
     assert bool(read_positions(tmp_path)) == (name not in CONTENT)
     again = checkpoints.restore(tmp_path, 1, place(state, mesh))[0]
     chex.assert_trees_all_equal(jax.device_get(step(again)), jax.device_get(step(first)))
