@@ -50,7 +50,9 @@ def factorised(
         averages = jnp.einsum("ijl,ilc->ijc", repeated, by_row)
         return averages.reshape(*averages.shape[:2], *values.shape[2:])
 
-    of_images = lambda x, *_: sum_over_heads(average, heads, x, maps)  # noqa: E731
+    def of_images(x, *_):
+        return sum_over_heads(average, heads, x, maps)
+
     return in_parts(of_images, x, images=PIXELS_PER_PART // math.prod(x.shape[1:3]))
 
 
