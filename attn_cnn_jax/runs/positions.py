@@ -25,7 +25,7 @@ from attn_cnn_jax.config.network import abstract_model, grid
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.scores import softmax
 from attn_cnn_jax.models.encodings import CentredEncoding
-from attn_cnn_jax.models.variables import Arrays, Skeleton, join, split
+from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names, split
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 
 FILE = "positions.jsonl"
@@ -52,7 +52,8 @@ def create_recorder(
 
     def found(parameters: Arrays) -> list[dict[str, jax.Array]]:
         """Returns per layer what is written of the parameters, or the attention of the central query pixel."""
-        layers, network = [], join(skeleton, parameters, {})
+        blank: Any = dict.fromkeys(names(skeleton.parameters), jax.ShapeDtypeStruct((), jnp.float32))
+        layers, network = [], join(skeleton, blank | parameters, {})
         for attention in (block.attention for block in network.blocks):  # pyright: ignore[reportAttributeAccessIssue]
             encoding = attention.position
             if isinstance(encoding, CentredEncoding):
@@ -72,15 +73,20 @@ def create_recorder(
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
         # Fetched and put there explicitly, as a training loop demands: to a device of this process.
-        layers = jax.device_get(jitted(jax.device_put(jax.device_get(parameters))))
+        layers = jax.device_get(jitted(jax.device_put(jax.device_get(positions_of(parameters)))))
         layers = [written(**layer) if "attention" in layer else layer for layer in layers]
         rows = [{name: rounded(array) for name, array in layer.items()} for layer in layers]
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": rows})
 
-    if not any(jax.eval_shape(found, split(abstract_model(model))[1])):
+    if not any(jax.eval_shape(found, positions_of(split(abstract_model(model))[1]))):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
     return record
+
+
+def positions_of(parameters: Arrays) -> Arrays:
+    """Returns the parameters of positions: scores of positions read no others, which need not leave the devices."""
+    return {name: array for name, array in parameters.items() if ".attention.position." in name}
 
 
 def rounded(array: AnyArray) -> list:
