@@ -19,10 +19,10 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import Parser, as_path
-from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.config.base import flatten, with_defaults
 from attn_cnn_jax.errors import listed
 from attn_cnn_jax.output import say, table
-from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, flatten, read_config
+from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 

@@ -11,8 +11,7 @@ from ml_collections import ConfigDict
 
 import attn_cnn_jax
 from attn_cnn_jax.cli.arguments import Parser, users_code
-from attn_cnn_jax.config.base import MODEL_COMMON, unknown_key
-from attn_cnn_jax.config.checks import allowed_values
+from attn_cnn_jax.config.base import MODEL_COMMON, field_of, schema_of
 from attn_cnn_jax.errors import UserError, shortened
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -61,34 +60,18 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> ConfigDict:
         config = get_config(*text) if callable(get_config) else None
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() must return an ml_collections.ConfigDict")
-    values = dict(override.lstrip("-").split("=", 1) for override in overrides)
+    schema, values = schema_of(config), dict(override.lstrip("-").split("=", 1) for override in overrides)
     for key, value in values.items():
-        set_value(config, key, value)
+        field = field_of(schema, key.removeprefix("config."))
+        try:
+            config.update_from_flattened_dict({key: typed(value, field.default)}, "config.")
+        except (LookupError, TypeError, ValueError, SyntaxError) as error:
+            raise UserError(f"{key}={shortened(value)!r}: allowed is {field.allowed}") from error
     if "config.dataset.name" in values:  # what the file says of its own data set is not meant for another
         for key in ("image_shape", "num_classes"):
             if f"config.model.{key}" not in values and key in config.get("model", {}):
                 config.model[key] = MODEL_COMMON[key].default
     return config
-
-
-def set_value(config: ConfigDict, key: str, text: str) -> None:
-    """Sets the value of a key such as `config.model.num_heads` to what a text means for its type; else UserError."""
-    *path, last = key.split(".")[1:]
-    node: Any = config
-    for n, part in enumerate([*path, last], start=1):
-        parent, above = node, ".".join(key.split(".")[:n])
-        if not isinstance(parent, ConfigDict):
-            raise UserError(f"{above}.{part} is not a configuration key: {above} is a single value")
-        if part not in parent:
-            raise UserError(unknown_key(f"{above}.{part}", parent))
-        node = parent[part]
-    if isinstance(node, ConfigDict):
-        names = ", ".join(f"{key}.{name}" for name in node)
-        raise UserError(f"{key}={shortened(text)!r}: set one of its keys, {names}")
-    try:
-        parent[last] = typed(text, node)
-    except (LookupError, TypeError, ValueError, SyntaxError) as error:
-        raise UserError(f"{key}={shortened(text)!r}: allowed is {allowed_values(config, key)}") from error
 
 
 def typed(text: str, like: Any) -> Any:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.cli.arguments import Parser, as_path, integers, matching
 from attn_cnn_jax.cli.configs import add_config, load_config, run_name
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.config.base import leaves, schema_of
+from attn_cnn_jax.config.base import flatten, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.output import table
 from attn_cnn_jax.training import loop
@@ -109,7 +109,10 @@ def keys_in_words() -> str:
     """Returns the tables of configuration keys for the help."""
     attention, resnet = (
         # tabulate's own maxcolwidths turns the text False into True.
-        [(name, fill(repr(field.default), 30), fill(field.allowed, 60)) for name, field in leaves(schema_of(config()))]
+        [
+            (f"config.{key}", fill(repr(field.default), 30), fill(field.allowed, 60))
+            for key, field in flatten(schema_of(config())).items()
+        ]
         for config in (attention_config, resnet_config)
     )
     header, of_resnet = ("key", "default", "allowed"), [row for row in resnet if row not in attention]

@@ -4,7 +4,7 @@ Files in configs/ call `attention_config` or `resnet_config` and change what dif
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FieldReference
@@ -46,10 +46,6 @@ def choice(default: Any, *others: Any) -> Field:
     return Field(default, lambda value: type(value) is type(default) and value in values, allowed)
 
 
-def boolean(default: bool) -> Field:
-    return Field(default, lambda value: isinstance(value, bool), "True or False")
-
-
 def text(default: str, allowed: str, known: Callable[[str], bool] = lambda value: True) -> Field:
     return Field(default, lambda value: isinstance(value, str) and known(value), allowed)
 
@@ -83,8 +79,8 @@ ATTENTION = {
     "name": choice("attention"),
     **MODEL_COMMON,
     "encoding": text("quadratic", "the name of a registered encoding", REGISTRY.__contains__),
-    "content": boolean(False),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
-    "gate": boolean(False),  # or weigh the two softmaxes by a gate per head, as ConViT does
+    "content": choice(False, True),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
+    "gate": choice(False, True),  # or weigh the two softmaxes by a gate per head, as ConViT does
     # As the paper; quadratic heads on a grid as a kernel's entries, or there with every head moving its channels, or
     # there with nearly all attention on one pixel; value and content maps as trained ones look. See models/grid.py.
     "init": choice("paper", "grid", "identity", "impulse", "mimetic", "mimetic_plus"),
@@ -117,8 +113,8 @@ REST = {
     "seed": integer(0, 0),  # of initial parameters, the order of images, augmentation and dropout
     "start": {  # from a finished run instead of from nothing, see training/start.py
         "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
-        "prune": boolean(False),  # remove degenerate heads
-        "reset": boolean(False),  # or start them again: position and value weights
+        "prune": choice(False, True),  # remove degenerate heads
+        "reset": choice(False, True),  # or start them again: position and value weights
         "heads": several(PAIR, "pairs (layer, head) counted from 1, or () for those that are degenerate"),
         "freeze": text(
             "",
@@ -135,7 +131,7 @@ REST = {
             "of your own images: a side in pixels, (height, width), or 0 for the size they have",
         ),
         "test_fraction": number(0.2, 0, 1, open_low=True),  # of each class, where there is no test split
-        "skip_unreadable": boolean(False),  # leave broken image files out, and name them
+        "skip_unreadable": choice(False, True),  # leave broken image files out, and name them
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
         "feed": choice("auto", "device", "stream"),  # images all on the devices, or read from the disk in training
         "num_validation": integer(0, 0),  # images held out of the training set
@@ -149,7 +145,7 @@ REST = {
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
-        "flip": boolean(True),  # mirror half of the images
+        "flip": choice(True, False),  # mirror half of the images
         "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/augment.py
     },
     "optimizer": {
@@ -208,10 +204,8 @@ def resnet_config(**model: Any) -> ConfigDict:
 
 def base(fields: dict[str, Field], model: dict[str, Any]) -> ConfigDict:
     """Returns the defaults, with other values of `config.model`; UserError for names that no field has."""
-    for key in model:
-        if key not in fields:
-            raise UserError(unknown_key(f"config.model.{key}", fields))
-    changed = {key: fields[key]._replace(default=value) for key, value in model.items()}
+    schema = {"model": fields}
+    changed = {key: field_of(schema, f"model.{key}")._replace(default=value) for key, value in model.items()}
     return ConfigDict(defaults(REST | {"model": fields | changed}))
 
 
@@ -229,10 +223,13 @@ def schema_of(config: ConfigDict) -> dict:
     return REST | {"model": RESNET if network_kind(config) == "resnet" else attention_fields()}
 
 
-def leaves(schema: dict, path: str = "config") -> Iterator[tuple[str, Field]]:
-    """Yields every key of a schema, such as `config.train.batch_size`, with its field."""
-    for key, field in schema.items():
-        yield from leaves(field, f"{path}.{key}") if isinstance(field, dict) else [(f"{path}.{key}", field)]
+def flatten(values: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
+    """Returns a configuration or a schema on one level: `{"train.batch_size": 100, ...}`."""
+    flat = {}
+    for key, value in values.items():
+        inner = isinstance(value, ConfigDict | dict)
+        flat |= flatten(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return flat
 
 
 def network_kind(config: ConfigDict) -> Any:
@@ -251,9 +248,18 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
     return ConfigDict(fill(config.to_dict(), schema_of(config)))
 
 
-def unknown_key(path: str, known: Any) -> str:
-    """Returns the line that refuses an unknown key, with what was probably meant."""
-    parent, _, key = path.rpartition(".")
-    close = difflib.get_close_matches(key, list(known), n=1)
-    meant = f"did you mean {parent}.{close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
-    return f"{path} is not a configuration key: {meant}"
+def field_of(schema: dict, key: str) -> Field:
+    """Returns the field of a key such as `train.batch_size`; UserError where there is none, with what may be meant."""
+    found: Any = schema
+    above = "config"
+    for part in key.split("."):
+        if not isinstance(found, dict):
+            raise UserError(f"{above}.{part} is not a configuration key: {above} is a single value")
+        if part not in found:
+            close = difflib.get_close_matches(part, found, n=1)
+            meant = f"did you mean {above}.{close[0]}?" if close else f"allowed are {', '.join(sorted(found))}"
+            raise UserError(f"{above}.{part} is not a configuration key: {meant}")
+        found, above = found[part], f"{above}.{part}"
+    if isinstance(found, dict):
+        raise UserError(f"{above} is no single value: set one of its keys, {', '.join(found)}")
+    return found

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.base import MODEL_COMMON, Field, network_kind, schema_of, unknown_key
+from attn_cnn_jax.config.base import MODEL_COMMON, field_of, flatten, network_kind, schema_of
 from attn_cnn_jax.config.network import heads_by_layer
 from attn_cnn_jax.data.sets import OWN, SPECS, Spec
 from attn_cnn_jax.errors import UserError
@@ -77,14 +77,6 @@ def spec_of(config: ConfigDict) -> Spec:
     )
 
 
-def allowed_values(config: ConfigDict, path: str) -> str:
-    """Returns what a key such as `config.train.batch_size` may be, in words."""
-    field = schema_of(config)
-    for part in path.split(".")[1:]:
-        field = field.get(part, {}) if isinstance(field, dict) else field
-    return field.allowed if isinstance(field, Field) else "what the config file's type says"
-
-
 def refuse(key: str, value: Any, allowed: str) -> None:
     raise UserError(f"config.{key}={value!r}: allowed is {allowed}")
 
@@ -94,21 +86,14 @@ def check_fields(config: ConfigDict) -> None:
     if (name := network_kind(config)) not in ("attention", "resnet"):
         refuse("model.name", name, "'attention' or 'resnet'")
 
-    def check(values: Any, schema: dict, path: str) -> None:
-        if not isinstance(values, ConfigDict):
-            raise UserError(f"{path}={values!r}: expected the keys {', '.join(schema)}")
-        for key in values:
-            if key not in schema:
-                raise UserError(unknown_key(f"{path}.{key}", schema))
-        for key, field in schema.items():
-            if key not in values:
-                raise UserError(f"{path}.{key} is missing: start from attention_config() or resnet_config()")
-            if isinstance(field, dict):
-                check(values[key], field, f"{path}.{key}")
-            elif not field.allows(values[key]):
-                raise UserError(f"{path}.{key}={values[key]!r}: allowed is {field.allowed}")
-
-    check(config, schema_of(config), "config")
+    schema, values = schema_of(config), flatten(config)
+    for key in values:
+        field_of(schema, key)
+    for key, field in flatten(schema).items():
+        if key not in values:
+            raise UserError(f"config.{key} is missing: start from attention_config() or resnet_config()")
+        if not field.allows(values[key]):
+            refuse(key, values[key], field.allowed)
 
 
 def check_combinations(config: ConfigDict) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import filelock
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import with_defaults
+from attn_cnn_jax.config.base import flatten, with_defaults
 from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import write_atomically
 
@@ -102,11 +102,3 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[
     """Returns `key (1 there, 2 here)` for every value that two mappings do not share."""
     keys = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
     return [f"{key} ({one.get(key)!r} {names[0]}, {other.get(key)!r} {names[1]})" for key in keys]
-
-
-def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
-    """Returns a configuration on one level: `{"train.batch_size": 100, ...}`."""
-    flat = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else {f"{prefix}{key}": value}
-    return flat

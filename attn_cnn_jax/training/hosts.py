@@ -19,8 +19,9 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import output
+from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.errors import UserError, explained, listed, shortened
-from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, flatten
+from attn_cnn_jax.runs.directory import MAY_CHANGE, differing
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
 HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which JAX ends the others

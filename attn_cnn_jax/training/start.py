@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import create_model, with_defaults
+from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.config.network import grid, heads_by_layer
 from attn_cnn_jax.data.sets import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
@@ -124,7 +125,7 @@ def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ..
 
 def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     """Raises UserError, naming what differs, unless the parameters of the first run fit this network."""
-    there, here = (directory.flatten(directory.from_json(directory.to_json(each.model))) for each in (first, config))
+    there, here = (flatten(directory.from_json(directory.to_json(each.model))) for each in (first, config))
     may_differ = set(MAY_DIFFER)
     if there["image_shape"][2] != here["image_shape"][2]:
         may_differ.remove("image_shape")

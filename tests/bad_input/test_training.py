@@ -36,7 +36,7 @@ REFUSED = [
     ),
     ((DIGITS, "--config.model.content", "False"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.model.num_heds=3"), 1, "did you mean config.model.num_heads?"),
-    ((DIGITS, "--config.model=3"), 1, "config.model='3': set one of its keys"),
+    ((DIGITS, "--config.model=3"), 1, "config.model is no single value: set one of its keys"),
     ((DIGITS, "--config.seed=1e999"), 1, "config.seed='1e999': allowed is an integer from 0"),
     ((DIGITS, "--config.model.encoding=absolute_sinusoidal", "--config.model.hidden_size=6"), 1, "a multiple of 4"),
     ((DIGITS, "--config.model.hidden_size=100000"), 1, "GB with gradient and momentum"),
@@ -67,7 +67,7 @@ FILES = [
     ("def get_config(): raise ValueError('of mine\\nand more')", "cannot be loaded: ValueError: of mine"),
     ("import sys\nsys.exit(3)", "SystemExit: 3"),
     ("def get_config(): return {}", "must return an ml_collections.ConfigDict"),
-    (f"{IMPORT}    del config.train\n    return config", "config.train is missing"),
+    (f"{IMPORT}    del config.train\n    return config", "config.train.batch_size is missing"),
 ]
 
 

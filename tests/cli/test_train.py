@@ -10,7 +10,7 @@ from attn_cnn_jax.cli import train
 from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.config.base import leaves, schema_of
+from attn_cnn_jax.config.base import flatten, schema_of
 from attn_cnn_jax.errors import UserError, command_line
 
 SMALL = (
@@ -94,6 +94,6 @@ def test_the_help_lists_every_key_with_its_default_and_what_is_allowed(capsys):
     assert main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for base in (attention_config, resnet_config):
-        for key, field in leaves(schema_of(base())):
-            assert f"{key} {field.default!r}"[:40] in text
+        for key, field in flatten(schema_of(base())).items():
+            assert f"config.{key} {field.default!r}"[:40] in text
             assert field.allowed.split(",")[0] in text

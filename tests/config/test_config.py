@@ -8,17 +8,17 @@ import pytest
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_of, validate, with_defaults
-from attn_cnn_jax.config.base import leaves, schema_of
+from attn_cnn_jax.config.base import flatten, schema_of
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import SPECS, Spec
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.runs.directory import flatten, from_json, to_json
+from attn_cnn_jax.runs.directory import from_json, to_json
 
 FIELDS = [
-    (base, tuple(name.split(".")[1:]), field)
+    (base, tuple(name.split(".")), field)
     for base in (attention_config, resnet_config)
-    for name, field in leaves(schema_of(base()))
-    if base is attention_config or ".model." in name
+    for name, field in flatten(schema_of(base())).items()
+    if base is attention_config or name.startswith("model.")
 ]
 
 
@@ -123,7 +123,7 @@ def test_missing_keys_are_named_and_filled_in_for_a_saved_run():
             kept = {"name": values["name"]} if "name" in values else {}
             assert with_defaults(ConfigDict(whole | {group: kept})).to_dict() == whole
     said = refusal(ConfigDict(whole | {"train": 3}))
-    assert said.startswith("config.train=3: expected the keys batch_size, ")
+    assert said.startswith("config.train is no single value: set one of its keys, batch_size, ")
 
 
 IMPOSSIBLE = [

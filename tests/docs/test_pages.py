@@ -14,7 +14,7 @@ from attn_cnn_jax.cli.arguments import Parser, separate
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.main import SUBCOMMANDS
 from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.runs.directory import flatten
+from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.runs.pretrained import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +150,7 @@ def test_every_option_is_described(monkeypatch):
     for config in (attention_config(), resnet_config()):
         assert all(f"| `{name}` |" in text for key in flatten(config) if (name := key.split(".")[-1]) != "name")
     assert "| `config.augment.` | default" in text
-    assert "| `flip` | `True` | Mirror half of the images. Allowed: True or False |" in text
+    assert "| `flip` | `True` | Mirror half of the images. Allowed: one of False, True |" in text
 
 
 def test_code_of_the_theorem_page_runs():
