@@ -18,8 +18,13 @@ import time
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
-from attn_cnn_jax.analysis.figures import training as figure
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.figures.centres import mark_centres
+from attn_cnn_jax.analysis.figures.labels import number_heads
+from attn_cnn_jax.analysis.figures.training import draw_paths
 from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
@@ -33,6 +38,7 @@ FILE = "results.json"
 # What the numbers depend on beside the seed.
 MACHINE = {"jax": jax.__version__, "python": platform.python_version()}
 SHOWN = 21  # records of a history that are kept
+REACH = 3.5  # pixels from the query that the figure shows
 COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| along an axis", "steps", "seconds")
 
 
@@ -56,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
     print(table(rows(done), COLUMNS))
     if options.write:
-        put_figure(figure.draw_learning(done), DOCS / "learn_convolution.png")
+        put_figure(draw(done), DOCS / "learn_convolution.png")
     return 0
 
 
@@ -94,6 +100,44 @@ def rows(trainings: list[dict]) -> list[dict]:
         seconds = statistics.median(each["seconds"] for each in of_count)
         found.append(dict(zip(COLUMNS, [heads, len(of_count), *between, far, steps, seconds], strict=True)))
     return found
+
+
+def draw(trainings: list[dict]) -> Figure:
+    """Returns errors of attention that learns a convolution over steps, and a panel of centres per number of heads.
+
+    Args:
+      trainings: with `heads`, `seed`, `final_error`, and over training `step` and `error`, `(n,)`, `centre`,
+        `(n, h, 2)`. Centres are those of the first seed of each number of heads.
+    """
+    counts = sorted({training["heads"] for training in trainings})
+    with style.styled():
+        figure = style.create_figure(7.0, 2.5)
+        errors, *panels = figure.subplots(1, 1 + len(counts), width_ratios=(1.25, *[1] * len(counts)))
+        for training in trainings:
+            n = counts.index(training["heads"])
+            label = f"{training['heads']} heads" if training["seed"] == min(t["seed"] for t in trainings) else None
+            errors.semilogy(training["step"], training["error"], color=style.look(n).colour, linewidth=0.8, label=label)
+        errors.set(xlabel="step", ylabel="relative error", title="error, every seed")
+        errors.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+        style.decorate(errors)
+        errors.legend(frameon=False)
+        last = {}
+        for axes, count in zip(panels, counts, strict=True):
+            training = next(training for training in trainings if training["heads"] == count)
+            centres = np.asarray(training["centre"])
+            axes.set(xlim=(-REACH, REACH), ylim=(REACH, -REACH), aspect="equal")
+            axes.set(title=f"{count} heads: {100 * training['final_error']:.2g}%", xlabel="columns from the query")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MultipleLocator(1))
+            axes.grid(color="0.9", linewidth=0.4)
+            axes.set_axisbelow(True)
+            draw_paths(axes, centres)
+            mark_centres(axes, centres[-1])
+            style.mark_query(axes)
+            last[axes] = centres[-1]
+        panels[0].set_ylabel("rows from the query")
+        number_heads(figure, last)
+    return figure
 
 
 def rounded(value: float) -> float:

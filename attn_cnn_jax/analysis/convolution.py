@@ -122,34 +122,6 @@ def _predictions(
     return join(skeleton, parameters, statistics)(images)[0].argmax(axis=-1)
 
 
-def measure(
-    model: AttentionClassifier,
-    attention: Sequence[SharedAttention],
-    kernel_size: int,
-    images: Float[Array, "b H W C"],
-    labels: Int[np.ndarray, " b"],
-) -> Result:
-    """Replaces a network's layers, from the first on, by what `attention` of each gives; returns what changes.
-
-    Images are normalised; the first ERROR_IMAGES serve for the output error.
-    """
-    accuracies = {}
-    for kind in SUBSTITUTES:
-        given = [substitute(layer, kernel_size, kind) for layer in attention]
-        first = (replace_first(model, given[: n + 1]) for n in range(len(given)))
-        accuracies[kind] = np.array([accuracy(replaced, images, labels) for replaced in first])
-    errors = []
-    skeleton, *arrays = split(model)
-    inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
-    for block, x, layer in zip(model.blocks, inputs(arrays, images[:ERROR_IMAGES]), attention, strict=True):
-        convolution = GivenAttention(block.attention, substitute(layer, kernel_size, "zeros"))
-        bias = block.attention.output.bias
-        assert bias is not None
-        errors.append(output_error(block.attention(x), convolution(x), bias[...], kernel_size))
-    inside = [1 - np.asarray(mass_outside(layer, kernel_size)) for layer in attention]
-    return Result(kernel_size, accuracies, errors, inside)
-
-
 def measure_run(
     run: Run,
     kernel_sizes: tuple[int, ...],
@@ -159,11 +131,11 @@ def measure_run(
     data_dir: str | Path | None = None,
     labelled: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[float, list[Result]]:
-    """Returns the test accuracy of a run's network, and what each kernel size makes of it.
+    """Returns the test accuracy of a run's network, and for each kernel size what replacing its layers changes.
 
     Args:
       num_images: test images over which content-dependent attention is averaged; None for `images.AVERAGED`.
-      test_images: test images on which accuracy is measured.
+      test_images: test images on which accuracy is measured; the first ERROR_IMAGES serve for the output error.
       data_dir: where the data set is, if not where the run had it.
       labelled: images and labels in place of test images.
 
@@ -173,9 +145,23 @@ def measure_run(
     if not isinstance(run.model, AttentionClassifier):
         raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
     images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)
-    images = run.normalised(images)
+    images, layers = run.normalised(images), [block.attention for block in run.model.blocks]
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
-    results = [measure(run.model, attention, kernel_size, images, labels) for kernel_size in kernel_sizes]
+    skeleton, *arrays = split(run.model)
+    inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
+    seen, results = inputs(arrays, images[:ERROR_IMAGES]), []
+    for size in kernel_sizes:
+        given = {kind: [substitute(layer, size, kind) for layer in attention] for kind in SUBSTITUTES}
+        accuracies = {
+            kind: [accuracy(replace_first(run.model, layers[: n + 1]), images, labels) for n in range(len(layers))]
+            for kind, layers in given.items()
+        }
+        errors = [
+            output_error(layer(x), GivenAttention(layer, kernel)(x), layer.bias.ravel(), size)
+            for layer, x, kernel in zip(layers, seen, given["zeros"], strict=True)
+        ]
+        inside = [1 - np.asarray(mass_outside(layer, size)) for layer in attention]
+        results.append(Result(size, {kind: np.array(of) for kind, of in accuracies.items()}, errors, inside))
     return accuracy(run.model, images, labels), results
 
 

@@ -82,12 +82,11 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
     assert heads.layer_statistics(attention[:, 1:], shifts).span_residual == pytest.approx(1 / 3)  # one of nine missing
 
 
-def test_content_statistics_are_means_over_the_first_test_images(content_run, monkeypatch):
+def test_content_statistics_are_means_over_the_first_test_images(content_run):
     run = load_run(content_run)
-    monkeypatch.setattr(images, "BYTES_PER_BATCH", 2 * 4 * 8 * 64**2)  # batches of 2, 2 and 1
-    found = heads.run_statistics(run, num_images=5)
-    first = images.first_images(run, 5).images
-    single = [heads.layer_statistics(run.attention(image[None])[1], heads.grid_shifts(4)).centre for image in first]
+    found = heads.run_statistics(run, num_images=3)
+    attention = run.attention(images.first_images(run, 3).images)[1]
+    single = [heads.layer_statistics(image, heads.grid_shifts(4)).centre for image in attention]
     np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
     assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # images do differ
 
@@ -123,15 +122,12 @@ def test_uniform_attention_is_degenerate_without_a_spread(content_run):
     assert to_text(table).splitlines()[1].split()[2] == "-"
 
 
-def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch, tmp_path, capsys):
-    """As of 30 images of one's own; figures say how many they are a mean over."""
+def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch):
+    """As of 6 images of one's own; commands say how many they are a mean over."""
     run = load_run(content_run)
     expected = heads.run_statistics(run, num_images=6)
     dataset = images.load_dataset(run)
     small = dataset._replace(test=dataset.test.at(np.arange(6)))
     monkeypatch.setattr(images.sources, "read", lambda source, place: small)
     chex.assert_trees_all_equal(heads.run_statistics(run), expected)
-    for command, more in (("convolution", "--kernel-sizes=3"), ("figures", "--figures=maps")):
-        assert main([command, str(content_run), more, f"--out={tmp_path}"]) == 0
-    assert "the mean over 6 test images" in capsys.readouterr().out
-    assert "mean over 6 test images" in next(tmp_path.glob("maps*.svg")).read_text()
+    assert images.averaged_over(run, None) == 6

@@ -94,17 +94,8 @@ def test_logits_agree_and_the_way_back_is_exact(name, imported, tmp_path):
         assert ours[array].dtype == expected[array].dtype
         if not array.endswith("num_batches_tracked"):
             assert torch.equal(ours[array], expected[array]), array
-    assert (back["epoch"], back["test_accuracy"]) == (4, 0.625)
+    assert (back["epoch"], back["test_accuracy"], back["step"]) == (4, 0.625, run.step)
     network_of(name).load_state_dict(ours)
-
-
-def test_a_run_survives_the_way_there_and_back(quadratic_run, tmp_path):
-    """20 steps of 10 per epoch are not what a run of batch size 100 would have done: the file says so."""
-    run = load_run(quadratic_run)
-    export(run, tmp_path / "there", "pytorch")
-    assert release.import_release(tmp_path / "there", run.config, tmp_path / "back") == run.step == 20
-    before, after = (split(each.model)[1] for each in (run, load_run(tmp_path / "back")))
-    assert all(np.array_equal(before[name], after[name]) for name in before | after)
 
 
 def test_row_tables_of_the_release_run_along_a_row(tmp_path):
@@ -128,6 +119,7 @@ def prefixed(state, *prefixes):
 
 
 STORED = {
+    "a step out of range": lambda s: {"model_state_dict": s, "step": 10**400, "epoch": "four", "test_accuracy": -5},
     "bare, of torch.compile": lambda s: prefixed(s, "_orig_mod."),
     "of DataParallel and torch.compile": lambda s: prefixed(s, "module.", "_orig_mod."),
     "the other way": lambda s: {"state": 1, "model_state_dict": prefixed(s, "_orig_mod.", "module.")},
@@ -226,13 +218,6 @@ def test_a_damaged_file_is_refused_and_runs_no_code(damage, imported, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_numbers_out_of_range_beside_the_arrays_do_not_matter(imported, tmp_path):
-    network, run = imported("quadratic")
-    for n, epoch in enumerate((1e12, -5, 10**400, "four")):
-        file = save(tmp_path / f"file{n}", network.state_dict(), epoch=epoch)
-        assert release.import_release(file, run.config, tmp_path / f"run{n}") == 0
-
-
 def test_the_command_says_what_was_read_and_refuses_to_overwrite(imported, tmp_path, capsys):
     file = save(tmp_path / "file", imported("quadratic")[0].state_dict())
     sizes = [f"--config.model.{key}={value}" for key, value in SMALL.items() if key != "image_shape"]
@@ -262,13 +247,3 @@ def test_what_the_release_does_not_have_is_not_written(imported, tmp_path):
     with pytest.raises(UserError, match=r"^note='on digits': .* no model card"):
         export(imported("quadratic")[1], tmp_path / "file", "pytorch", note="on digits")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_left_where_writing_fails(imported, tmp_path, monkeypatch):
-    network, run = imported("quadratic")
-    file = save(tmp_path / "file", network.state_dict())
-    full = lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))  # noqa: E731
-    monkeypatch.setattr("attn_cnn_jax.runs.checkpoints.save", full)
-    with pytest.raises(OSError, match="No space left"):
-        release.import_release(file, run.config, tmp_path / "folder" / "run")
-    assert not (tmp_path / "folder").exists()
