@@ -1,4 +1,4 @@
-"""Each of today's encodings serves all that a run does, by the generic answers of the base class."""
+"""Each kind of encoding serves all that a run does, by the generic answers of the base class."""
 
 import chex
 import jax
@@ -25,8 +25,8 @@ from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import initial_state
 
-NAMES = ("pape", "pape_ri", "rope", "rope_mixed", "alibi", "alibi_manhattan", "kerple", "fire", "lookhere")
-CONTENT = NAMES[:4]
+NAMES = ("pape", "rope_mixed", "alibi", "kerple", "fire", "lookhere")  # others differ from one of these in a constant
+CONTENT = NAMES[:2]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +71,7 @@ def test_every_encoding_serves_all_that_a_run_does(name, tmp_path, data_dir):
     if name in ("pape", "rope_mixed", "lookhere"):  # arrays of all are exported in tests/interop
         assert "largest difference" in export(run, tmp_path / "export", "jax")
     expected, x = run.logits(images), run.normalised(images)
-    if name in ("pape", "rope_mixed"):  # the others have the forms of the paper's encodings
+    if name in CONTENT:  # the others have the forms of the paper's encodings
         on_gpu = for_platform(run.model, "gpu")
         chex.assert_trees_all_close(jax.jit(lambda x: on_gpu(x)[0])(x), expected, rtol=1e-4, atol=1e-5)
     config.model.dtype = "bfloat16"

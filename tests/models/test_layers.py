@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 from scipy import stats
 
 from attn_cnn_jax.errors import UserError
@@ -52,15 +51,6 @@ def test_dropout_draws_every_entry_on_its_own():
     assert abs(pairs.mean() / centred.var()) < 4 / math.sqrt(pairs.size)
 
 
-def test_dropout_is_the_same_for_any_sharding():
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    x = jax.random.normal(KEY, (16, 24, 8))
-    spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, None, "data")))
-    assert len(spread.sharding.device_set) == 8
-    drop = jax.jit(lambda x: dropout(KEY, x, 0.4))
-    chex.assert_trees_all_equal(np.asarray(drop(spread)), np.asarray(drop(x)))
-
-
 def test_sixteen_bit_integers_are_uniform():
     """Chi-square of the high byte and of the low byte, each against 256 equal classes."""
     numbers = np.asarray(random_uint16(KEY, (20_000, 3)))
@@ -68,8 +58,6 @@ def test_sixteen_bit_integers_are_uniform():
     for byte in (numbers >> 8, numbers & 255):
         counts = np.bincount(byte.ravel(), minlength=256)
         assert stats.chisquare(counts).pvalue > 1e-3
-    for column in numbers.T:  # either half of the 32 bits
-        assert stats.kstest(column / 2**16, "uniform").pvalue > 1e-3
 
 
 def block(dtype="float32"):
@@ -91,39 +79,27 @@ def test_layer_norm_has_epsilon_1e_12_inside_the_root_and_is_exact_far_from_zero
     chex.assert_trees_all_close(block().output_norm(x), x - 1000, rtol=1e-3)
 
 
-REFUSED = [  # options of the layer, and what the error says
-    ({"position": Quadratic, "heads": 3}, "position is an encoding for 3 heads, the layer has num_heads=4"),
-    ({"content": (2, 8, 8)}, "content is an encoding for 2 heads"),
-    ({"content": (4, 6, 8)}, "content reads 6 channels, the layer has hidden_size=8"),
-    ({"gated": True}, "gated=True: .* give content"),
-    ({"num_heads": 0}, "num_heads=0: allowed is an integer of at least 1"),
-    ({"output_size": -1}, "output_size=-1: allowed"),
-    ({"dropout_rate": 1.0}, "dropout_rate=1.0: allowed is a number from 0 to 1"),
-    ({"dropout_on": "rows"}, "dropout_on='rows': allowed is one of probabilities, factors"),
-    ({"implementation": "flash"}, "implementation='flash': allowed is one of auto, dense"),
-    ({"position": GeneralizedQuadratic, "dropout_on": "factors"}, "dropout_on='factors': attention"),
-    ({"position": GeneralizedQuadratic, "implementation": "factorised"}, "implementation='factorised'"),
-]
-
-
 def test_layers_check_their_arguments_when_they_are_made():
-    for options, says in REFUSED:
-        rngs, options = nnx.Rngs(0), {"num_heads": 4, "hidden_size": 8, "heads": 4, "position": Quadratic} | options
-        position = options.pop("position")(options.pop("heads"), rngs=rngs)
-        content = options.pop("content", None)
-        content = None if content is None else Content(*content, rngs=rngs)
-        with pytest.raises(UserError, match=says):
-            SelfAttention(position, content=content, rngs=rngs, **options)
-
-
-def test_encodings_and_blocks_that_do_not_fit():
     rngs = nnx.Rngs(0)
-    quadratic, content = Quadratic(4, rngs=rngs), Content(4, 8, 8, rngs=rngs)
-    sizes = {"num_heads": 4, "hidden_size": 8, "rngs": rngs}
-    with pytest.raises(UserError, match=r"content=Quadratic.* does not read the image"):
-        SelfAttention(quadratic, content=quadratic, **sizes)
-    with pytest.raises(UserError, match="has content scores of its own"):
-        SelfAttention(content, content=content, **sizes)
-    layer = SelfAttention(quadratic, output_size=6, **sizes)
+    quadratic, generalised = Quadratic(4, rngs=rngs), GeneralizedQuadratic(4, rngs=rngs)
+    content = Content(4, 8, 8, rngs=rngs)
+    usual = {"position": quadratic, "num_heads": 4, "hidden_size": 8, "rngs": rngs}
+    for says, options in {
+        "position is an encoding for 3 heads, the layer has num_heads=4": {"position": Quadratic(3, rngs=rngs)},
+        "content is an encoding for 2 heads": {"content": Content(2, 8, 8, rngs=rngs)},
+        "content reads 6 channels, the layer has hidden_size=8": {"content": Content(4, 6, 8, rngs=rngs)},
+        "content=Quadratic.* does not read the image": {"content": quadratic},
+        "has content scores of its own": {"position": content, "content": content},
+        "gated=True: .* give content": {"gated": True},
+        "num_heads=0: allowed is an integer of at least 1": {"num_heads": 0},
+        "output_size=-1: allowed": {"output_size": -1},
+        "dropout_rate=1.0: allowed is a number from 0 to 1": {"dropout_rate": 1.0},
+        "dropout_on='rows': allowed is one of probabilities, factors": {"dropout_on": "rows"},
+        "implementation='flash': allowed is one of auto, dense": {"implementation": "flash"},
+        "dropout_on='factors': attention": {"position": generalised, "dropout_on": "factors"},
+        "implementation='factorised'": {"position": generalised, "implementation": "factorised"},
+    }.items():
+        with pytest.raises(UserError, match=says):
+            SelfAttention(**usual | options)
     with pytest.raises(UserError, match="hidden_size=8: attention"):
-        Block(layer, hidden_size=8, intermediate_size=8, rngs=rngs)
+        Block(SelfAttention(**usual, output_size=6), hidden_size=8, intermediate_size=8, rngs=rngs)

@@ -1,4 +1,4 @@
-"""Moments of attention against closed forms: Gaussians, uniform attention, one pixel, and naive sums."""
+"""Moments of attention against closed forms: Gaussians and one pixel; tests/analysis/test_heads.py has naive sums."""
 
 import math
 
@@ -53,21 +53,3 @@ def test_one_pixel_attention_has_no_spread_and_no_entropy():
     # Rounding of float32 leaves no trace.
     rounded = attention.astype(np.float32) * np.float32(1 - 1e-6)
     np.testing.assert_array_equal(moments.centre_of_mass(rounded), (3, 30))
-
-
-def test_every_quantity_against_naive_sums_over_pixels_and_kept_leading_axes():
-    random = np.random.default_rng(0).random((2, 3, 5, 4))
-    random /= random.sum(axis=(-2, -1), keepdims=True)
-    for b, h in np.ndindex(2, 3):
-        p = random[b, h]
-        pixels = list(np.ndindex(5, 4))
-        centre = sum(p[pixel] * np.array(pixel, float) for pixel in pixels)
-        spread = sum(p[pixel] * np.outer(np.array(pixel) - centre, np.array(pixel) - centre) for pixel in pixels)
-        nearest = min(pixels, key=lambda pixel: math.dist(pixel, centre))
-        np.testing.assert_allclose(moments.centre_of_mass(random)[b, h], centre)
-        np.testing.assert_allclose(moments.covariance(random)[b, h], spread)
-        np.testing.assert_allclose(moments.entropy(random)[b, h], -sum(p[x] * math.log(p[x]) for x in pixels))
-        np.testing.assert_allclose(
-            moments.distance(random, (1, 3))[b, h], sum(p[x] * math.dist(x, (1, 3)) for x in pixels)
-        )
-        np.testing.assert_allclose(moments.mass_at_centre(random)[b, h], p[nearest])

@@ -16,7 +16,6 @@ from attn_cnn_jax.models.variables import join, split
 from tests.support.networks import logits_of
 
 ENCODINGS = {
-    "quadratic": {},
     "learned and content": {"encoding": "learned", "content": True},
     "relative with small heads": {"encoding": "relative", "head_size": 3},
 }
