@@ -11,11 +11,11 @@ import sys
 from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
 from attn_cnn_jax.page.images import drawings, from_dataset, from_file
 from attn_cnn_jax.page.network import MOST_PARAMETERS
-from attn_cnn_jax.page.render import write
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --out=page.html"
@@ -49,10 +49,9 @@ def run(args: argparse.Namespace) -> None:
     else:
         images = images or from_dataset(dataset, args.images, (height, width))
     title = f"What the heads of {args.run.resolve().name} attend to"
-    shown = {"title": title, "workdir": args.run, "most_parameters": args.parameters}
-    page = build(run, images, dataset, (height, width), **shown)
+    page = build(run, images, dataset, (height, width), title=title, most_parameters=args.parameters)
     out = args.out or beside(args.run, "viewer.html")
-    write(out, page.html)
+    write_atomically(out, page.html)
     say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
     if page.reason:
         say(f"The page shows attention, and does not run the network: {page.reason}.")

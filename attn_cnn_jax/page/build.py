@@ -1,6 +1,5 @@
 """Builds the page of a run: what it knows, its images and the network, in one HTML file."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +35,6 @@ def build(
     size: tuple[int, int],
     *,
     title: str,
-    workdir: Path | None = None,
     most_parameters: int = MOST_PARAMETERS,
 ) -> Page:
     """Returns the page of a run.
@@ -47,13 +45,12 @@ def build(
       dataset: names the classes, and has test images whose accuracy the page counts; None where it is not there.
       size: (H, W) of the images, in pixels.
       title: the page's title, plain text.
-      workdir: the run directory, whose recorded positions the page plays; None for none.
       most_parameters: largest network that runs in the page.
 
     Raises:
       UserError: if the run has nothing to show, or too much.
     """
-    data = page_data(run, size, title=title, workdir=workdir)
+    data = page_data(run, size, title=title)
     class_names = dataset.class_names if dataset else run.class_names
     reason = reason_not_to_compute(run, tuple(data["grid"]), most_parameters)
     if reason and run.model.depends_on_content:
@@ -76,9 +73,8 @@ def check(run: Run, size: tuple[int, int]) -> None:
         raise UserError(f"the parameters at step {run.step} are not finite numbers: choose an earlier --step")
     heads = sum(block.attention.num_heads for block in run.model.blocks)
     pixels = size[0] * size[1] // model.downsample**2
-    if heads > MOST_HEADS:
-        raise UserError(f"{heads} heads in all: a page shows at most {MOST_HEADS}")
     for what, amount, most in (
+        ("heads in all", heads, MOST_HEADS),
         ("pixels to attend to", pixels, 128 * 128),
         ("pixels on a side", max(size), 512 * model.downsample),  # scores of columns grow as their square
         ("heads times pixels", heads * pixels, 4_000_000),  # scores that are computed when the query moves
@@ -87,32 +83,31 @@ def check(run: Run, size: tuple[int, int]) -> None:
             raise UserError(f"{amount} {what}: a page shows at most {most}; choose a smaller --size")
 
 
-def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | None = None) -> dict[str, Any]:
+def page_data(run: Run, size: tuple[int, int], *, title: str) -> dict[str, Any]:
     """All that does not depend on an image; arguments as in `build`.
 
     Returns:
       `title`, `facts` (what the heading says), `size` [H, W] and `grid` [rows, columns], `channels`, `terms` (names of
       score terms), `contentTerms` (those that depend on the image), `layers` (`heads`; `position`, see
       `scores.position_parameters`; `gate`, the weight of position attention of each head, or None where scores
-      are added before one softmax), `epochs`, `network`, None (see network.py), and `pictures`, an empty list.
+      are added before one softmax), `epsilon` of layer norms, `epochs`, `network`, None (see network.py), and
+      `pictures`, an empty list.
     """
     check(run, size)
-    model = run.config.model
+    model, blocks = run.config.model, run.model.blocks
     grid: Grid = (size[0] // model.downsample, size[1] // model.downsample)
-    attentions = [block.attention for block in run.model.blocks]
     layers = [
         {
-            "heads": attention.num_heads,
-            "position": in_json(position_parameters(attention.position, grid)),
-            "gate": None if attention.gate is None else in_json(jax.nn.sigmoid(attention.gate[...])),
+            "heads": block.attention.num_heads,
+            "position": position_parameters(block.attention.position, grid),
+            "gate": None if block.attention.gate is None else jax.nn.sigmoid(block.attention.gate[...]),
         }
-        for attention in attentions
+        for block in blocks
     ]
-    readers = [content_parameters(encoding, grid) for encoding in attentions[0].readers]
+    readers = [content_parameters(encoding, grid) for encoding in blocks[0].attention.readers]
     content = [name for reader in readers if reader for name in reader["terms"]]
     position = layers[0]["position"]["term"] if layers[0]["position"] else None
     own = [] if position is None else [position]
-    heads = [attention.num_heads for attention in attentions]
     return {
         "title": title,
         "facts": {
@@ -126,8 +121,9 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
         # As the paper writes them: an encoding with content terms of its own ends with position (eq. 8).
         "terms": own + content if encoding_class(model.encoding).accepts_content() else content + own,
         "contentTerms": content,
-        "layers": layers,
-        "epochs": recorded_epochs(workdir, run.step, heads, position) if workdir else [],
+        "layers": in_json(layers),
+        "epsilon": blocks[0].attention_norm.epsilon,
+        "epochs": recorded_epochs(run.positions, run.step, [layer["heads"] for layer in layers], position),
         "network": None,
         "pictures": [],
     }
@@ -135,9 +131,7 @@ def page_data(run: Run, size: tuple[int, int], *, title: str, workdir: Path | No
 
 def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
     """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown."""
-    if not images:
-        return []
-    predictions = run.predict(np.stack([image.pixels for image in images]))
+    predictions = run.predict(np.stack([image.pixels for image in images])) if images else np.zeros((0, 1))
     return [
         {
             "name": image.name,
@@ -150,12 +144,7 @@ def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str,
     ]
 
 
-def in_json(value: Any) -> Any:
-    """A value with its arrays as nested lists, with no more digits than float32 has."""
-    if isinstance(value, dict):
-        return {name: in_json(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray | jax.Array):
-        return in_json(np.asarray(value, np.float32).tolist())
-    if isinstance(value, list):
-        return [in_json(item) for item in value]
-    return float(f"{value:.9g}") if isinstance(value, float) else value
+def in_json(tree: Any) -> Any:
+    """A tree with its arrays as nested lists, of numbers with no more digits than float32 has."""
+    digits = np.vectorize(lambda x: float(f"{x:.9g}"), otypes=[float])
+    return jax.tree.map(lambda x: digits(x).tolist() if isinstance(x, np.ndarray | jax.Array) else x, tree)

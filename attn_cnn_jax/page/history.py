@@ -1,21 +1,20 @@
 """Positions recorded in training, as parameters that the page computes attention from."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
 from attn_cnn_jax.page.scores import KINDS
-from attn_cnn_jax.runs.positions import read_positions
 
-MOST_EPOCHS = 300  # that a slider of a few hundred pixels can tell apart
+MOST_EPOCHS = 120  # 1 kB each; a slider of a few hundred pixels hardly tells more apart
 SMALLEST_VARIANCE = 0.05**2  # of attention to a single pixel, whose covariance has no inverse
 
 
-def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str | None) -> list[dict]:
-    """The course of training up to the checkpoint at a step, oldest first; empty without a positions.jsonl.
+def recorded_epochs(records: Sequence[dict], step: int, head_counts: list[int], term: str | None) -> list[dict]:
+    """The course of training up to the checkpoint at a step, oldest first; empty without records.
 
     Args:
-      workdir: the run directory.
+      records: of positions.jsonl up to that step, oldest first.
       step: of the checkpoint that the page shows.
       head_counts: number of heads of every layer; records of a network with others are left out.
       term: name of the score term that positions have, None where there is none.
@@ -24,7 +23,6 @@ def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str 
       `epoch` and `layers` of each record, with `layers[n].position` as in `scores.position_parameters`; the last one
       is the checkpoint itself, and has `layers` only if it was recorded.
     """
-    records = [record for record in read_positions(workdir) if record["step"] <= step]
     records = [record for record in records if [len(x.get("centre", ())) for x in record["layers"]] == head_counts]
     if term is None or not records or records[-1]["step"] == 0:
         return []
@@ -40,12 +38,14 @@ def recorded_epochs(workdir: Path, step: int, head_counts: list[int], term: str 
 
 
 def parameters(layer: dict) -> dict:
-    """A recorded layer as the parameters of a quadratic encoding.
+    """A recorded layer as the parameters of a quadratic encoding, to a thousandth.
 
     A record of other encodings holds moments of the central pixel's attention; the Gaussian with them stands for it.
     """
-    if "covariance" not in layer:
-        return {"kind": KINDS[np.ndim(layer["spread"])], "centre": layer["centre"], "spread": layer["spread"]}
-    variances, axes = np.linalg.eigh(np.asarray(layer["covariance"], np.float64))
-    spread = axes / np.sqrt(np.maximum(variances, SMALLEST_VARIANCE))[:, None, :]  # S S^T is the inverse covariance
-    return {"kind": "gaussian", "centre": layer["centre"], "spread": np.round(spread, 5).tolist()}
+    if "covariance" in layer:
+        variances, axes = np.linalg.eigh(np.asarray(layer["covariance"], np.float64))
+        spread = axes / np.sqrt(np.maximum(variances, SMALLEST_VARIANCE))[:, None, :]  # S S^T inverts the covariance
+    else:
+        spread = np.asarray(layer["spread"])
+    shown = {"centre": np.asarray(layer["centre"]), "spread": spread}
+    return {"kind": KINDS[spread.ndim]} | {name: np.round(array, 3).tolist() for name, array in shown.items()}

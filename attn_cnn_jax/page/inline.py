@@ -13,7 +13,7 @@ TITLE = "What the heads attend to"
 
 
 class Inline(NamedTuple):
-    """A page that notebooks show in a frame without a file or a request: its HTML, and the frame's height in pixels."""
+    """A page that notebooks show in a frame, without a file or a request; `height` is the frame's, in pixels."""
 
     html: str
     height: int

@@ -9,7 +9,6 @@ import numpy as np
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
-from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.images import LabelledImage
@@ -29,10 +28,9 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
     heads = sum(block.attention.num_heads for block in run.model.blocks)
     if heads * pixels**2 > MOST_ATTENTION:
         return f"{heads} heads over {pixels} pixels are too much for a browser"
-    for block in run.model.blocks:
-        for encoding in block.attention.readers:
-            if content_parameters(encoding, grid) is None:
-                return f"its encoding {type(encoding).__name__} is not in attn_cnn_jax.page.scores.CONTENT"
+    for encoding in (encoding for block in run.model.blocks for encoding in block.attention.readers):
+        if content_parameters(encoding, grid) is None:
+            return f"its encoding {type(encoding).__name__} is not in attn_cnn_jax.page.scores.CONTENT"
     return None
 
 
@@ -52,9 +50,8 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
       every array is `{at, shape}`: where it begins in the weights, in numbers, and its shape. Linear maps that
       follow one another are merged where that is cheaper.
     """
-    config = run.config
+    config, spec = run.config, spec_of(run.config)
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])
-    spec = spec_of(config)
     names = *class_names, *(f"class {n}" for n in range(len(class_names), config.model.num_classes))
     arrays: list[np.ndarray] = []
 
@@ -65,11 +62,24 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         arrays.append(np.asarray(leaf, "<f4").ravel())
         return {"at": at, "shape": list(leaf.shape)}
 
-    network = {
-        "embedding": linear(model.embedding),
-        "layers": [layer_data(block, grid) for block in model.blocks],
-        "classifier": linear(model.classifier),
-    }
+    def norm(layer: Any) -> dict:
+        return {"scale": layer.scale[...], "bias": layer.bias[...]}
+
+    layers = [
+        {
+            "readers": [content_parameters(encoding, grid) for encoding in block.attention.readers],
+            "value": linear(block.attention.value),
+            "output": linear(block.attention.output),
+            "dense": linear(block.dense),
+            "attentionNorm": norm(block.attention_norm),
+            "intermediate": linear(block.intermediate),
+            "transformed": linear(block.output),
+            "outputNorm": norm(block.output_norm),
+        }
+        for block in model.blocks
+    ]
+    network = {"embedding": linear(model.embedding), "layers": layers, "classifier": linear(model.classifier)}
+    pixels, labels = [image.pixels for image in test], [class_names.index(image.label) for image in test]
     return {
         "downsample": config.model.downsample,
         "mean": list(spec.mean),
@@ -77,35 +87,10 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "classes": list(names),
         "epsilon": model.blocks[0].attention_norm.epsilon,
         **jax.tree.map(place, network),
-        "test": {
-            "pixels": as_base64(np.stack([image.pixels for image in test])),
-            "labels": [class_names.index(image.label) for image in test],
-        }
-        if test
-        else None,
+        "test": {"pixels": as_base64(np.stack(pixels)), "labels": labels} if test else None,
         "weights": as_base64(np.concatenate(arrays)),
     }
 
 
 def as_base64(array: np.ndarray) -> str:
     return base64.b64encode(array.tobytes()).decode("ascii")
-
-
-def layer_data(block: Block, grid: Grid) -> dict:
-    """Returns the arrays of one block by name; position scores and gates stand with the layers of the page."""
-    attention = block.attention
-    return {
-        "readers": [content_parameters(encoding, grid) for encoding in attention.readers],
-        "value": linear(attention.value),
-        "output": linear(attention.output),
-        "dense": linear(block.dense),
-        "attentionNorm": norm(block.attention_norm),
-        "intermediate": linear(block.intermediate),
-        "transformed": linear(block.output),
-        "outputNorm": norm(block.output_norm),
-    }
-
-
-def norm(layer: Any) -> dict:
-    """Scale and bias of a layer norm."""
-    return {"scale": layer.scale[...], "bias": layer.bias[...]}

@@ -25,14 +25,12 @@ Table = Mapping[type[Encoding], Callable[[Any, Grid], Parameters]]
 
 
 def position_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
-    """What the page computes position scores from, ready for JSON after rounding.
+    """What the page computes position scores from; None where there are none.
 
-    Returns:
-      None where there are no position scores, else `term` (its name), `kind`, and arrays by kind: "axes": `row`
-      `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`. Both by
-      shift, from the most negative one. "pixels": `table` `(h, H W, H W)`, query by key. "quadratic" and
-      "gaussian": `centre` `(h, 2)` and `spread`, `(h,)` and `(h, 2, 2)`: `S` of the score
-      `-1/2 |S^T (shift - centre)|^2`.
+    `term` (its name), `kind`, and arrays by kind: "axes": `row` `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add
+    up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`, both from the most negative shift; "pixels": `table` `(h, H W, H W)`,
+    query by key; "quadratic" and "gaussian": `centre` `(h, 2)` and `spread`, `(h,)` and `(h, 2, 2)`: `S` of the score
+    `-1/2 |S^T (shift - centre)|^2`.
 
     Raises:
       UserError: if the scores depend on more than the shift, and are too many to list.
@@ -42,15 +40,13 @@ def position_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
 
 
 def content_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
-    """What the page computes content scores from.
+    """What the page computes content scores from; None where it cannot.
 
-    Returns:
-      None where the page cannot compute them. Else `query` and `key`: `kernel` `(D, h D_h)` and `bias` or None, each
-      None where no term reads it; and `terms`, by the paper's names. A term has a `kind`: "product":
-      `q . k / sqrt(D_h)`; "shifts": `q . (row[delta_row] + column[delta_column])`, with `row` `(h, 2 H - 1, D_h)` and
-      `column` `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`, with `bias` `(h, D_h)`. A product
-      says of its `query` and of its `key` what they read: "content", activations, or "position": `positions`
-      `(H, W, D)`, by the same map.
+    `query` and `key`: `kernel` `(D, h D_h)` and `bias` or None, each None where no term reads it; and `terms`, by the
+    paper's names, of a `kind`: "product": `q . k / sqrt(D_h)`; "shifts": `q . (row[delta_row] + column[delta_column])`,
+    with `row` `(h, 2 H - 1, D_h)` and `column` `(h, 2 W - 1, D_h)` from the most negative shift; "keys": `bias . k`,
+    with `bias` `(h, D_h)`. A product says of its `query` and `key` what they read: "content", activations, or
+    "position": `positions` `(H, W, D)`, by the same map.
     """
     described = entry(CONTENT, encoding, {"project", "content_terms"})
     return described(encoding, grid) if described else None
@@ -67,8 +63,8 @@ def entry(table: Table, encoding: Encoding, methods: set[str]) -> Callable[[Any,
 
 
 def gaussian(encoding: CentredEncoding, grid: Grid) -> Parameters:
-    centre, spread = np.asarray(encoding.centre[...]), np.asarray(encoding.spread[...])
-    return {"term": "position", "kind": KINDS[spread.ndim], "centre": centre, "spread": spread}
+    spread = encoding.spread[...]
+    return {"term": "position", "kind": KINDS[spread.ndim], "centre": encoding.centre[...], "spread": spread}
 
 
 PRODUCT = {"kind": "product", "query": "content", "key": "content"}  # q . k of activations
@@ -120,27 +116,29 @@ CONTENT: Table = {
 def score_table(encoding: Encoding, grid: Grid) -> Parameters | None:
     """The sum of all position terms as a table: by shift where nothing else counts, else for every pair of pixels."""
     height, width = grid
-    terms = encoding.position_terms(*grid, jnp.array([0, height // 2, height - 1]))
+    some = np.array([0, height // 2, height - 1])
+    terms = encoding.position_terms(*grid, jnp.array(some))
     if not terms:
         return None
-    name, outer = "_and_".join(terms), summed(terms)
-    pairs = len(outer) * (height * width) ** 2
-    rows, scores = np.array([height // 2]), outer[:, [1]]
+    name, scores, rows = "_and_".join(terms), summed(terms), some
+    pairs = len(scores) * (height * width) ** 2
     if pairs <= MOST_PAIRS:
         rows = np.arange(height)
         scores = summed(encoding.position_terms(*grid, jnp.arange(height)))
-    table = by_shift(outer[:, [0, 2]], grid)
-    if not close(at_shifts(table, rows, grid), scores, 1e-5):
+    table = by_shift(scores[:, [0, -1]], grid)
+    row, column = np.arange(height) - rows[:, None], np.arange(width) - np.arange(width)[:, None]  # key minus query
+    expected = table[:, row[:, None, :, None] + height - 1, column[None, :, None, :] + width - 1]
+    if not close(expected, scores, 1e-5):
         if pairs > MOST_PAIRS:
             raise UserError(
                 "position scores that depend on more than the shift between two pixels: a page holds at most "
                 f"{MOST_PAIRS:,} of them per layer, not {pairs:,}; choose a smaller --size"
             )
         return {"term": name, "kind": "pixels", "table": scores.reshape(len(scores), height * width, -1)}
-    row, column = table[:, :, [width - 1]], table[:, [height - 1], :]
-    column = column - table[:, [height - 1], [width - 1]][:, None]  # the score of shift zero is in both
-    if close(row + column, table, 1e-6):
-        return {"term": name, "kind": "axes", "row": row[:, :, 0], "column": column[:, 0, :]}
+    middle = table[:, [height - 1], :]
+    rows_alone = table[:, :, [width - 1]] - middle[:, :, [width - 1]]  # the score of shift zero is in both
+    if close(rows_alone + middle, table, 1e-6):
+        return {"term": name, "kind": "axes", "row": rows_alone[:, :, 0], "column": middle[:, 0, :]}
     return {"term": name, "kind": "shifts", "table": table}
 
 
@@ -160,14 +158,6 @@ def by_shift(corners: Float[np.ndarray, "h 2 j k l"], grid: Grid) -> Float[np.nd
             first = (height - 1) * (1 - last_row), width - 1 - column  # where shift (-row, -column) stands
             table[:, first[0] : first[0] + height, first[1] : first[1] + width] = corners[:, last_row, column]
     return table
-
-
-def at_shifts(table: Float[np.ndarray, "h r t"], rows: np.ndarray, grid: Grid) -> Float[np.ndarray, "h i j k l"]:
-    """A table's scores for queries in some rows, and all keys."""
-    height, width = grid
-    row = np.arange(height)[None] - rows[:, None] + height - 1
-    column = np.arange(width)[None] - np.arange(width)[:, None] + width - 1
-    return table[:, row[:, None, :, None], column[None, :, None, :]]
 
 
 def close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:

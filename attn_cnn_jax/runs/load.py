@@ -6,6 +6,7 @@ from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.runs import checkpoints, metrics, weights
+from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.runs.run import Run, network
 
@@ -35,4 +36,5 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     except UserError as error:
         raise UserError(f"{folder} was trained by another version of attn-cnn-jax: {error}") from error
     model = network(folder, config.model, arrays)
-    return Run(config, number, model, metrics.test_record(folder, number), data, settings)
+    positions = [record for record in read_positions(folder) if record["step"] <= number]
+    return Run(config, number, model, metrics.test_record(folder, number), data, settings, positions)

@@ -78,6 +78,7 @@ class Run:
       test_record: the record of metrics.jsonl with the test accuracy at this step; None where there is none.
       data: fingerprint of the data that it was trained on, None where that is not known.
       settings: those of JAX that it was trained with, None where they are not known.
+      positions: records of positions.jsonl up to this step, oldest first.
     """
 
     config: ConfigDict
@@ -86,6 +87,7 @@ class Run:
     test_record: dict[str, Any] | None = None
     data: Fingerprint | None = None
     settings: dict[str, Any] | None = None
+    positions: Sequence[dict[str, Any]] = ()
 
     @property
     def spec(self) -> Spec:

@@ -1,11 +1,13 @@
 """A network without its training: one safetensors file in a folder that is read as a run directory is.
 
 `config.json` is the run's configuration, `model.safetensors` holds the parameters and running statistics by name, and
-its header the step and a CRC-32 of the arrays; `metrics.jsonl` holds the test record of that step, where there is one.
+its header the step and a CRC-32 of the arrays; `metrics.jsonl` holds the test record of that step, `positions.jsonl`
+where heads looked up to it, where there are any.
 `attn-cnn export --format=safetensors` writes such folders, and the package includes some (pretrained.py).
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 from safetensors.numpy import save
 
+from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.variables import split
@@ -32,16 +35,29 @@ def is_weights(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def write(folder: Path, config: ConfigDict, step: int, model: nnx.Module, test: dict | None = None) -> None:
-    """Writes a network at a step into a folder that exists, with the record of its test accuracy, if there is one."""
+def write(
+    folder: Path,
+    config: ConfigDict,
+    step: int,
+    model: nnx.Module,
+    test: dict | None = None,
+    positions: Sequence[dict] = (),
+) -> None:
+    """Writes a network at a step into a folder that exists, with its test record and positions, where there are any."""
     _, parameters, statistics = split(model)
     # safetensors writes memory as it is: a transposed array would come back scrambled.
     arrays = {name: np.asarray(array, order="C") for name, array in (parameters | statistics).items()}
     header = {"format": FORMAT, "version": "1", "step": str(step), "crc32": str(checksum(arrays))}
+    # What the page needs to open the file alone; nothing of the machine.
+    spec = spec_of(config)
+    data = {"name": config.dataset.name, "mean": spec.mean, "std": spec.std, "class_names": spec.class_names}
+    header["config"] = json.dumps({"model": config.model.to_dict(), "dataset": data})
     write_atomically(folder / FILE, save(arrays, header))
     write_atomically(folder / "config.json", to_json(config))
     if test is not None:
         write_atomically(folder / "metrics.jsonl", json.dumps(test) + "\n")
+    if positions:
+        write_atomically(folder / "positions.jsonl", "".join(json.dumps(record) + "\n" for record in positions))
 
 
 def read_network(folder: Path, step: int | str = "latest") -> Saved:

@@ -5,12 +5,11 @@ import contextlib
 import io
 
 import numpy as np
-import pytest
 from PIL import Image
 
-pytest.importorskip("selenium", reason="selenium is not installed")
-from selenium.webdriver import ActionChains, Keys
-from selenium.webdriver.support.ui import WebDriverWait
+with contextlib.suppress(ImportError):  # tests that need it are skipped, see conftest.py
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import WebDriverWait
 
 ROWS, COLUMNS = 5, 7  # the grid of the small networks
 
@@ -40,11 +39,14 @@ class Page:
         return self.driver.execute_script(f"return {script}", *arguments)
 
     def view(self):
-        return self.run("viewer.view()")
+        sets = "terms: [...view.terms], off: [...view.off]"
+        return self.run(f"({{ ...view, {sets}, query: currentQuery(), head: currentHead() }})")
 
     def probabilities(self, layer, head):
-        values = np.array(self.run("viewer.probabilities(arguments[0], arguments[1])", layer, head))
-        return values.reshape(ROWS, COLUMNS)
+        return np.array(self.run(f"Array.from(probabilitiesOf({layer}, {head}))")).reshape(ROWS, COLUMNS)
+
+    def logits(self, layer=-1):
+        return self.run(f"Array.from(classified.logits.at({layer}))")
 
     def find(self, selector):
         self.shown()
@@ -72,8 +74,8 @@ class Page:
         held = actions.key_down(Keys.SHIFT).send_keys(*keys).key_up(Keys.SHIFT) if shift else actions.send_keys(*keys)
         held.perform()
 
-    def wait(self, condition):
-        WebDriverWait(self.driver, 5, poll_frequency=0.05).until(lambda _: condition())
+    def wait(self, condition, seconds=10):
+        WebDriverWait(self.driver, seconds, poll_frequency=0.05).until(lambda _: condition())
 
     def drawn(self, layer, head):
         """The colours of a tile, once what was asked for is drawn: `(rows, columns, 3)`."""
@@ -84,14 +86,16 @@ class Page:
 
 
 @contextlib.contextmanager
-def emulated(driver, width, scheme):
-    """Chromium with a screen of this width, and a colour scheme."""
+def emulated(driver, width=1280, **media):
+    """Chromium with a screen of this width, and what `prefers-...` and other media features say, with "_" for "-"."""
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": width < 800})
     try:
         yield
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})

@@ -16,20 +16,15 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.build import image_entries, page_data
 from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
-from attn_cnn_jax.page.render import render, write
+from attn_cnn_jax.page.render import render
 from attn_cnn_jax.runs.run import Run
+from tests.page.browser import Page
 
 GRID = (5, 7)  # not square, so that rows and columns can't be mixed up
 NETWORKS = {
     "quadratic": {"encoding": "quadratic", "num_heads": (3, 1)},  # as after pruning
-    "quadratic_generalized": {"encoding": "quadratic_generalized"},
     "learned": {"encoding": "learned"},
     "learned_content": {"encoding": "learned", "content": True},
-    "relative": {"encoding": "relative"},
-    "absolute_learned": {"encoding": "absolute_learned"},
-    "quadratic_content": {"encoding": "quadratic", "content": True},
-    "gated": {"encoding": "learned", "content": True, "gate": True},
-    "euclidean": {"encoding": "euclidean"},
     "landmark": {"encoding": "landmark"},
 }
 
@@ -88,27 +83,14 @@ def runs(own_encodings):
 
 def small_config(**model):
     """Two layers of two heads over a few pixels."""
-    return attention_config(
-        **{
-            "image_shape": (GRID[0] * 2, GRID[1] * 2, 3),
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_layers": 2,
-            "num_heads": 2,
-            **model,
-        }
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 2, "num_heads": 2}
+    return attention_config(**({"image_shape": (GRID[0] * 2, GRID[1] * 2, 3)} | sizes | model))
 
 
 def create_run(**model):
-    gate = model.get("gate", False)
     config = small_config(**model)
     validate(config)
-    network = create_model(config.model, rngs=nnx.Rngs(3))
-    if gate:
-        for block in network.blocks:
-            block.attention.gate[...] = jnp.array([-0.5, 1.5])
-    return Run(config, 40, network)
+    return Run(config, 40, create_model(config.model, rngs=nnx.Rngs(3)))
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +113,7 @@ def pages(runs, pictures, tmp_path_factory):
         if run.model.depends_on_content:
             data["network"] = network_data(run, GRID, ())
         found[name] = data, folder / f"{name}.html"
-        write(found[name][1], render(data))
+        found[name][1].write_text(render(data), "utf-8")
     return found
 
 
@@ -140,17 +122,13 @@ def course(run):
     if run.config.model.encoding not in ("quadratic", "learned"):
         return []
     kind, spread = ("quadratic", 3) if run.config.model.encoding == "quadratic" else ("gaussian", [[3, 0], [0, 3]])
-    layers = [block.attention.num_heads for block in run.model.blocks]
-    return [
-        {
-            "epoch": epoch,
-            "layers": [
-                {"position": {"term": "position", "kind": kind, "centre": [[0, epoch]] * h, "spread": [spread] * h}}
-                for h in layers
-            ],
-        }
-        for epoch in (1, 2, 3)
-    ]
+
+    def layer(heads, epoch):
+        shown = {"centre": [[0, epoch]] * heads, "spread": [spread] * heads}
+        return {"position": {"term": "position", "kind": kind} | shown}
+
+    heads = [block.attention.num_heads for block in run.model.blocks]
+    return [{"epoch": epoch, "layers": [layer(h, epoch) for h in heads]} for epoch in (1, 2, 3)]
 
 
 @pytest.fixture(scope="session")
@@ -176,19 +154,10 @@ def chromium(tmp_path_factory):
         pytest.skip("no Chromium with chromedriver found (Debian: apt-get install chromium chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for flag in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--window-size=1280,900",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(flag)
+    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
+    for flag in (*flags.split(), "disable-component-update", "window-size=1280,900"):
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
     yield started
@@ -212,8 +181,6 @@ def quiet(chromium):
 @pytest.fixture
 def page(quiet, pages):
     """`page(name)` opens a network's page."""
-    from tests.page.browser import Page
-
     return lambda name, address="": Page(quiet, pages[name][1]).open(address)
 
 
@@ -238,7 +205,7 @@ def written(run, pictures, path, class_names=()):
     assert reason_not_to_compute(run, grid) is None
     data["network"] = network_data(run, grid, class_names, pictures if class_names else ())
     data["pictures"] = image_entries(run, pictures, class_names)
-    write(path, render(data))
+    path.write_text(render(data), "utf-8")
     return path
 
 
@@ -263,6 +230,4 @@ def probed(quadratic, tmp_path_factory):
 @pytest.fixture
 def probe(quiet, probed):
     """`probe(address)` opens that page."""
-    from tests.page.browser import Page
-
     return lambda address="": Page(quiet, probed[0]).open(address)

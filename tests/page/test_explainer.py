@@ -1,7 +1,5 @@
 """The way from attention to convolution: shifted images, five steps, layers replaced by convolutions."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,12 +31,12 @@ def test_layers_become_the_convolutions_of_the_command(probe, quadratic, probed)
     _, pixels, labels = probed
     x = quadratic.normalised(pixels)
     page = probe("#picture=4")
-    for layers, size in itertools.product((1, 2), (1, 3, 5, 9)):
+    for layers, size in ((1, 1), (1, 3), (2, 5), (2, 9)):
         attention = [substitute(layer, size, "zeros") for layer in quadratic.attention()]
         expected = np.asarray(replace_first(quadratic.model, attention[:layers])(x)[0])
         page.run(f"choose({{ convolved: {{ layers: {layers}, size: {size} }} }})")
         page.ready()
-        np.testing.assert_allclose(page.run("viewer.logits()"), expected[4], atol=1e-4, err_msg=f"{layers} {size}")
+        np.testing.assert_allclose(page.logits(), expected[4], atol=1e-4, err_msg=f"{layers} {size}")
         np.testing.assert_allclose(page.probabilities(layers - 1, 2), attention[layers - 1][2, 2, 3], atol=1e-6)
         page.wait(lambda: page.run("accuracy.now?.of") == len(labels))
         assert page.run("accuracy.now.right") == int((expected.argmax(axis=1) == labels).sum())
@@ -73,7 +71,7 @@ def test_five_steps(quiet, probe):
     assert page.view()["convolved"] == {"layers": 1, "size": 3}
     page.open("#picture=2&query=1,1&step=5&off=1.2")
     assert page.view()["off"] == ["0,1"]
-    with emulated(quiet, 390, "light"):
+    with emulated(quiet, 390):
         page.open()
         page.run("void $('steps').scrollTo({ left: 1e4, behavior: 'instant' })")
         page.wait(lambda: page.view()["step"] == 4)
@@ -112,7 +110,7 @@ def test_the_theorem_is_that_of_the_package(probe, probed):
 
 @pytest.mark.parametrize("width", [390, 1000])
 def test_a_figure_in_another_page_says_its_height(quiet, probe, width):
-    with emulated(quiet, width, "light"):
+    with emulated(quiet, width):
         page = probe("?figure#step=3")
         heard = (
             "const done = arguments[0]; onmessage = ({data}) => done(data.height); document.body.style.padding = '9px'"

@@ -12,20 +12,16 @@ pytestmark = pytest.mark.slow
 
 
 def test_on_a_phone_nothing_is_small_or_slides_over_the_image(quiet, probe):
-    quiet.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
-    try:
-        with emulated(quiet, 390, "light"):
-            page = probe("#head=1,2")
-            for element in page.all("button, input, select, summary"):
-                is_file = element.get_attribute("id") == "file"  # lies over its label
-                box = (element.find_element("xpath", "..") if is_file else element).rect
-                is_large = min(box["width"], box["height"]) >= 24
-                assert is_large or not element.is_displayed(), element.get_attribute("outerHTML")
-            page.run("void scrollTo(0, tiles[0][1].button.getBoundingClientRect().top + scrollY - 60)")
-            left = page.run("picture.getBoundingClientRect().left")
-            assert page.run(f"document.elementsFromPoint({left} + 40, 60)[0].id") == "picture"
-    finally:
-        quiet.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+    with emulated(quiet, 390):
+        page = probe("#head=1,2")
+        for element in page.all("button, input, select, summary"):
+            is_file = element.get_attribute("id") == "file"  # lies over its label
+            box = (element.find_element("xpath", "..") if is_file else element).rect
+            is_large = min(box["width"], box["height"]) >= 24
+            assert is_large or not element.is_displayed(), element.get_attribute("outerHTML")
+        page.run("void scrollTo(0, tiles[0][1].button.getBoundingClientRect().top + scrollY - 60)")
+        left = page.run("picture.getBoundingClientRect().left")
+        assert page.run(f"document.elementsFromPoint({left} + 40, 60)[0].id") == "picture"
 
 
 def test_an_empty_canvas_says_nothing_and_a_link_restores_a_drawing(quiet, tmp_path):
@@ -36,19 +32,19 @@ def test_an_empty_canvas_says_nothing_and_a_link_restores_a_drawing(quiet, tmp_p
     page.drag((0, 0), (2, 4))
     assert "predicted" in page.find("#caption").text
     page.run("writeAddress()")
-    logits, address = page.run("viewer.logits()"), page.run("location.hash")
+    logits, address = page.logits(), page.run("location.hash")
     assert page.open(address).view()["picture"] == 1
-    np.testing.assert_array_equal(page.run("viewer.logits()"), logits)
+    np.testing.assert_array_equal(page.logits(), logits)
     assert page.open("#drawing=AAAA").view()["picture"] == 0  # of another size
 
 
 def test_numbers_beyond_the_page_are_limited(probe):
     for value in ("1e200", "-1e200", "1e-200"):
         page = probe(f"#head=1,1&move=1.1:{value}:{value}:{value.lstrip('-')}")
-        assert np.all(np.isfinite(page.run("viewer.logits()")))
+        assert np.all(np.isfinite(page.logits()))
         page.run(f"void ($('centre-row').value = '{value}', $('centre-row').dispatchEvent(new Event('input')))")
         page.ready()
-        assert np.all(np.isfinite(page.run("viewer.logits()"))), value
+        assert np.all(np.isfinite(page.logits())), value
 
 
 def test_long_class_names_stay_in_their_place(quiet, tmp_path):
@@ -58,28 +54,27 @@ def test_long_class_names_stay_in_their_place(quiet, tmp_path):
     edge = page.find("#more").rect
     for cell in page.all("#lens-rows td.text"):
         assert cell.rect["x"] + cell.rect["width"] <= edge["x"] + edge["width"] + 1
-    assert names[0] not in page.run("viewer.figureSvg().replace(/.*Tiles/, '')")
+    assert names[0] not in page.run("figureSvg().replace(/.*Tiles/, '')")
 
 
-def test_panels_stay_where_they_are_when_training_is_played(page):
-    opened = page("quadratic")
-    opened.shown()
-    top = "$('more').getBoundingClientRect().top"
-    before = opened.run(top)
-    opened.run("choose({ epoch: 0 })")
-    opened.shown()
-    assert opened.run(top) == before
+@pytest.mark.parametrize("width", [1280, 1000, 390])
+def test_panels_stay_where_they_are_when_training_is_played(quiet, page, width):
+    with emulated(quiet, width):
+        for name in ("quadratic", "learned"):
+            opened = page(name)
+            top = "$('more').getBoundingClientRect().top + scrollY"
+            before = opened.run(top)
+            opened.run("choose({ epoch: 0 })")
+            opened.shown()
+            assert opened.run(top) == before, name
 
 
 def test_forced_colours_keep_bars_and_cells(quiet, probe):
-    quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "forced-colors", "value": "active"}]})
-    try:
+    with emulated(quiet, forced_colors="active"):
         page = probe()
         for selector in ("#bars .bar", "#lens td"):
             adjust = f"getComputedStyle(document.querySelector('{selector}')).forcedColorAdjust"
             assert page.run(adjust) == "none"
-    finally:
-        quiet.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_only_scripts_of_the_page_may_run(quiet, probe):

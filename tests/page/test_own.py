@@ -35,7 +35,7 @@ def test_a_drawing_is_classified(quiet, tmp_path):
     assert (rows.min(), rows.max()) == (1, 8) or (columns.min(), columns.max()) == (4, 9)
     assert abs(columns.mean() - 6.5) < 1.5
     logits, found = run.model(run.normalised(drawn[None]))
-    np.testing.assert_allclose(page.run("viewer.logits()"), logits[0], atol=1e-4)
+    np.testing.assert_allclose(page.logits(), logits[0], atol=1e-4)
     query = page.view()["query"]
     expected = found["layers"][1]["attention"][0, 1][tuple(query)]
     np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)

@@ -6,7 +6,6 @@ import pytest
 from attn_cnn_jax import load_pretrained
 from attn_cnn_jax.page.build import build
 from attn_cnn_jax.page.images import LabelledImage
-from attn_cnn_jax.page.render import write
 from tests.page.browser import Page
 
 pytestmark = pytest.mark.slow
@@ -18,7 +17,7 @@ def test_answers_as_the_network(quiet, tmp_path, name):
     shape = tuple(run.config.model.image_shape)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     html = build(run, [LabelledImage(pixels, "noise")], None, shape[:2], title=name).html
-    write(tmp_path / "page.html", html)
+    (tmp_path / "page.html").write_text(html, "utf-8")
     page = Page(quiet, tmp_path / "page.html").open()
     expected = run.model(run.normalised(pixels[None]))[0][0]
-    np.testing.assert_allclose(page.run("viewer.logits()"), expected, atol=1e-4)
+    np.testing.assert_allclose(page.logits(), expected, atol=1e-4)

@@ -2,79 +2,74 @@
 // The view as text after the page's "#", so that a link restores it.
 
 /** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&scale=common&epoch=12", with changes of the network
-    "&off=1.4&skip=2&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread), "&conv=2x3" (layers, kernel) and
+    "&off=1.4&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread), "&conv=2x3" (layers, kernel) and
     "&layer=2" (whose centres are shown); "drawing=" and bytes in base64 in place of the picture, "&step=3" of the five; defaults
     are left out. */
-function viewToHash(view, data) {
-  const drawn = view.picture === drawing.index && drawing.index !== null && textOfDrawing();
-  const parts = [drawn ? `drawing=${drawn}` : `picture=${view.picture}`, `query=${view.query.join()}`];
-  if (view.step !== null) parts.push(`step=${view.step + 1}`);
-  if (view.head) parts.push(`head=${view.head.map((n) => n + 1).join()}`);
-  if (view.terms.size < data.terms.length) parts.push(`terms=${[...view.terms].join() || "none"}`);
-  if (!view.softmax) parts.push("softmax=0");
-  if (view.common) parts.push("scale=common");
-  if (view.epoch !== null && view.epoch < data.epochs.length - 1) parts.push(`epoch=${data.epochs[view.epoch].epoch}`);
-  if (view.off.size) parts.push(`off=${[...view.off].map(fromOne).join()}`);
-  if (view.skipped.size) parts.push(`skip=${[...view.skipped].map((l) => l + 1).join()}`);
-  const moved = Object.entries(view.moved).map(([key, { centre, factor }]) =>
+function viewToHash() {
+  const { terms, convolved } = view;
+  const drawn = view.picture === drawing.index && textOfDrawing();
+  const moves = Object.entries(view.moved).map(([key, { centre, factor }]) =>
     [fromOne(key), ...[...centre, factor].map((n) => Number(n.toFixed(3)))].join(":"));
-  if (moved.length) parts.push(`move=${moved.join()}`);
-  if (view.convolved.layers) parts.push(`conv=${view.convolved.layers}x${view.convolved.size}`);
-  if (view.tiles !== "image") parts.push(`tiles=${view.tiles}`);
-  if (view.layer) parts.push(`layer=${view.layer + 1}`);
-  return "#" + parts.join("&");
+  const parts = {
+    drawing: drawn,
+    picture: drawn ? "" : String(view.picture),
+    query: view.query.join(),
+    step: view.step !== null && view.step + 1,
+    head: view.head && view.head.map((n) => n + 1).join(),
+    terms: terms.size < data.terms.length && ([...terms].join() || "none"),
+    softmax: !view.softmax && "0",
+    scale: view.common && "common",
+    epoch: !atEnd() && String(data.epochs[view.epoch].epoch),
+    off: [...view.off].map(fromOne).join(),
+    move: moves.join(),
+    conv: convolved.layers > 0 && `${convolved.layers}x${convolved.size}`,
+    tiles: view.tiles === "map" && "map",
+    layer: view.layer > 0 && view.layer + 1,
+  };
+  return "#" + Object.entries(parts).filter(([, value]) => value).map((pair) => pair.join("=")).join("&");
 }
 
 /** "0,3", a layer and a head, as "1.4". */
 const fromOne = (key) => key.split(",").map((n) => Number(n) + 1).join(".");
 
-/** The view that a hash names; what it doesn't name, or names wrongly, is as in `initial`. */
-function viewFromHash(hash, initial, data) {
+/** The view that a hash names; what it doesn't name, or names wrongly, is as the page starts or as its step has it. */
+function viewFromHash(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
+  const list = (name) => (given.get(name) ?? "").split(",").filter(Boolean);
   const within = (n, size) => Number.isInteger(n) && n >= 0 && n < size;
-  const pair = (name) => (given.get(name) ?? "").split(",").map((part) => part === "" ? NaN : Number(part));
-  const step = Number(given.get("step") ?? NaN) - 1;
+  const isLayer = (l) => within(l, data.layers.length);
+  const headOf = (text, separator) => {
+    const [l, h] = text.split(separator).map((n) => Number(n) - 1);
+    return isLayer(l) && within(h, data.layers[l].heads) ? [l, h] : null;
+  };
+  const step = list("step") - 1;
   const isStep = within(step, shownSteps().length);
   const isAlone = isStep && [...given.keys()].every((name) => ["step", "picture", "query"].includes(name));
-  const result = { ...initial, ...(isAlone ? viewOfStep(step) : {}), step: isStep ? step : null };
+  const result = { ...initialView, ...(isAlone ? viewOfStep(step) : {}), step: isStep ? step : null };
+  const put = (name, value, isValid) => { if (isValid) result[name] = value; };
 
-  const picture = Number(given.get("picture") ?? NaN);
-  if (within(picture, data.pictures.length)) result.picture = picture;
+  const picture = Number(list("picture")), query = list("query").map(Number), layer = list("layer") - 1;
+  put("picture", picture, within(picture, data.pictures.length));
   if (given.has("drawing") && canDraw()) result.picture = drawingOfText(given.get("drawing")) ?? result.picture;
-
-  const query = pair("query");
-  if (query.length === 2 && query.every((n, axis) => within(n, data.grid[axis]))) result.query = query;
-
-  const [layer, head] = pair("head").map((n) => n - 1);
-  if (within(layer, data.layers.length) && within(head, data.layers[layer].heads)) result.head = [layer, head];
-
-  const terms = given.get("terms");
-  if (terms !== null) result.terms = new Set(data.terms.filter((term) => terms.split(",").includes(term)));
-  if (given.has("softmax")) result.softmax = given.get("softmax") !== "0";
-  if (given.has("scale")) result.common = given.get("scale") === "common";
-
-  const list = (name) => (given.get(name) ?? "").split(",").filter(Boolean);
-  const headOf = (text) => {
-    const [l, h] = text.split(".").map((n) => Number(n) - 1);
-    return within(l, data.layers.length) && within(h, data.layers[l].heads) ? `${l},${h}` : null;
-  };
-  if (data.network && !isAlone) {
-    const [layers, size] = (given.get("conv") ?? "").split("x").map(Number);
-    if (canConvolve && within(layers, data.layers.length + 1) && KERNELS.includes(size)) result.convolved = { layers, size };
-    result.off = new Set(list("off").map(headOf).filter(Boolean));
-    result.skipped = new Set(list("skip").map((n) => Number(n) - 1).filter((l) => within(l, data.layers.length)));
-    result.moved = {};
-    for (const [head, ...numbers] of list("move").map((text) => text.split(":"))) {
-      const [row, column, factor] = numbers.map(Number);
-      if (!headOf(head) || ![row, column, factor].every(Number.isFinite) || factor <= 0) continue;
-      result.moved[headOf(head)] = limited({ centre: [row, column], factor });
-    }
-  }
-  const shown = Number(given.get("layer") ?? NaN) - 1;
-  if (within(shown, data.layers.length)) result.layer = shown;
-
-  if (given.get("tiles") === "map") result.tiles = "map";
+  put("query", query, query.length === 2 && query.every((n, axis) => within(n, grid[axis])));
+  put("head", headOf(given.get("head") ?? "", ","), given.has("head"));
+  put("terms", new Set(data.terms.filter((term) => list("terms").includes(term))), given.has("terms"));
+  put("softmax", false, given.get("softmax") === "0");
+  put("common", true, given.get("scale") === "common");
+  put("layer", layer, isLayer(layer));
+  put("tiles", "map", given.get("tiles") === "map");
   const epoch = data.epochs.findIndex((entry) => String(entry.epoch) === given.get("epoch"));
-  if (epoch >= 0) result.epoch = epoch;
+  put("epoch", epoch, epoch >= 0);
+  if (!network || isAlone) return result;
+
+  const [layers, size] = (given.get("conv") ?? "").split("x").map(Number);
+  put("convolved", { layers, size }, canConvolve() && within(layers, data.layers.length + 1) && KERNELS.includes(size));
+  result.off = new Set(list("off").map((text) => headOf(text, ".")).filter(Boolean).map(String));
+  result.moved = {};
+  for (const [text, ...numbers] of list("move").map((part) => part.split(":"))) {
+    const head = headOf(text, "."), [row, column, factor] = numbers.map(Number);
+    if (!head || ![row, column, factor].every(Number.isFinite) || factor <= 0) continue;
+    result.moved[head] = limited({ centre: [row, column], factor });
+  }
   return result;
 }

@@ -1,5 +1,5 @@
 "use strict";
-// What a visitor changes about the network: heads and layers switched off, heads moved. All of it is part of the view.
+// What a visitor changes about the network: heads switched off and moved, convolutions in place of layers. All of it is part of the view.
 
 /** A layer's data with the centres and spreads that a visitor gave its heads. */
 function withMoves(layer, number, moved) {
@@ -17,26 +17,18 @@ function withMoves(layer, number, moved) {
 const scaled = (spread, factor) => (Array.isArray(spread) ? spread.map((row) => scaled(row, factor)) : spread * factor);
 
 /** What of a view changes the network, for `forward`; `key` names what changes attention by positions. */
-const changesOf = ({ terms, off, skipped, moved, convolved }) =>
-  ({ terms, off, skipped, convolved, key: JSON.stringify([[...terms], moved, convolved]) });
+const changesOf = ({ terms, off, moved, convolved }) =>
+  ({ terms, off, convolved, key: JSON.stringify([[...terms], moved, convolved]) });
 
 const layersOf = ({ moved }) => data.layers.map((layer, l) => withMoves(layer, l, moved));
-const isChanged = ({ terms, off, skipped, moved, convolved }) => convolved.layers > 0 || off.size > 0 || skipped.size > 0
-  || terms.size < data.terms.length || Object.keys(moved).length > 0;
+const isChanged = ({ terms, off, moved, convolved }) =>
+  convolved.layers > 0 || off.size > 0 || terms.size < data.terms.length || Object.keys(moved).length > 0;
 const unchanged = () =>
-  ({ terms: new Set(data.terms), off: new Set(), skipped: new Set(), moved: {}, convolved: { layers: 0, size: view.convolved.size } });
+  ({ terms: new Set(data.terms), off: new Set(), moved: {}, convolved: { layers: 0, size: view.convolved.size } });
 
 /** Whether layers can be replaced by convolutions: attention has to be the same for all images. */
-const canConvolve = network !== null && data.contentTerms.length === 0;
+const canConvolve = () => network !== null && data.contentTerms.length === 0;
 const KERNELS = [1, 3, 5, 7, 9];
-
-/** A copy of a set, with an item if `present` and without it otherwise. */
-function withItem(set, item, present) {
-  const copy = new Set(set);
-  if (present) copy.add(item);
-  else copy.delete(item);
-  return copy;
-}
 
 /** Whether the chosen head has a centre that can be moved, in the network that is computed. */
 const canMove = (head) => network !== null && head !== null && atEnd() && data.layers[head[0]].position?.centre !== undefined;
@@ -57,7 +49,7 @@ function limited({ centre, factor }) {
 /** The panel of the chosen head, and the accuracy with and without the changes. */
 function showChanges() {
   $("change").hidden = !network;
-  $("convolution").hidden = !canConvolve;
+  $("convolution").hidden = !canConvolve();
   if (!network) return;
   $("change").inert = $("convolution").inert = !atEnd();
   const head = view.head;
@@ -65,10 +57,8 @@ function showChanges() {
   $("change-hint").hidden = head !== null;
   $("move").hidden = !canMove(head);
   $("reset").disabled = !isChanged(view);
-  if (head) {
-    $("head-on").checked = !view.off.has(head.join());
-    $("head-on-name").textContent = headName(head);
-  }
+  $("head-on").checked = !view.off.has(String(head));
+  $("head-on-name").textContent = head && headName(head);
   if (canMove(head)) {
     const { centre, factor } = moveOf(head);
     for (const [id, value] of [["centre-row", centre[0]], ["centre-column", centre[1]]]) {
@@ -86,8 +76,7 @@ function showChanges() {
 
 function showAccuracy() {
   $("accuracy").hidden = !network.test;
-  if (!network.test) return;
-  const total = network.test.labels.length;
+  const total = network.test?.labels.length;
   const share = (count) => (count === null ? "…"
     : `${Math.round((1000 * count.right) / count.of) / 10}%${count.of < total ? ` (of ${count.of} so far)` : ""}`);
   const changed = isChanged(view) ? ` → ${share(accuracy.now)}` : "";
@@ -97,7 +86,8 @@ function showAccuracy() {
 
 function listenToChanges() {
   $("head-on").addEventListener("change", () => {
-    choose({ off: withItem(view.off, view.head.join(), !$("head-on").checked) });
+    const head = String(view.head), others = [...view.off].filter((other) => other !== head);
+    choose({ off: new Set($("head-on").checked ? others : [...others, head]) });
   });
   for (const [id, axis] of [["centre-row", 0], ["centre-column", 1]]) {
     $(id).addEventListener("input", () => {
@@ -107,12 +97,8 @@ function listenToChanges() {
   }
   $("spread").addEventListener("input", () => move(view.head, { factor: 2 ** Number($("spread").value) }));
   $("reset").addEventListener("click", () => choose(unchanged()));
-  $("layers").max = data.layers.length;
   $("kernel").append(...KERNELS.map((size) => make("option", { value: size, textContent: `${size} × ${size}` })));
   const convolve = (changes) => choose({ convolved: { ...view.convolved, ...changes } });
   $("layers").addEventListener("input", () => convolve({ layers: Number($("layers").value) }));
   $("kernel").addEventListener("change", () => convolve({ size: Number($("kernel").value), layers: view.convolved.layers || 1 }));
-  document.querySelectorAll(".layer-on").forEach((box, l) => {
-    box.addEventListener("change", () => choose({ skipped: withItem(view.skipped, l, !box.checked) }));
-  });
 }

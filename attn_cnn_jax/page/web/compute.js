@@ -3,14 +3,12 @@
 
 const MOST_ATTENTION = 2 ** 26; // probabilities of all layers, which a browser holds at once
 
-const network = data.network; // null where the page cannot compute
 let ask = null; // sends a message to the worker
 let asked = 0; // number of the newest question
 const answers = new Map(); // {resolve, first, message} of questions without an answer yet, by their number
 
 /** The worker's answer for an image; null until the first one. `picture` (its index), `shifted` (what each layer's heads make
-    of the image, as bytes), and where the page has the network `logits` after each layer, `content` and
-    `milliseconds`. */
+    of the image, as bytes), and where the page has the network `logits` after each layer, `content` and `kernels`. */
 let answered = null;
 
 /** `answered`, where the network says something of an image; null for a canvas without strokes. */
@@ -19,15 +17,10 @@ let classified = null;
 /** Test images that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */
 const accuracy = { original: null, now: null };
 
-const canAsk = network !== null || data.layers.reduce((sum, { heads }) => sum + heads, 0) * pixels ** 2 <= MOST_ATTENTION;
+const canAsk = () => network !== null || data.layers.reduce((sum, { heads }) => sum + heads, 0) * pixels ** 2 <= MOST_ATTENTION;
 
+/** Starts the worker, and tells it of the network. */
 function startWorker() {
-  const { weights: text = "", test = null, ...rest } = network ?? {};
-  if (network) delete network.weights; // the text is not needed any more
-  const counted = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
-  const start = {
-    start: { network: network && rest, weights: floatsOf(text), grid, size: data.size[0] / grid[0], test: counted },
-  };
   const receive = (answer) => {
     if (answer.isFirst) return answers.get(answer.id)?.first(answer);
     answers.get(answer.id)?.resolve(answer);
@@ -35,20 +28,26 @@ function startWorker() {
   };
   const computeHere = () => { // where workers are not allowed, which some browsers say at once and some later
     ask = answerer(receive);
-    ask(start);
+    startNetwork();
     for (const { message } of [...answers.values()]) ask(message);
   };
   try {
-    const files = ["numbers.js", "maps.js", "convolution.js", "network.js", "worker.js"];
-    const source = files.map((name) => $(name).textContent).join("\n");
-    const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+    const worker = new Worker(URL.createObjectURL(new Blob([$("worker").textContent], { type: "text/javascript" })));
     worker.onmessage = (event) => receive(event.data);
     worker.onerror = computeHere;
     ask = (message) => worker.postMessage(message);
-    ask(start);
+    startNetwork();
   } catch {
     computeHere();
   }
+}
+
+/** Tells the worker which network it is; what it said of another one is forgotten. */
+function startNetwork() {
+  if (network) network.weights = typeof network.weights === "string" ? floatsOf(network.weights) : network.weights;
+  const { weights, test, ...rest } = network ?? {};
+  const counted = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
+  ask({ start: { network: network && rest, weights, grid, size: data.size[0] / grid[0], test: counted } });
 }
 
 /** Sends a question about the network as `state`, a view, has it; resolves with the answer. */
@@ -67,22 +66,18 @@ let computing = null, isStale = false;
 function classify() {
   isStale = true;
   computing ??= (async () => {
-    try {
-      while (isStale) {
-        isStale = false;
-        await classifyOnce();
-      }
-    } finally {
-      computing = null;
+    while (isStale) {
+      isStale = false;
+      await classifyOnce();
     }
-  })();
+  })().finally(() => { computing = null; });
   return computing;
 }
 
 async function classifyOnce() {
   const index = view.picture;
   const picture = data.pictures[index];
-  if (!picture || !canAsk) return;
+  if (!picture || !canAsk()) return;
   await picture.image.decode?.(); // a canvas has nothing to decode
   const answer = await question("classify", view, { bytes: bytesOf(picture.image) });
   if (index !== view.picture) return;
@@ -92,38 +87,29 @@ async function classifyOnce() {
   show();
 }
 
-let counting = null; // number of the newest question about accuracy
-
-/** Counts the test images that the network gets right, as a view has it; `first` gets the count of the first ones. */
-function count(state, first) {
-  const answer = question("count", state, {}, first);
-  counting = asked;
-  return answer;
+/** Counts the test images that the network gets right: as it was trained, once, and as the view has it. */
+async function countRight() {
+  if (!network?.test) return;
+  forgetCount();
+  const count = async (name, state) => {
+    const put = (answer) => {
+      accuracy[name] = answer;
+      show();
+    };
+    const answer = question("count", state, {}, put); // `put` first gets the count of the first ones
+    counting = asked;
+    put(await answer);
+  };
+  if (accuracy.original?.of !== network.test.labels.length) await count("original", { ...view, ...unchanged() });
+  if (isChanged(view)) await count("now", view);
 }
+
+let counting = null; // number of the newest question about accuracy
 
 /** Forgets the accuracy of a network that was changed meanwhile, and an answer that is still to come. */
 function forgetCount() {
   accuracy.now = null;
   answers.delete(counting);
-}
-
-/** Counts for the network as it was trained, once, and as the view has it. */
-async function countRight() {
-  if (!network?.test) return;
-  forgetCount();
-  const put = (name) => (answer) => {
-    accuracy[name] = answer;
-    show();
-  };
-  if (accuracy.original?.of !== network.test.labels.length) put("original")(await count({ ...view, ...unchanged() }, put("original")));
-  if (isChanged(view)) put("now")(await count(view, put("now")));
-}
-
-/** The pixels of each test image that the page counts, as bytes. */
-function testPictures() {
-  const bytes = bytesOfText(network.test.pixels);
-  const size = bytes.length / network.test.labels.length;
-  return network.test.labels.map((_, n) => bytes.subarray(n * size, (n + 1) * size));
 }
 
 const bytesOfText = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
@@ -140,6 +126,3 @@ function bytesOf(image) {
   }
   return bytes;
 }
-
-/** Probabilities of the classes from logits. */
-const classProbabilities = (logits) => softmax(Float64Array.from(logits));

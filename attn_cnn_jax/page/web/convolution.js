@@ -1,6 +1,8 @@
 "use strict";
 // Attention read as a convolution (theorem/to_convolution.py), and what a head hands on: pure functions.
 
+const SHIFTS = Array.from({ length: 9 }, (_, n) => [Math.floor(n / 3) - 1, (n % 3) - 1]); // of a 3 x 3 kernel, row by row
+
 /** The shifts that a kernel reads along one axis. */
 const kernelAxis = (size) => Array.from({ length: size }, (_, n) => n - ((size - 1) >> 1));
 
@@ -31,38 +33,19 @@ function shiftWeights(attention, kernelSize, grid) {
   });
 }
 
-/** A kernel with zeros beyond the border as what each query takes of each key: queries by keys. */
-function kernelAttention(weights, kernelSize, grid) {
-  const pixels = grid[0] * grid[1], shifts = kernelAxis(kernelSize);
-  const attention = new Float32Array(pixels * pixels);
-  for (let q = 0; q < pixels; q++) {
-    weights.forEach((weight, n) => {
-      const row = Math.floor(q / grid[1]) + shifts[Math.floor(n / kernelSize)], column = (q % grid[1]) + shifts[n % kernelSize];
-      if (row < 0 || column < 0 || row >= grid[0] || column >= grid[1]) return;
-      attention[q * pixels + row * grid[1] + column] = weight;
-    });
-  }
-  return attention;
+/** What a query takes of every key, of a K x K kernel with zeros beyond the border. */
+function kernelRow(weights, query, grid) {
+  const size = Math.sqrt(weights.length), shifts = kernelAxis(size), row = new Float64Array(grid[0] * grid[1]);
+  weights.forEach((weight, n) => {
+    const [k, l] = [query[0] + shifts[Math.floor(n / size)], query[1] + shifts[n % size]];
+    if (k >= 0 && l >= 0 && k < grid[0] && l < grid[1]) row[k * grid[1] + l] = weight;
+  });
+  return row;
 }
 
 /** What a head makes of an image: every square of `size` pixels is the mean of all squares, weighted by its attention. Bytes
     as `bytes`, (rows, columns, channels). */
 function shiftedImage(bytes, attention, size, grid) {
-  const pixels = grid[0] * grid[1], width = grid[1] * size;
-  const channels = bytes.length / (grid[0] * size * width);
-  const result = new Uint8ClampedArray(bytes.length);
-  const starts = Array.from({ length: pixels }, (_, p) => (Math.floor(p / grid[1]) * width + (p % grid[1])) * size * channels);
-  const row = size * channels, sum = new Float64Array(size * row);
-  for (let q = 0; q < pixels; q++) {
-    sum.fill(0);
-    for (let p = 0; p < pixels; p++) {
-      const share = attention[q * pixels + p];
-      if (share < 1e-6) continue;
-      for (let y = 0, n = 0; y < size; y++) {
-        for (let x = starts[p] + y * width * channels, end = x + row; x < end; x++) sum[n++] += share * bytes[x];
-      }
-    }
-    for (let y = 0; y < size; y++) result.set(sum.subarray(y * row, (y + 1) * row), starts[q] + y * width * channels);
-  }
-  return result;
+  const means = linear(attention, { kernel: spaceToDepth(bytes, size, grid), bias: null }, grid[0] * grid[1]);
+  return Uint8ClampedArray.from(spaceToDepth(means, size, grid, true));
 }

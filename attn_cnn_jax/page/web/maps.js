@@ -51,4 +51,11 @@ function errorFunction(x) {
   return Math.sign(x) * (1 - series * Math.exp(-x * x));
 }
 
+/** The sum of all rows of so many columns. */
+function sumOfRows(x, columns) {
+  const sums = new Float64Array(columns);
+  for (let n = 0; n < x.length; n++) sums[n % columns] += x[n];
+  return sums;
+}
+
 const add = (a, b) => a.map((value, n) => value + b[n]);

@@ -18,28 +18,21 @@ function floatsOf(text) {
   return new Float32Array(bytes.buffer);
 }
 
-/** Bytes of a picture (rows, columns, channels) as normalised numbers. */
-const normalised = (bytes, { mean, std }) =>
-  Float32Array.from(bytes, (byte, n) => (byte / 255 - mean[n % mean.length]) / std[n % std.length]);
-
-/** Squares of `size` pixels as one pixel each, of the grid; channels in the order (row, column, channel). */
-function spaceToDepth(x, size, grid) {
-  const width = grid[1] * size;
-  const channels = x.length / (grid[0] * size * width);
-  const y = new Float32Array(x.length);
-  let n = 0;
-  for (let i = 0; i < grid[0]; i++) for (let j = 0; j < grid[1]; j++) {
-    for (let dy = 0; dy < size; dy++) for (let dx = 0; dx < size; dx++) {
-      const from = ((i * size + dy) * width + j * size + dx) * channels;
-      for (let c = 0; c < channels; c++) y[n++] = x[from + c];
-    }
+/** Squares of `size` pixels as one pixel each, of the grid, with channels in the order (row, column, channel); or back. */
+function spaceToDepth(x, size, grid, isBack = false) {
+  const pixels = grid[0] * grid[1], length = x.length / (pixels * size); // of one row of one square
+  const y = new x.constructor(x.length);
+  for (let p = 0, deep = 0; p < pixels; p++) for (let row = 0; row < size; row++, deep += length) {
+    const flat = ((Math.floor(p / grid[1]) * size + row) * grid[1] + (p % grid[1])) * length;
+    const [from, to] = isBack ? [deep, flat] : [flat, deep];
+    y.set(x.subarray(from, from + length), to);
   }
   return y;
 }
 
 /** Activations before the first layer. */
 function embed(bytes, { downsample, mean, std, embedding }, grid) {
-  const x = normalised(bytes, { mean, std });
+  const x = Float32Array.from(bytes, (byte, n) => (byte / 255 - mean[n % mean.length]) / std[n % std.length]);
   return linear(spaceToDepth(x, downsample, grid), embedding, grid[0] * grid[1]);
 }
 
@@ -73,35 +66,25 @@ const FACTORS = {
     return { rank, query: ofHead(query, h, heads, rank, rank ** -0.5), key: ofHead(key, h, heads, rank, 1) };
   },
 
-  /** q . (row[delta_row] + column[delta_column]): a factor for every key row and every key column. */
+  /** q . (row[delta_row] + column[delta_column]): a factor for every key row, then one for every key column. */
   shifts({ content: queries }, _, { row, column }, h, heads, [height, width]) {
     const pixels = height * width, size = queries.length / (heads * pixels), rank = height + width;
-    const [query, key] = [new Float32Array(rank * pixels), new Float32Array(rank * pixels)];
-    const product = (q, table, at) => {
-      let sum = 0;
-      for (let c = 0; c < size; c++) sum += queries[(q * heads + h) * size + c] * table[at * size + c];
-      return sum;
-    };
-    for (let q = 0; q < pixels; q++) {
-      const [i, j] = [Math.floor(q / width), q % width];
-      for (let k = 0; k < height; k++) query[k * pixels + q] = product(q, row, h * (2 * height - 1) + k - i + height - 1);
-      for (let l = 0; l < width; l++) {
-        query[(height + l) * pixels + q] = product(q, column, h * (2 * width - 1) + l - j + width - 1);
-      }
-      key[i * pixels + q] = 1;
-      key[(height + j) * pixels + q] = 1;
-    }
-    return { rank, query, key };
+    const filled = (of) => Float32Array.from({ length: rank * pixels }, (_, n) => {
+      const [r, p] = [Math.floor(n / pixels), n % pixels];
+      return r < height ? of(row, height, r, Math.floor(p / width), p) : of(column, width, r - height, p % width, p);
+    });
+    const query = filled((table, side, k, i, q) => {
+      const from = (q * heads + h) * size, at = (h * (2 * side - 1) + k - i + side - 1) * size;
+      return product(queries.subarray(from, from + size), table.subarray(at, at + size));
+    });
+    return { rank, query, key: filled((table, side, k, i) => Number(k === i)) };
   },
 
   /** bias . k, the same for all queries. */
   keys(_, { content: keys }, { bias }, h, heads, grid) {
-    const pixels = grid[0] * grid[1], size = bias.length / heads;
-    const key = new Float32Array(pixels);
-    for (let p = 0; p < pixels; p++) {
-      for (let c = 0; c < size; c++) key[p] += bias[h * size + c] * keys[(p * heads + h) * size + c];
-    }
-    return { rank: 1, query: new Float32Array(pixels).fill(1), key };
+    const pixels = grid[0] * grid[1], rank = bias.length / heads;
+    const query = Float32Array.from({ length: rank * pixels }, (_, n) => bias[h * rank + Math.floor(n / pixels)]);
+    return { rank, query, key: ofHead(keys, h, heads, rank, 1) };
   },
 };
 
@@ -115,18 +98,20 @@ function ofHead(x, h, heads, size, scale) {
   return result;
 }
 
-/** Attention of every head of layer `l`, queries by keys: one Float32Array a head. `layer`: see headProbabilities. */
+/** Attention of every head of layer `l`, `maps`: queries by keys, one Float32Array a head; where the layer is a convolution
+    also its `kernels`, which `maps` then are of. `layer`: see headProbabilities. */
 function layerAttention(layer, factors, grid, { terms, convolved }, l) {
   const pixels = grid[0] * grid[1];
-  return Array.from({ length: layer.heads }, (_, h) => {
-    const attention = new Float32Array(pixels * pixels);
-    for (let q = 0; q < pixels; q++) {
-      const query = [Math.floor(q / grid[1]), q % grid[1]];
-      attention.set(headProbabilities(layer, h, factors?.[h] ?? null, query, grid, terms), q * pixels);
-    }
-    if (l >= convolved.layers) return attention;
-    return kernelAttention(shiftWeights(attention, convolved.size, grid), convolved.size, grid);
-  });
+  const rows = (of) => {
+    const map = new Float32Array(pixels * pixels);
+    for (let q = 0; q < pixels; q++) map.set(of([Math.floor(q / grid[1]), q % grid[1]]), q * pixels);
+    return map;
+  };
+  const maps = Array.from({ length: layer.heads }, (_, h) =>
+    rows((query) => headProbabilities(layer, h, factors?.[h] ?? null, query, grid, terms)));
+  if (l >= convolved.layers) return { maps };
+  const kernels = maps.map((map) => shiftWeights(map, convolved.size, grid));
+  return { maps: kernels.map((kernel) => rows((query) => kernelRow(kernel, query, grid))), kernels };
 }
 
 /** What the heads read, one head's channels after the other: zeros for those that are switched off. */
@@ -162,36 +147,32 @@ function block(x, weights, attention, pixels, { epsilon }, isOff) {
 
 /** The classifier on the mean over pixels. */
 function logitsOf(x, classifier, pixels) {
-  const channels = x.length / pixels;
-  const mean = new Float32Array(channels);
-  for (let n = 0; n < x.length; n++) mean[n % channels] += x[n] / pixels;
-  return linear(mean, classifier, 1);
+  return linear(sumOfRows(x, x.length / pixels).map((sum) => sum / pixels), classifier, 1);
 }
 
 /** Runs the network on a picture.
 
     network: with its weights; layers: {heads, position, gate} of each; bytes: of the picture; changes: `terms` (a Set
     of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`), `off` (a Set of
-    "layer,head") and `skipped` (a Set of layers); kept: attention of layers that does not depend on the image, filled here
+    "layer,head"); kept: attention of layers that does not depend on the image, filled here
     and read again while nothing is changed.
 
-    Returns `logits` after each layer, the embedding first; `content`, factors of each layer's content scores; and
-    `attention`, of each layer's heads. */
+    Returns `logits` after each layer, the embedding first; `content`, factors of each layer's content scores;
+    `attention`, of each layer's heads, and `kernels` of those that are convolutions. */
 function forward(network, layers, grid, bytes, changes, kept) {
   const pixels = grid[0] * grid[1];
   let x = embed(bytes, network, grid);
-  const found = { logits: [logitsOf(x, network.classifier, pixels)], content: [], attention: [] };
+  const found = { logits: [logitsOf(x, network.classifier, pixels)], content: [], attention: [], kernels: [] };
   layers.forEach((layer, l) => {
     const weights = network.layers[l];
     const factors = contentFactors(x, weights.readers, layer.heads, grid);
     const attention = kept[l] ?? layerAttention(layer, factors, grid, changes, l);
     if (!factors) kept[l] = attention;
-    if (!changes.skipped.has(l)) {
-      x = block(x, weights, attention, pixels, network, (h) => changes.off.has(`${l},${h}`));
-    }
+    x = block(x, weights, attention.maps, pixels, network, (h) => changes.off.has(`${l},${h}`));
     found.logits.push(logitsOf(x, network.classifier, pixels));
     found.content.push(factors);
-    found.attention.push(attention);
+    found.attention.push(attention.maps);
+    found.kernels.push(attention.kernels);
   });
   return found;
 }

@@ -2,69 +2,24 @@
 // Scores, attention and statistics: pure functions of the page's data, no drawing.
 // A map is a Float64Array over key pixels, row by row. A query is [row, column].
 
-/** Position scores of one head from `position` (see position_parameters in scores.py), added to `scores`. */
-function addPositionScores(scores, position, head, query, grid) {
-  const [height, width] = grid;
-  const { kind } = position;
-  if (kind === "axes" || kind === "quadratic") {
-    const rows = axisScores(position, head, 0, query, grid), columns = axisScores(position, head, 1, query, grid);
-    for (let k = 0, n = 0; k < height; k++) {
-      for (let l = 0; l < width; l++, n++) scores[n] += rows[k] + columns[l];
-    }
-    return;
-  }
-  if (kind === "pixels") {
-    const table = position.table[head][query[0] * width + query[1]];
-    for (let n = 0; n < scores.length; n++) scores[n] += table[n];
-    return;
-  }
-  const score = kind === "shifts" ? tableScore : gaussianScore;
-  for (let k = 0, n = 0; k < height; k++) {
-    for (let l = 0; l < width; l++, n++) scores[n] += score(position, head, k - query[0], l - query[1], grid);
-  }
-}
-
-/** Scores of all keys along one axis, of an encoding whose score is a row score plus a column score. */
-function axisScores(position, head, axis, query, grid) {
-  const scores = new Float64Array(grid[axis]);
-  const table = position.kind === "axes" ? position[axis === 0 ? "row" : "column"][head] : null;
-  for (let n = 0; n < scores.length; n++) {
-    const shift = n - query[axis];
-    scores[n] = table ? table[shift + grid[axis] - 1]
-      : -0.5 * position.spread[head] ** 2 * (shift - position.centre[head][axis]) ** 2;
-  }
-  return scores;
-}
-
-/** The score of one shift, key minus query, from a table of all shifts. */
-const tableScore = ({ table }, head, row, column, grid) => table[head][row + grid[0] - 1][column + grid[1] - 1];
-
-/** -1/2 |S^T (shift - centre)|^2. */
-function gaussianScore({ centre, spread }, head, rowShift, columnShift) {
-  const row = rowShift - centre[head][0], column = columnShift - centre[head][1];
-  const factors = spread[head];
-  const first = row * factors[0][0] + column * factors[1][0];
-  const second = row * factors[0][1] + column * factors[1][1];
-  return -0.5 * (first ** 2 + second ** 2);
-}
-
-/** Content scores of one head from its factors {rank, query, key}, added to `scores`. */
-function addContentScores(scores, factors, query, grid) {
-  const pixels = scores.length;
-  const at = query[0] * grid[1] + query[1];
-  for (let r = 0; r < factors.rank; r++) {
-    const weight = factors.query[r * pixels + at];
-    for (let n = 0; n < pixels; n++) {
-      scores[n] += weight * factors.key[r * pixels + n];
-    }
-  }
-}
-
-/** Position scores of one head for a query; null where the layer has none or their term is not among `terms`. */
-function headPositionScores({ position }, head, query, grid, terms) {
+/** Position scores of one head for a query (see position_parameters in scores.py); null where the layer has none or their term
+    is not among `terms`. */
+function headPositionScores({ position }, head, [i, j], [height, width], terms) {
   if (!position || !terms.has(position.term)) return null;
-  const scores = new Float64Array(grid[0] * grid[1]);
-  addPositionScores(scores, position, head, query, grid);
+  const { kind, table, row, column, centre = [], spread = [] } = position;
+  const [middle = [], factors] = [centre[head], spread[head]];
+  const scoreOf = {
+    pixels: (k, l) => table[head][i * width + j][k * width + l],
+    shifts: (k, l) => table[head][k - i + height - 1][l - j + width - 1],
+    axes: (k, l) => row[head][k - i + height - 1] + column[head][l - j + width - 1],
+    quadratic: (k, l) => -0.5 * factors ** 2 * ((k - i - middle[0]) ** 2 + (l - j - middle[1]) ** 2),
+    gaussian: (k, l) => { // -1/2 |S^T (shift - centre)|^2
+      const y = k - i - middle[0], x = l - j - middle[1];
+      return -0.5 * ((y * factors[0][0] + x * factors[1][0]) ** 2 + (y * factors[0][1] + x * factors[1][1]) ** 2);
+    },
+  }[kind];
+  const scores = new Float64Array(height * width);
+  for (let k = 0, n = 0; k < height; k++) for (let l = 0; l < width; l++, n++) scores[n] = scoreOf(k, l);
   return scores;
 }
 
@@ -72,8 +27,15 @@ function headPositionScores({ position }, head, query, grid, terms) {
 function headContentScores(factors, query, grid, terms) {
   const chosen = Object.keys(factors ?? {}).filter((term) => terms.has(term));
   if (chosen.length === 0) return null;
-  const scores = new Float64Array(grid[0] * grid[1]);
-  for (const term of chosen) addContentScores(scores, factors[term], query, grid);
+  const pixels = grid[0] * grid[1], at = query[0] * grid[1] + query[1];
+  const scores = new Float64Array(pixels);
+  for (const term of chosen) {
+    const { rank, query: queries, key } = factors[term];
+    for (let r = 0; r < rank; r++) {
+      const weight = queries[r * pixels + at];
+      for (let n = 0; n < pixels; n++) scores[n] += weight * key[r * pixels + n];
+    }
+  }
   return scores;
 }
 
@@ -107,39 +69,19 @@ function softmax(scores) {
 }
 
 /** [smallest, largest] value of a map. */
-function extent(map) {
-  let low = Infinity, high = -Infinity;
-  for (const value of map) {
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return [low, high];
-}
+const extent = (map) => [Math.min(...map), Math.max(...map)];
 
 /** Statistics of one map of attention, which all can be averaged over queries: centre of mass relative to the
     query, covariance, mean attended distance (pixels), entropy (nats), share in the pixel nearest to the centre. */
-function statisticsOf(map, query, grid) {
-  let row = 0, column = 0, distance = 0, entropy = 0;
-  forEachKey(map, grid, (p, k, l) => {
-    row += p * k;
-    column += p * l;
-    distance += p * Math.hypot(k - query[0], l - query[1]);
-    if (p > 0) entropy -= p * Math.log(p);
-  });
-  let rowRow = 0, rowColumn = 0, columnColumn = 0;
-  forEachKey(map, grid, (p, k, l) => {
-    rowRow += p * (k - row) ** 2;
-    rowColumn += p * (k - row) * (l - column);
-    columnColumn += p * (l - column) ** 2;
-  });
-  const atCentre = map[Math.round(row) * grid[1] + Math.round(column)];
-  return { row: row - query[0], column: column - query[1], rowRow, rowColumn, columnColumn, distance, entropy, atCentre };
-}
-
-function forEachKey(map, grid, action) {
-  for (let k = 0, n = 0; k < grid[0]; k++) {
-    for (let l = 0; l < grid[1]; l++, n++) action(map[n], k, l);
-  }
+function statisticsOf(map, [i, j], [, width]) {
+  const mean = (value) =>
+    map.reduce((sum, share, n) => (share > 0 ? sum + share * value(Math.floor(n / width), n % width, share) : sum), 0);
+  const row = mean((k) => k), column = mean((_, l) => l);
+  return {
+    row: row - i, column: column - j, rowRow: mean((k) => (k - row) ** 2), rowColumn: mean((k, l) => (k - row) * (l - column)),
+    columnColumn: mean((_, l) => (l - column) ** 2), distance: mean((k, l) => Math.hypot(k - i, l - j)),
+    entropy: -mean((k, l, share) => Math.log(share)), atCentre: map[Math.round(row) * width + Math.round(column)],
+  };
 }
 
 /** Standard deviations along the two main axes of a covariance, the larger one first. */
@@ -147,4 +89,21 @@ function mainAxes({ rowRow, rowColumn, columnColumn }) {
   const middle = (rowRow + columnColumn) / 2;
   const radius = Math.hypot((rowRow - columnColumn) / 2, rowColumn);
   return [middle + radius, middle - radius].map((variance) => Math.sqrt(Math.max(0, variance)));
+}
+
+/** Attention of one head along one axis, queries by keys, row by row: softmax of -sharpness (key - query - centre)^2 (eq. 9).
+    Queries are 0 to `queries`, keys those from the first of `keys` to before the second. */
+function axisAttention(queries, [first, end], centre, sharpness) {
+  const weights = new Float64Array(queries * (end - first));
+  for (let i = 0; i < queries; i++) {
+    const score = (_, k) => -sharpness * (first + k - i - centre) ** 2;
+    weights.set(softmax(Float64Array.from({ length: end - first }, score)), i * (end - first));
+  }
+  return weights;
+}
+
+function product(a, b, from = 0, end = a.length) {
+  let sum = 0;
+  for (let n = from; n < end; n++) sum += a[n] * b[n];
+  return sum;
 }

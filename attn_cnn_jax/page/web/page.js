@@ -23,7 +23,7 @@ function choose(changes) {
   if (changes.query || changes.head !== undefined) later("speech", 400, speak);
 }
 
-const changesNetwork = (changes) => ["terms", "off", "skipped", "moved", "convolved"].some((name) => name in changes);
+const changesNetwork = (changes) => ["terms", "off", "moved", "convolved"].some((name) => name in changes);
 
 /** Points at a query pixel or a head for the moment; null ends that. */
 function pointAt(what) {
@@ -31,7 +31,7 @@ function pointAt(what) {
   show();
 }
 
-const timers = {};
+const timers = {}; // of `later`, by name
 
 /** Runs an action when nothing has asked for it again for some milliseconds. */
 function later(name, milliseconds, action) {
@@ -41,7 +41,7 @@ function later(name, milliseconds, action) {
 
 function writeAddress() {
   if (location.protocol === "about:") return; // inside of a notebook
-  const hash = viewToHash(view, data);
+  const hash = viewToHash();
   if (location.hash !== hash) history.replaceState(null, "", hash);
 }
 
@@ -54,45 +54,34 @@ async function speak() {
 
 // --- pointer ---
 
-function queryAt(event) {
-  const box = $("picture").getBoundingClientRect();
-  const row = Math.floor(((event.clientY - box.top) / box.height) * grid[0]);
-  const column = Math.floor(((event.clientX - box.left) / box.width) * grid[1]);
-  return [clamp(row, grid[0]), clamp(column, grid[1])];
+/** Where a pointer is on an element, as shares of it: [down, across]. */
+function placeOf(event, element = $("picture")) {
+  const box = element.getBoundingClientRect();
+  return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
 }
 
-/** Whether the picture shows a centre that can be dragged. */
-const hasHandle = () => canMove(view.head);
+/** The pixel of an image, shown by an element, that a pointer is on. */
+const pixelAt = (event, element, size) =>
+  placeOf(event, element).map((share, axis) => clamp(Math.floor(share * size[axis]), size[axis]));
 
-/** Whether a pointer is on the handle of the chosen head's centre. */
+/** Whether a pointer is on the handle of the chosen head's centre, which can be dragged. */
 function isOnHandle(event) {
-  if (!hasHandle()) return false;
-  const box = $("picture").getBoundingClientRect();
-  const [x, y] = handlePlace($("picture"), grid, view.query, moveOf(view.head).centre);
-  const scale = box.width / $("picture").width;
-  return Math.hypot(event.clientX - box.left - x * scale, event.clientY - box.top - y * scale) < (event.pointerType === "touch" ? 24 : 14);
+  if (!canMove(view.head)) return false;
+  const { width, height } = $("picture"), scale = $("picture").getBoundingClientRect().width / width;
+  const [x, y] = handlePlace($("picture"), grid, view.query, moveOf(view.head).centre), [down, across] = placeOf(event);
+  return Math.hypot(across * width - x, down * height - y) * scale < (event.pointerType === "touch" ? 24 : 14);
 }
 
 /** The centre, as a shift from the query pixel, of a head that is dragged to where the pointer is. */
-function centreAt(event) {
-  const box = $("picture").getBoundingClientRect();
-  const row = ((event.clientY - box.top) / box.height) * grid[0] - 0.5;
-  const column = ((event.clientX - box.left) / box.width) * grid[1] - 0.5;
-  return [row - view.query[0], column - view.query[1]];
-}
-
-function placeOf(event) {
-  const box = $("picture").getBoundingClientRect();
-  return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
-}
+const centreAt = (event) => placeOf(event).map((share, axis) => share * grid[axis] - 0.5 - view.query[axis]);
 
 function listenToPointer() {
-  const picture = $("picture");
+  const picture = $("picture"), queryAt = (event) => pixelAt(event, picture, grid);
   let held = null, dragging = false; // the pointer that was pressed on the picture; whether on the handle of a centre
   picture.addEventListener("pointermove", (event) => {
     const isHeld = event.pointerId === held;
     if (drawing.isOn) return isHeld ? stroke(placeOf(event)) : undefined;
-    if (isHeld && dragging) return hasHandle() ? move(view.head, { centre: centreAt(event) }) : undefined;
+    if (isHeld && dragging) return canMove(view.head) ? move(view.head, { centre: centreAt(event) }) : undefined;
     // A finger that drags chooses; a mouse that hovers only points, and near the handle of a centre not even that.
     if (isHeld) choose({ query: queryAt(event) });
     else if (held === null && !event.buttons) pointAt({ query: isOnHandle(event) ? null : queryAt(event) });
@@ -115,11 +104,16 @@ function listenToPointer() {
     });
   }
   picture.addEventListener("pointerleave", () => pointAt({ query: null }));
-  tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
-    button.addEventListener("click", () => choose({ head: isHead(view.head, l, h) ? null : [l, h], layer: l }));
-    for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => pointAt({ head: [l, h] }));
-    for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => pointAt({ head: null }));
-  }));
+  const headOf = ({ target }) => {
+    const tile = target.closest(".head");
+    return tile && [Number(tile.dataset.layer), Number(tile.dataset.head)];
+  };
+  $("heads").addEventListener("click", (event) => {
+    const head = headOf(event);
+    if (head) choose({ head: isHead(view.head, ...head) ? null : head, layer: head[0] });
+  });
+  for (const event of ["pointerover", "focusin"]) $("heads").addEventListener(event, (which) => pointAt({ head: headOf(which) }));
+  for (const event of ["pointerleave", "focusout"]) $("heads").addEventListener(event, () => pointAt({ head: null }));
   $("pictures").addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (button) choose({ picture: Number(button.dataset.index) });
@@ -129,17 +123,12 @@ function listenToPointer() {
 // --- keyboard ---
 
 function listenToKeyboard() {
-  document.querySelector(".skip").addEventListener("click", skipToHeads);
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || ["range", "number", "select-one"].includes(event.target.type)) return;
+    const isField = ["range", "number", "select-one", "radio"].includes(event.target.type);
+    if (event.ctrlKey || event.altKey || event.metaKey || isField) return;
     if (event.key === "Escape") {
       pointed.head = null;
       choose({ head: null });
-    }
-    if (event.key === " " && drawing.isOn && event.target === $("picture")) {
-      event.preventDefault();
-      drawing.last = null;
-      stroke([(view.query[1] + 0.5) / grid[1], (view.query[0] + 0.5) / grid[0]]);
     }
     const arrow = ARROWS[event.key];
     if (!arrow || !event.target.closest("#picture, .head")) return;
@@ -149,20 +138,10 @@ function listenToKeyboard() {
   });
 }
 
-/** Focuses the head that Tab would reach. The link itself is not followed: the address holds the view. */
-function skipToHeads(event) {
-  event.preventDefault();
-  const [layer, head] = view.head ?? [0, 0];
-  tiles[layer][head].button.focus();
-}
-
+/** Chooses the head next to the chosen one, and focuses it. */
 function moveHead([down, right]) {
-  if (!view.head) return focusHead([0, 0]);
-  const layer = clamp(view.head[0] + down, data.layers.length);
-  focusHead([layer, clamp(view.head[1] + right, data.layers[layer].heads)]);
-}
-
-function focusHead([layer, head]) {
+  const layer = view.head ? clamp(view.head[0] + down, data.layers.length) : 0;
+  const head = view.head ? clamp(view.head[1] + right, data.layers[layer].heads) : 0;
   choose({ head: [layer, head] });
   tiles[layer][head].button.focus();
 }
@@ -182,27 +161,34 @@ function listenToSettings() {
   });
   $("more").addEventListener("toggle", show);
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
-  addEventListener("hashchange", () => choose(viewFromHash(location.hash, initialView, data)));
+  addEventListener("hashchange", () => choose(viewFromHash(location.hash)));
   darkness.addEventListener("change", show);
 }
 
-async function start() {
+/** Makes the page of a run, what page_data of build.py returns, in place of another. */
+function openRun(given) {
+  setPlaying(false);
+  setDrawing(false);
+  setData(given);
+  answered = classified = content = accuracy.original = accuracy.now = null;
+  answers.clear();
+  computing = null;
+  tiles.length = 0;
+  Object.assign(drawing, NO_DRAWING);
+  Object.assign(pointed, { query: null, head: null });
+  for (const id of ["heads", "pictures", "terms", "lens-rows", "steps"]) $(id).replaceChildren();
+  theorem.pixel = data.size.map((n) => n >> 1);
   makeHeading();
   makeHeads();
   makeSettings();
-  data.pictures.forEach(makePicture);
   makeSteps();
-  view = location.hash ? viewFromHash(location.hash, initialView, data) : viewOfStep(0);
-  if (canAsk) startWorker();
-  listenToPointer();
-  listenToKeyboard();
-  listenToSettings();
-  listenToChanges();
-  listenToOwn();
-  listenToPlay();
-  listenToFigure();
-  listenToSteps();
-  listenToTheorem();
+}
+
+/** Shows the run that was made, with its pictures. */
+async function begin() {
+  data.pictures.forEach(makePicture);
+  view = location.hash ? viewFromHash(location.hash) : viewOfStep(0);
+  if (canAsk()) (ask ? startNetwork : startWorker)();
   await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
   ready = classify();
   await ready;
@@ -210,20 +196,21 @@ async function start() {
   countRight();
 }
 
+async function start() {
+  openRun(data);
+  for (const listen of [listenToPointer, listenToKeyboard, listenToSettings, listenToChanges, listenToOwn, listenToPlay,
+    listenToFigure, listenToSteps, listenToTheorem, listenToStudent]) listen();
+  await begin();
+}
+
 const started = start();
 
-/** For tests and the curious: numbers as the page shows them; layers, heads and pixels are counted from 0. */
-window.viewer = {
-  data,
-  ready: () => started.then(() => ready),
-  view: () => ({ ...view, terms: [...view.terms], off: [...view.off], skipped: [...view.skipped], query: currentQuery(), head: currentHead() }),
-  probabilities: (layer, head) => Array.from(probabilitiesOf(layer, head)),
-  scores: (layer, head) => Array.from(scoresOf(layer, head)),
-  statistics: queryStatistics,
-  logits: (layer = -1) => Array.from(classified.logits.at(layer)),
-  accuracy: () => ({ ...accuracy }),
-  figureSvg,
-  figurePng: async () => (await figurePng()).size,
-  milliseconds: () => classified.milliseconds,
-  setQuery: (row, column) => choose({ query: [row, column] }),
-};
+/** For tests and the curious: `ready()` resolves once the page shows what it was asked for. */
+window.viewer = { ready: () => started.then(() => ready) };
+
+// As a figure inside another page, `?figure`: the slider, the heads and the five steps. It says how high it is.
+if (location.search === "?figure") {
+  document.documentElement.classList.add("figure");
+  const say = () => parent.postMessage({ height: document.body.getBoundingClientRect().height }, "*");
+  new ResizeObserver(say).observe(document.body);
+}

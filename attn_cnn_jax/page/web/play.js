@@ -1,28 +1,30 @@
 "use strict";
-// Plays the course of training: the slider moves by itself, and the heads' centres move on the picture.
+// What moves by itself: the course of training, in which the heads' centres move on the picture.
 
-const MILLISECONDS_PER_EPOCH = 120;
-const MILLISECONDS_WITH_REDUCED_MOTION = 700; // a slide show: a visitor asked for it, but not for fast motion
+const wantsNoMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-let playing = null; // the timer
+/** Something that is done every so many milliseconds between `start()` and `stop()`. */
+function animation(milliseconds, tick) {
+  const stop = () => clearInterval(made.timer);
+  const made = { stop, start: (each = milliseconds) => { stop(); made.timer = setInterval(tick, each); } };
+  return made;
+}
+
+const training = animation(120, () => {
+  choose({ epoch: Math.min(view.epoch + 1, lastEpoch) });
+  if (atEnd()) setPlaying(false);
+});
 
 function setPlaying(isOn) {
-  clearInterval(playing);
-  playing = null;
+  training.stop();
   $("play").setAttribute("aria-pressed", isOn);
   $("play").textContent = isOn ? "Pause" : "Play";
   if (!isOn) return;
-  const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
   choose({ epoch: atEnd() ? 0 : view.epoch });
-  playing = setInterval(nextEpoch, reduced ? MILLISECONDS_WITH_REDUCED_MOTION : MILLISECONDS_PER_EPOCH);
-}
-
-function nextEpoch() {
-  choose({ epoch: Math.min(view.epoch + 1, lastEpoch) });
-  if (atEnd()) setPlaying(false);
+  training.start(wantsNoMotion() ? 700 : 120); // a slide show for who asked for no fast motion
 }
 
 function listenToPlay() {
-  $("play").addEventListener("click", () => setPlaying(playing === null));
+  $("play").addEventListener("click", () => setPlaying($("play").textContent === "Play"));
   $("epoch").addEventListener("pointerdown", () => setPlaying(false));
 }

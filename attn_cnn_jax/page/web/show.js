@@ -20,6 +20,12 @@ const fixed = (x) => x.toFixed(2);
 const signed = (x) => (x < -0.005 ? "−" : "+") + fixed(Math.abs(x));
 const termName = (term) => term.replace("_and_", " and ").replace("_", "–");
 
+/** Frames a pixel in the images of an element. */
+function frameAt(element, [row, column], [height, width]) {
+  const place = { left: column / width, top: row / height, wide: 1 / width, high: 1 / height };
+  for (const name in place) element.style.setProperty(`--${name}`, `${100 * place[name]}%`);
+}
+
 /** An element with properties and children; text given here is never read as HTML. */
 function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -28,13 +34,12 @@ function make(tag, properties = {}, ...children) {
 }
 
 function makeHeading() {
-  document.title = data.title;
-  $("title").textContent = data.title;
-  const counts = [...new Set(data.layers.map((layer) => layer.heads))];
-  const heads = counts.length === 1 ? `${counts[0]} heads` : data.layers.map((layer) => layer.heads).join(", ") + " heads";
+  document.title = $("title").textContent = data.title;
+  const counts = data.layers.map((layer) => layer.heads);
+  const heads = new Set(counts).size === 1 ? counts[0] : counts.join(", ");
   const { dataset, encoding, step } = data.facts;
   $("facts").textContent = [
-    dataset, `${encoding.replaceAll("_", " ")} encoding`, `${data.layers.length} layers of ${heads}`,
+    dataset, `${encoding.replaceAll("_", " ")} encoding`, `${counts.length} layers of ${heads} heads`,
     `${grid[0]}×${grid[1]} pixels`, `step ${step}`,
   ].join(" · ");
 }
@@ -46,41 +51,34 @@ function makeHeads() {
     tiles.push(Array.from({ length: layer.heads }, (_, h) => {
       const canvas = make("canvas", { width: grid[1], height: grid[0] });
       const name = make("span", { className: "number", textContent: h + 1 });
-      const button = make("button", { className: "head", type: "button", tabIndex: -1 }, canvas, name);
+      const button = make("button", { className: "head", type: "button" }, canvas, name);
+      Object.assign(button.dataset, { layer: l, head: h });
       return { button, canvas };
     }));
-    const row = make("div", { className: "row" }, ...tiles[l].map((tile) => tile.button));
-    const box = make("input", { type: "checkbox", className: "layer-on", checked: true });
-    box.setAttribute("aria-label", `Layer ${l + 1} is on`);
-    const onOff = network ? [make("label", { title: "off: the layer passes on its input" }, box, " on")] : [];
-    const group = make("div", { className: "layer" }, make("h3", {}, `Layer ${l + 1}`, ...onOff), row);
-    group.setAttribute("role", "group");
-    group.setAttribute("aria-label", `Layer ${l + 1}`);
-    $("heads").append(group);
+    const row = make("div", { className: "row" }, ...tiles[l].map((tile) => tile.button)), textContent = `Layer ${l + 1}`;
+    $("heads").append(make("div", { className: "layer", role: "group", ariaLabel: textContent }, make("h3", { textContent }), row));
   });
 }
 
 function makeSettings() {
   for (const term of data.terms) {
-    const box = make("input", { type: "checkbox", value: term });
-    $("terms").append(make("label", {}, box, ` ${termName(term)}`));
+    $("terms").append(make("label", {}, make("input", { type: "checkbox", value: term }), ` ${termName(term)}`));
   }
+  $("terms").parentNode.hidden = data.terms.length < 2;
   $("history").hidden = lastEpoch < 1;
   $("epoch").max = lastEpoch;
-  makePanels();
+  $("layers").max = data.layers.length;
   $("draw").hidden = !canDraw();
-  $("tile-choice").hidden = !canAsk;
-  const larger = Math.max(...grid);
-  $("picture").width = Math.round((640 * grid[1]) / larger);
-  $("picture").height = Math.round((640 * grid[0]) / larger);
+  $("tile-choice").hidden = !canAsk();
+  const unit = 640 / Math.max(...grid);
+  Object.assign($("picture"), { width: Math.round(unit * grid[1]), height: Math.round(unit * grid[0]) });
 }
 
 /** Adds a picture's button; `picture.image` is what can be drawn of it. */
 function makePicture(picture, index) {
-  const thumbnail = make("img", { src: picture.source, alt: "" });
-  picture.image = thumbnail;
-  const button = make("button", { type: "button", title: pictureName(picture) }, thumbnail);
-  button.setAttribute("aria-label", pictureName(picture));
+  const name = pictureName(picture);
+  picture.image = make("img", { src: picture.source, alt: "" });
+  const button = make("button", { type: "button", title: name, ariaLabel: name }, picture.image);
   button.dataset.index = index;
   $("pictures").append(button);
 }
@@ -114,9 +112,8 @@ function showNow() {
   const head = currentHead();
   const statistics = head && queryStatistics(...head);
   const map = head && mapOf(...head);
-  const overlay = overlayOf(head, map, head && rangeOf(map), statistics);
   const image = drawing.isOn ? drawing.ink : data.pictures[view.picture]?.image;
-  drawStage($("picture"), image, grid, currentQuery(), overlay, colours, theme());
+  drawStage($("picture"), image, grid, currentQuery(), overlayOf(head, map, statistics), colours, theme());
   $("overlay-text").textContent = overlayText(head);
   showReading(head, statistics, map);
   showTheorem();
@@ -125,89 +122,68 @@ function showNow() {
 /** Whether tiles show what heads make of the image: not at earlier epochs, whose values are not recorded. */
 const showsImages = () => view.tiles === "image" && answered !== null && atEnd();
 
-/** Draws where the query looks, or the scores behind that, of every head. */
+/** Draws where the query looks, or the scores behind that, of every head; and the colours' legend. */
 function showMaps(colours) {
   const maps = data.layers.map((layer, l) => Array.from({ length: layer.heads }, (_, h) => mapOf(l, h)));
   const ranges = maps.map((layer) => layer.map(rangeOf));
   const common = [Math.min(...ranges.flat().map(([low]) => low)), Math.max(...ranges.flat().map(([, high]) => high))];
   maps.forEach((layer, l) => layer.forEach((map, h) =>
     drawMap(tiles[l][h].canvas, map, grid, view.common ? common : ranges[l][h], colours)));
-  showLegend(colours, common);
-}
-
-function showLegend(colours, [low, high]) {
-  drawMap($("ramp"), Float64Array.from({ length: 64 }, (_, n) => n), [1, 64], [0, 63], colours);
-  const [least, most] = view.softmax ? ["0", "head’s largest"] : ["head’s lowest 5%", "head’s highest"];
-  $("low").textContent = view.common ? shortNumber(low) : least;
-  $("high").textContent = view.common ? shortNumber(high) : most;
+  drawMap($("ramp"), Array.from({ length: 64 }, (_, n) => n), [1, 64], [0, 63], colours);
+  const ends = view.softmax ? ["0", "head’s largest"] : ["head’s lowest 5%", "head’s highest"];
+  [$("low").textContent, $("high").textContent] = view.common ? common.map(shortNumber) : ends;
 }
 
 /** Controls, marks and labels that say what is chosen. */
 function showChoices() {
   const [row, column] = currentQuery();
-  const place = { left: column / grid[1], top: row / grid[0], wide: 1 / grid[1], high: 1 / grid[0] };
-  for (const name in place) $("heads").style.setProperty(`--${name}`, `${100 * place[name]}%`);
-  $("picture").setAttribute("aria-label", `Query pixel: row ${row}, column ${column}`);
+  frameAt($("heads"), [row, column], grid);
+  $("picture").ariaLabel = `Query pixel: row ${row}, column ${column}`;
   tiles.forEach((layer, l) => layer.forEach(({ button }, h) => {
-    button.setAttribute("aria-pressed", isHead(view.head, l, h));
-    const isOff = view.off.has(`${l},${h}`) || view.skipped.has(l);
+    const isOff = view.off.has(`${l},${h}`);
     button.classList.toggle("off", isOff);
-    button.setAttribute("aria-label", `${headName([l, h])}${isOff ? ", off" : ""}`);
+    button.ariaPressed = isHead(view.head, l, h);
+    button.ariaLabel = `${headName([l, h])}${isOff ? ", off" : ""}`;
     button.tabIndex = isHead(view.head ?? [0, 0], l, h) ? 0 : -1;
   }));
-  for (const button of $("pictures").children) {
-    button.setAttribute("aria-pressed", Number(button.dataset.index) === view.picture);
-  }
+  for (const button of $("pictures").children) button.ariaPressed = Number(button.dataset.index) === view.picture;
+  for (const button of $("tile-choice").children) button.ariaPressed = button.dataset.tiles === view.tiles;
   for (const box of $("terms").querySelectorAll("input")) {
     box.checked = view.terms.has(box.value);
     box.disabled = !atEnd() && data.contentTerms.includes(box.value);
   }
   const title = view.softmax ? "Where the query looks" : "Scores of all heads";
   $("heads-title").textContent = showsImages() ? "What each head hands on" : title;
-  $("legend").hidden = showsImages();
-  for (const button of $("tile-choice").children) button.setAttribute("aria-pressed", button.dataset.tiles === view.tiles);
+  $("legend").style.visibility = showsImages() ? "hidden" : ""; // keeps its place
   $("softmax").checked = view.softmax;
   $("common").checked = view.common;
-  document.querySelectorAll(".layer-on").forEach((box, l) => { box.checked = !view.skipped.has(l); });
-  if (view.epoch !== null) {
-    $("epoch").value = view.epoch;
-    $("epoch-text").textContent = `${data.epochs[view.epoch].epoch} of ${data.epochs[lastEpoch].epoch}`;
-    $("epoch").setAttribute("aria-valuetext", `epoch ${data.epochs[view.epoch].epoch}`);
-  }
-  $("history-note").textContent = atEnd() ? "" : historyNote();
+  if (view.epoch !== null) showEpoch(data.epochs[view.epoch], data.epochs[lastEpoch]);
   const picture = data.pictures[view.picture];
   $("caption").textContent = picture ? [pictureName(picture), predictionText(picture)].filter(Boolean).join(" · ") : "";
 }
 
-/** What an earlier epoch shows less exactly than the last one. */
-function historyNote() {
-  const recorded = data.epochs[view.epoch].layers[0].position.kind;
-  const position = recorded === data.layers[0].position.kind ? "" : "Gaussians as recorded";
-  const others = data.contentTerms.length ? "without content" : "";
-  return [position, others, network ? "probabilities with the last epoch only" : ""].filter(Boolean).join(", ");
+/** The epoch, and what an earlier one shows less exactly than the last. */
+function showEpoch({ epoch, layers }, last) {
+  $("epoch").value = view.epoch;
+  $("epoch").ariaValueText = `epoch ${epoch}`;
+  $("epoch-text").textContent = `${epoch} of ${last.epoch}`;
+  const isAsNow = layers?.[0].position.kind === data.layers[0].position.kind;
+  $("history-note").textContent = atEnd() ? "Where heads looked, by epoch."
+    : `Heads alone, without classes${isAsNow ? "." : "; as Gaussians."}`;
 }
 
 function showReading(head, statistics, map) {
   const [row, column] = currentQuery();
   $("reading-title").textContent = head ? headName(head) : `Query pixel (${row}, ${column})`;
-  $("query-text").textContent = head
-    ? `From pixel (${row}, ${column}), ${peakText(map)}`
-    : "";
+  $("query-text").textContent = head ? `From pixel (${row}, ${column}), ${peakText(map)}` : "";
   $("hint").hidden = head !== null;
-  $("statistics").hidden = !head;
+  $("statistics").parentNode.hidden = !head;
   if (!head || !$("more").open) return;
-  $("statistics").tBodies[0].replaceChildren(...parameterRow(...head), ...STATISTICS.map(([label, unit, text]) => make("tr", {},
-    make("th", { scope: "row", textContent: label, title: unit }),
-    make("td", { textContent: text(statistics) }))));
-}
-
-/** The centre of a quadratic head, trained or moved, which knows no border; no row for other encodings. */
-function parameterRow(layer, head) {
-  if (!data.layers[layer].position?.centre) return [];
-  const [row, column] = shownLayer(layer).position.centre[head];
-  return [make("tr", {},
-    make("th", { scope: "row", textContent: "Parameter", title: "the centre of its Gaussian: rows, columns from the query pixel" }),
-    make("td", { textContent: `${signed(row)}, ${signed(column)}` }))];
+  const rows = STATISTICS.map(([label, unit, text]) => [label, unit, text(statistics)]);
+  const centre = shownLayer(head[0]).position?.centre?.[head[1]]; // of a quadratic head, trained or moved: it knows no border
+  if (centre) rows.unshift(["Parameter", "the centre of its Gaussian: rows, columns from the query pixel", centre.map(signed).join(", ")]);
+  $("statistics").replaceChildren(...rows.map(([textContent, title, text]) => make("tr", {},
+    make("th", { scope: "row", textContent, title }), make("td", { textContent: text }))));
 }
 
 /** Where a map is highest, in words. */

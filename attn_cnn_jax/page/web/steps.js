@@ -2,7 +2,6 @@
 // Five steps from attention to convolution, each a view of the instrument below.
 
 const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-const inWords = (n) => NUMBERS[n] ?? String(n);
 
 /** The head of the first layer that attends to most pixels at once, or to fewest (`sign` -1), by the entropy of its attention
     from the middle. */
@@ -31,7 +30,7 @@ const STEPS = [
     text: () => "A shift and its weight are one entry of a kernel. Here layer 1 is the 3 × 3 convolution made of its own heads: "
       + "move the slider, and see what it costs.",
     changes: () => ({ convolved: { layers: 1, size: 3 } }),
-    needs: () => canConvolve,
+    needs: canConvolve,
   },
   {
     title: "A soft head blurs",
@@ -57,7 +56,7 @@ function viewOfStep(number) {
 }
 
 function makeSteps() {
-  const heads = `${inWords(data.layers[0].heads)} head${data.layers[0].heads === 1 ? "" : "s"}`;
+  const count = data.layers[0].heads, heads = `${NUMBERS[count] ?? count} head${count === 1 ? "" : "s"}`;
   $("lead-shift").textContent = data.contentTerms.length
     ? "Where its weights depend on how a pixel lies to the query, and not on what is in the image, it moves the image by a shift."
     : "Its weights depend only on how a pixel lies to the query: so it moves the whole image by a shift, and blurs it.";
@@ -71,8 +70,8 @@ function makeSteps() {
 
 function showSteps() {
   [...$("steps").children].forEach((item, n) => {
-    const isNew = n === view.step && item.firstChild.getAttribute("aria-pressed") !== "true";
-    item.firstChild.setAttribute("aria-pressed", n === view.step);
+    const isNew = n === view.step && item.firstChild.ariaPressed !== "true";
+    item.firstChild.ariaPressed = n === view.step;
     if (isNew && $("steps").scrollWidth > $("steps").clientWidth) $("steps").scrollTo({ left: item.offsetLeft - $("steps").offsetLeft });
   });
 }

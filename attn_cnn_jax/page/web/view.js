@@ -1,34 +1,40 @@
 "use strict";
 // What is chosen, what is pointed at for the moment, and the numbers that follow from both.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const grid = data.grid;
-const pixels = grid[0] * grid[1];
-const lastEpoch = data.epochs.length - 1;
 const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of scores.py
 
-/** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads;
-    `epoch`: index into data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `skipped` (a Set of
-    layers), `moved` ({"layer,head": {centre, factor}}) and `convolved` (the first `layers` are convolutions of `size` x
-    `size`): changes of the network; `layer`: whose centres are shown where no head is
-    chosen; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
-const initialView = {
-  picture: 0,
-  query: [grid[0] >> 1, grid[1] >> 1],
-  head: null,
-  terms: new Set(data.terms),
-  softmax: true,
-  common: false,
-  epoch: lastEpoch >= 0 ? lastEpoch : null,
-  off: new Set(),
-  skipped: new Set(),
-  moved: {},
-  convolved: { layers: 0, size: 3 },
-  layer: 0,
-  tiles: "image",
-  step: null,
-};
-let view = initialView;
+/** What is known of the open run, see page_data in build.py, and parts of it; `network` is null where the page cannot compute. */
+let data, grid, pixels, lastEpoch, network;
+
+/** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads; `epoch`: index into
+    data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `moved` ({"layer,head": {centre, factor}}) and
+    `convolved` (the first `layers` are convolutions of `size` x `size`): changes of the network; `layer`: whose centres are
+    shown where no head is chosen; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
+let view, initialView;
+
+function setData(given) {
+  data = given;
+  ({ grid, network } = data);
+  pixels = grid[0] * grid[1];
+  lastEpoch = data.epochs.length - 1;
+  view = initialView = {
+    picture: 0,
+    query: [grid[0] >> 1, grid[1] >> 1],
+    head: null,
+    terms: new Set(data.terms),
+    softmax: true,
+    common: false,
+    epoch: lastEpoch >= 0 ? lastEpoch : null,
+    off: new Set(),
+    moved: {},
+    convolved: { layers: 0, size: 3 },
+    layer: 0,
+    tiles: "image",
+    step: null,
+  };
+}
+
+setData(JSON.parse(document.getElementById("data").textContent));
 
 /** Pointed at or focused: goes before the view while it lasts. */
 const pointed = { query: null, head: null };
@@ -51,28 +57,15 @@ function shownLayer(layer) {
 const contentOf = (layer, head) => (content && atEnd() ? content[layer][head] : null);
 
 /** Scores of one head for a query, the sum of the chosen terms. */
-const scoresOf = (layer, head, query = currentQuery()) =>
-  headScores(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
+const scoresOf = (layer, head) =>
+  headScores(shownLayer(layer), head, contentOf(layer, head), currentQuery(), grid, view.terms);
 
 /** Attention of one head for a query: its own, or that of the convolution that is in its place. */
 function probabilitiesOf(layer, head, query = currentQuery()) {
-  const own = (from) => headProbabilities(shownLayer(layer), head, contentOf(layer, head), from, grid, view.terms);
-  if (layer >= view.convolved.layers || !atEnd()) return own(query);
-  const at = query[0] * grid[1] + query[1];
-  return Float64Array.from(convolvedAttention(layer, head, own).subarray(at * pixels, (at + 1) * pixels));
+  const kernel = layer < view.convolved.layers && atEnd() && answered?.kernels[layer]?.[head];
+  if (kernel) return kernelRow(kernel, query, grid);
+  return headProbabilities(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
 }
-
-/** Queries by keys, kept until the network is changed. */
-function convolvedAttention(layer, head, own) {
-  const { key } = changesOf(view);
-  if (lastConvolved.key !== key) lastConvolved = { key, found: {} };
-  return lastConvolved.found[[layer, head]] ??= (() => {
-    const attention = Float32Array.from(Array.from({ length: pixels }, (_, q) => [...own([Math.floor(q / grid[1]), q % grid[1]])]).flat());
-    return kernelAttention(shiftWeights(attention, view.convolved.size, grid), view.convolved.size, grid);
-  })();
-}
-
-let lastConvolved = {};
 
 /** What the page shows of one head: scores, or attention. */
 const mapOf = (layer, head) => (view.softmax ? probabilitiesOf(layer, head) : scoresOf(layer, head));
@@ -87,3 +80,31 @@ function rangeOf(map) {
 }
 
 const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
+
+// --- what lies over the image: the attention of a head, or where all heads of a layer look ---
+
+const hasCentres = () => [data, ...data.epochs.slice(0, 1)].some(({ layers }) => layers?.some((layer) => layer.position?.centre));
+
+/** What to draw over the image: {map, range, centre, handle} of a head, or else {centres} of the layer last looked at. */
+function overlayOf(head, map, statistics) {
+  if (!head) return { centres: centresOf(view.layer) };
+  const centre = view.softmax ? [statistics.row, statistics.column] : null;
+  const handle = canMove(view.head) && isHead(view.head, ...head) ? moveOf(head).centre : null;
+  return { map, range: rangeOf(map), centre, handle };
+}
+
+/** Centres of a layer's heads, as shifts from the query: {centre, name, radius}, of one standard deviation. They are
+    parameters, or else as recorded. */
+function centresOf(layer) {
+  const shown = shownLayer(layer).position;
+  const position = shown?.centre ? shown : data.epochs[view.epoch]?.layers?.[layer].position;
+  return (position?.centre ?? []).map((centre, h) => {
+    const spread = position.spread[h];
+    const size = Array.isArray(spread) ? Math.sqrt(Math.abs(spread[0][0] * spread[1][1] - spread[0][1] * spread[1][0])) : spread;
+    return { centre, name: String(h + 1), radius: 1 / Math.max(Math.abs(size), 1e-6) };
+  });
+}
+
+/** One line below the image that says what lies over it. */
+const overlayText = (head) => (head || centresOf(view.layer).length === 0 ? ""
+  : `Where the heads of layer ${view.layer + 1} look from here; a ring's radius is one standard deviation.`);

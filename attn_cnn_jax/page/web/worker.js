@@ -12,16 +12,13 @@ function answerer(reply) {
   function run(bytes, { layers, changes }) {
     if (changes.key !== keptKey) [kept, keptKey] = [[], changes.key];
     if (network) return forward(network, layers, grid, bytes, changes, kept);
-    return { attention: layers.map((layer, l) => (kept[l] ??= layerAttention(layer, null, grid, changes, l))) };
+    return { attention: layers.map((layer, l) => (kept[l] ??= layerAttention(layer, null, grid, changes, l)).maps) };
   }
 
   function classify(question) {
-    const started = performance.now();
-    const found = run(question.bytes, question);
-    const milliseconds = performance.now() - started;
-    const { attention, ...rest } = found;
+    const { attention, ...rest } = run(question.bytes, question);
     const shifted = attention.map((heads) => heads.map((head) => shiftedImage(question.bytes, head, size, grid)));
-    reply({ ...rest, shifted, milliseconds, id: question.id });
+    reply({ ...rest, shifted, id: question.id });
   }
 
   async function count(question) {
@@ -42,6 +39,7 @@ function answerer(reply) {
     if (message.start) {
       ({ grid, size, test } = message.start);
       network = message.start.network && withWeights(message.start.network, message.start.weights);
+      keptKey = newestCount = null;
     } else if (message.classify) classify(message.classify);
     else count(message.count);
   };
