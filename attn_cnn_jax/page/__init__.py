@@ -4,7 +4,9 @@
 `images.py` its images, `history.py` the course of training; `render.py` puts them and the files of `web/` into one
 HTML file, `inline.py` shows it in a notebook.
 
-In `web/`: `numbers.js`, `maps.js` and `network.js` are pure functions, the mathematics; `worker.js` runs them beside
-the page, `compute.js` asks it. `view.js` holds what is chosen, `changes.js` what is changed of the network, `show.js`,
-`panels.js`, `overlays.js` and `drawing.js` draw, `page.js`, `own.js` and `play.js` listen to the visitor.
+In `web/`: `numbers.js`, `maps.js`, `convolution.js`, `network.js` and `learning.js` are pure functions, the maths;
+`worker.js` runs them beside the page, `compute.js` asks it. `view.js` holds what is chosen, `address.js` writes it as a
+link, `changes.js` holds what is changed of the network. `show.js`, `panels.js`, `drawing.js` and `figure.js` draw;
+`page.js`, `play.js`, `own.js` (files), `strokes.js` (drawings) and `open.js` (exports) listen to the visitor;
+`steps.js` explains, `theorem.js` shows the theorem, `student.js` the training.
 """
