@@ -18,6 +18,7 @@ from attn_cnn_jax.models.variables import split
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
+    "--config.dataset.name=digits",
     "--config.model.hidden_size=8",
     "--config.model.intermediate_size=8",
     "--config.model.num_layers=1",

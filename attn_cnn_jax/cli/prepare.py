@@ -10,7 +10,7 @@ import argparse
 
 from attn_cnn_jax.cli.arguments import Parser, image_size
 from attn_cnn_jax.data import cifar, sources
-from attn_cnn_jax.data.sets import OWN, SPECS, is_own, source_of
+from attn_cnn_jax.data.sets import OWN, SPECS, WITH_SCIKIT_LEARN, is_own, source_of
 from attn_cnn_jax.output import say
 
 EXAMPLE = "folder --path=images --image-size=64"
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> None:
         say(f"Reading {args.archive}")
         content = cifar.read(args.archive, source.name)
         say(f"SHA-256 {content.sha256}: {content.verdict}")
-    if source.name == "digits":
-        say("digits comes with scikit-learn: nothing has to be prepared")
+    if source.name in WITH_SCIKIT_LEARN:
+        say(f"{source.name} comes with scikit-learn: nothing has to be prepared")
     elif not sources.prepare(source, args.data_dir, archive=content, replace=args.replace):
         say(f"{source.words} is already prepared in {sources.folder_of(source, args.data_dir)}")
     dataset = sources.load(source, args.data_dir)

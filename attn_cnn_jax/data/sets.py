@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +94,9 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 CIFAR10 = Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CLASSES, 50_000, 10_000)
 CIFAR100 = Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), (), 50_000, 10_000)
 DIGITS = Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"), 1_442, 355)
-SPECS = {spec.name: spec for spec in (CIFAR10, CIFAR100, DIGITS)}
+STROKES = replace(DIGITS, name="digits_and_strokes", train_examples=2_884)
+SPECS = {spec.name: spec for spec in (CIFAR10, CIFAR100, DIGITS, STROKES)}
+WITH_SCIKIT_LEARN = (DIGITS.name, STROKES.name)  # need no preparation
 OWN = ("folder", "npz")  # names of the user's own data, with config.dataset.path
 TFDS = "tfds:"
 

@@ -28,7 +28,21 @@ from PIL import Image
 from attn_cnn_jax.data import own
 from attn_cnn_jax.data.own import Collection, Entry
 from attn_cnn_jax.data.pictures import Unreadable, fit
-from attn_cnn_jax.data.sets import OWN, SPECS, Dataset, Source, Spec, Split, chunks, fingerprint, hash_labels, hashes
+from attn_cnn_jax.data.sets import (
+    OWN,
+    SPECS,
+    STROKES,
+    WITH_SCIKIT_LEARN,
+    Dataset,
+    Source,
+    Spec,
+    Split,
+    chunks,
+    fingerprint,
+    hash_labels,
+    hashes,
+)
+from attn_cnn_jax.data.strokes import drawn
 from attn_cnn_jax.errors import UserError, command_line, listed, shortened
 from attn_cnn_jax.output import say
 
@@ -66,10 +80,11 @@ def folder_of(source: Source, data_dir: str | Path | None = None) -> Path:
     return data_folder(data_dir) / "prepared" / (source.name if source.name in SPECS else f"{slug(source)}_{tag}")
 
 
-def digits() -> Dataset:
+def digits(name: str) -> Dataset:
     """The 1,797 handwritten digits, 8x8 grey pixels, that come with scikit-learn, in its order.
 
-    Every fifth image of each class is a test image. Values 0 .. 16 become round(255 / 16 * value).
+    Every fifth image of each class is a test image. Values 0 .. 16 become round(255 / 16 * value). In
+    "digits_and_strokes" as many training images, drawn as strokes, follow those.
     """
     # What `sklearn.datasets.load_digits` reads; to import scikit-learn takes two seconds.
     package: Any = importlib.util.find_spec("sklearn")
@@ -80,13 +95,16 @@ def digits() -> Dataset:
     is_test = np.zeros(len(labels), bool)
     for digit in range(10):
         is_test[np.flatnonzero(labels == digit)[4::5]] = True
-    return Dataset(Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test]), SPECS["digits"])
+    train, test = Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test])
+    if name == STROKES.name:
+        train = Split(*map(np.concatenate, zip(train, drawn(len(train.labels)), strict=True)))
+    return Dataset(train, test, SPECS[name])
 
 
 def load(source: Source | str, data_dir: str | Path | None = None) -> Dataset:
     """A data set, prepared first where that is needed; see `prepare`."""
     source = Source(source) if isinstance(source, str) else source
-    if source.name != "digits":
+    if source.name not in WITH_SCIKIT_LEARN:
         prepare(source, data_dir)
     return read(source, data_dir)
 
@@ -96,8 +114,8 @@ def read(source: Source, data_dir: str | Path | None = None) -> Dataset:
 
     Its labels are checked by their hash, images that take less than a quarter of the memory, too.
     """
-    if source.name == "digits":
-        return digits()
+    if source.name in WITH_SCIKIT_LEARN:
+        return digits(source.name)
     folder = folder_of(source, data_dir)
     again = command_line("prepare", *source.options(), *(["--data-dir", str(data_dir)] if data_dir else []))
     if not folder.exists():

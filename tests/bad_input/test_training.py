@@ -40,7 +40,7 @@ REFUSED = [
     ((DIGITS, "--config.seed=1e999"), 1, "config.seed='1e999': allowed is an integer from 0"),
     ((DIGITS, "--config.model.encoding=absolute_sinusoidal", "--config.model.hidden_size=6"), 1, "a multiple of 4"),
     ((DIGITS, "--config.model.hidden_size=100000"), 1, "GB with gradient and momentum"),
-    ((DIGITS, "--config.train.batch_size=8000"), 1, "together they must not exceed 1,442"),
+    ((DIGITS, "--config.train.batch_size=8000"), 1, "together they must not exceed 2,884"),
     (("--config=nowhere.py",), 1, "there is no config file nowhere.py"),
     ((DIGITS, *SMALL, "--config.start.run=TMP"), 1, "is not a run directory"),
     ((DIGITS, *SMALL, "--workdir=/proc/nowhere"), 1, "No such file or directory; choose --workdir=DIR"),

@@ -34,7 +34,7 @@ def test_an_archive_is_named_prepared_and_read_back(command, tmp_path, capsys):
 def test_bad_flags_are_status_2_and_write_nothing(command, tmp_path, capsys):
     for flags, message in (
         ([], "required: NAME"),
-        (["mnist"], "'mnist': allowed is cifar10, cifar100, digits, folder, npz or tfds:NAME"),
+        (["mnist"], "'mnist': allowed is cifar10, cifar100, digits, digits_and_strokes, folder, npz or tfds:NAME"),
         (["cifar10", "--arkive", "x"], "--arkive"),
         (["digits", "--archive", "x"], "digits takes no --archive"),
         (["folder"], "folder needs --path"),

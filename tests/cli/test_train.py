@@ -15,6 +15,7 @@ from attn_cnn_jax.errors import UserError, command_line
 
 SMALL = (
     "--config=digits",
+    "--config.dataset.name=digits",
     "--config.model.hidden_size=8",
     "--config.model.intermediate_size=8",
     "--config.model.num_layers=2",

@@ -27,6 +27,20 @@ def test_every_fifth_digit_of_a_class_is_test_in_the_order_of_scikit_learn(data)
     np.testing.assert_allclose((data.train.images / 255).std((0, 1, 2)), spec.std, atol=5e-5)
 
 
+def test_as_many_drawn_digits_follow_the_scans(data):
+    """Runs keep a fingerprint of their data: what is drawn must be the same on every machine, with every NumPy."""
+    both, count = sources.load("digits_and_strokes"), len(data.train.labels)
+    assert both.spec == sets.SPECS["digits_and_strokes"]
+    assert len(both.train.labels) == 2 * count == both.spec.train_examples
+    scans = both._replace(train=both.train.select(np.arange(2 * count) < count))
+    assert differences(fingerprint(data), fingerprint(scans)) == ""
+    drawn = both.train.images[count:]
+    assert (drawn > 0).any(axis=0).sum() == 6 * 8  # within the box that scans fill
+    assert abs(drawn.mean() - data.train.images.mean()) < 10  # and of as much ink
+    assert np.bincount(both.train.labels[count:]).min() == 144
+    assert fingerprint(both)["train"]["pictures"] == "50a1e3af9adc5481863253ba9bbd34c4"
+
+
 def test_every_change_of_the_data_changes_the_fingerprint_and_is_named(data):
     train, test = data.train, data.test
     moved = train.images.copy()

@@ -44,8 +44,10 @@ def losses(config: str, *flags: str) -> list[float]:
 
 
 def digits() -> dict:
-    """Returns the losses of configs/digits.py: order of the images, augmentation, optimizer; last, the test loss."""
-    return {"losses": losses("configs/digits.py")}
+    """Returns the losses of version 0.2's configs/digits.py: order of the images, augmentation, optimizer; last, the
+    test loss."""
+    flags = ("--config.dataset.name=digits", "--config.optimizer.name=sgd", "--config.optimizer.learning_rate=0.05")
+    return {"losses": losses("configs/digits.py", *flags)}
 
 
 def noise(count: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
