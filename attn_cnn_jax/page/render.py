@@ -7,10 +7,10 @@ from pathlib import Path
 
 WEB = Path(__file__).parent / "web"
 # In the order in which they stand in the page: each may use what those before it define.
-OF_WORKER = ("numbers.js", "maps.js", "convolution.js", "network.js", "worker.js")
+OF_WORKER = ("numbers.js", "maps.js", "convolution.js", "network.js", "learning.js", "worker.js")
 OF_PAGE = (
     *("drawing.js", "view.js", "compute.js", "changes.js", "panels.js", "own.js", "strokes.js", "open.js", "play.js"),
-    *("steps.js", "theorem.js", "learning.js", "student.js", "figure.js", "address.js", "show.js", "page.js"),
+    *("steps.js", "theorem.js", "student.js", "figure.js", "address.js", "show.js", "page.js"),
 )
 # Only what this file holds: no script, style or address of anybody else.
 POLICY = (

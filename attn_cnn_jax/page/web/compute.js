@@ -50,7 +50,7 @@ function startNetwork() {
   ask({ start: { network: network && rest, weights, grid, size: data.size[0] / grid[0], test: counted } });
 }
 
-/** Sends a question about the network as `state`, a view, has it; resolves with the answer. */
+/** Sends a question about the network as `state`, a view, has it; resolves with the answer; `first` gets those before it. */
 function question(kind, state, details = {}, first = () => {}) {
   const id = ++asked;
   const message = { [kind]: { ...details, id, layers: layersOf(state), changes: changesOf(state) } };
@@ -92,10 +92,7 @@ async function countRight() {
   if (!network?.test) return;
   forgetCount();
   const count = async (name, state) => {
-    const put = (answer) => {
-      accuracy[name] = answer;
-      show();
-    };
+    const put = (answer) => { accuracy[name] = answer; show(); };
     const answer = question("count", state, {}, put); // `put` first gets the count of the first ones
     counting = asked;
     put(await answer);

@@ -2,7 +2,7 @@
 // Attention learns a convolution (theorem/learning.py): error and gradients of a layer of attention, and Adam. Pure functions.
 // Images are normal noise, so the mean squared error over all of them is a sum over pairs of heads: no image has to be drawn.
 
-const LEARNING = { size: 12, margin: 3, channels: 8, rate: 0.02, steps: 3000 };
+const LEARNING = { size: 12, margin: 3, channels: 8, rate: 0.02, steps: 3000, seed: 0, shown: 10 }; // shown: every 10th step
 const INNER = LEARNING.size - 2 * LEARNING.margin; // queries along one axis, those that no border touches
 
 /** Random numbers from a seed (mulberry32): functions that return `length` of them, `uniform` in ±`scale`, or `normal`. */

@@ -150,11 +150,9 @@ function moveHead([down, right]) {
 
 function listenToSettings() {
   $("terms").addEventListener("change", () => {
-    const chosen = [...$("terms").querySelectorAll("input:checked")].map((box) => box.value);
-    choose({ terms: new Set(chosen) });
+    choose({ terms: new Set(Array.from($("terms").querySelectorAll("input:checked"), (box) => box.value)) });
   });
-  $("softmax").addEventListener("change", () => choose({ softmax: $("softmax").checked }));
-  $("common").addEventListener("change", () => choose({ common: $("common").checked }));
+  for (const id of ["softmax", "common"]) $(id).addEventListener("change", () => choose({ [id]: $(id).checked }));
   $("tile-choice").addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (button) choose({ tiles: button.dataset.tiles });
@@ -188,7 +186,7 @@ function openRun(given) {
 async function begin() {
   data.pictures.forEach(makePicture);
   view = location.hash ? viewFromHash(location.hash) : viewOfStep(0);
-  if (canAsk()) (ask ? startNetwork : startWorker)();
+  (ask ? startNetwork : startWorker)();
   await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
   ready = classify();
   await ready;
