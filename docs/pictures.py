@@ -26,6 +26,12 @@ OF_THE_RUN = {
     "course": "course",
     "centres": "centres",
 }
+# Waits for the accuracy on all test images, and for the thumbnails.
+COUNTED = """
+const said = () => document.getElementById("accuracy").textContent;
+const wait = (done) => setTimeout(() => (/…|so far/.test(said()) ? wait(done) : done()), 500);
+wait(arguments[0]);
+"""
 
 
 def main() -> int:
@@ -60,7 +66,7 @@ def photograph(page: Path, target: Path) -> None:
         metrics = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         driver.get(f"{page.resolve().as_uri()}#step=1&picture=1")
-        driver.execute_async_script("viewer.ready().then(() => setTimeout(arguments[0], 3000))")
+        driver.execute_async_script(COUNTED)
         heads = "return Math.round(document.getElementById('heads').getBoundingClientRect().bottom)"
         upper = (0, 0, 1400, driver.execute_script(heads) + 8)
         Image.open(io.BytesIO(driver.get_screenshot_as_png())).crop(upper).convert("RGB").save(target, optimize=True)
