@@ -83,7 +83,7 @@ FLAGS = [
     ("figures", "--figures=scheme --layer=9 --out=TMP/o", "--layer=9: allowed is 1 to 2"),
     ("figures", "--epochs=nan --out=TMP/o", "no positions were recorded at epoch nan"),
     ("figures", "TMP --out=TMP/o", "has no metrics yet"),
-    ("page", "--out=TMP", "Is a directory; choose --out=FILE"),
+    ("page", "--out=TMP", "Is a directory"),
     ("page", "--images=99999 --out=TMP/o", "--images=99999: the test split of digits has"),
     ("page", "--image=TMP/nope.png --out=TMP/o", "there is no file"),
     ("page", "--image=TMP/bomb.png --out=TMP/o", "make it smaller"),

@@ -29,7 +29,7 @@ def write_digits(root, per_split=None):
     """The digits of scikit-learn as a folder and as a .npz file; returns both paths."""
     arrays = {}
     for split, prefix in (("train", ""), ("test", "test_")):
-        images, labels = (array[:per_split] for array in getattr(sources.digits(), split))
+        images, labels = (array[:per_split] for array in getattr(sources.load("digits"), split))
         images = images[..., 0]
         for n, (image, label) in enumerate(zip(images, labels, strict=True)):
             folder = root / "folder" / split / str(label)
