@@ -19,14 +19,14 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.config.network import abstract_model, factorises
-from attn_cnn_jax.data.sets import SPECS, Spec
+from attn_cnn_jax.data.sets import SPECS, Spec, Split
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.evaluate import NOTHING, create_add
 from attn_cnn_jax.training.feed import Chunk, over_devices, padded
 from attn_cnn_jax.training.limits import check_counts
-from attn_cnn_jax.training.mesh import Pictures, data_mesh, replicated
+from attn_cnn_jax.training.mesh import data_mesh, replicated
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import create_train_steps
 
@@ -170,7 +170,7 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
 
     arrays = parameters, statistics, jax.eval_shape(optimizer.init, parameters)
     state = TrainState(shape((), jnp.int32), *jax.tree.map(lambda x: shape(x.shape, x.dtype), arrays))
-    train_set = Pictures(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
+    train_set = Split(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
     batch_size = padded(config.train.eval_batch_size, mesh)
     size, of_batch = (-(-spec.test_examples // batch_size), batch_size), over_devices(mesh)
     sums, count = tuple(shape((), each.dtype) for each in NOTHING), shape((), jnp.int32)

@@ -15,12 +15,12 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.sets import SPECS
+from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
+from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
 from benchmarks.measure import peak_bytes, seconds, turns
@@ -68,11 +68,11 @@ def configuration(options: argparse.Namespace, **model: Any) -> ConfigDict:
     return config
 
 
-def random_images(config: ConfigDict, count: int, mesh: Mesh) -> Pictures:
+def random_images(config: ConfigDict, count: int, mesh: Mesh) -> Split:
     """A data set of uniform noise in the configuration's image shape."""
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (count, *config.model.image_shape), dtype=np.uint8)
-    return place(Pictures(images, generator.integers(0, config.model.num_classes, count).astype(np.int32)), mesh)
+    return place(Split(images, generator.integers(0, config.model.num_classes, count).astype(np.int32)), mesh)
 
 
 def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainState]:
@@ -84,13 +84,13 @@ def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainStat
     return create_train_steps(config, mesh, skeleton, optimizer, SPEC), place(state, mesh)
 
 
-def training(config: ConfigDict, mesh: Mesh, images: Pictures) -> Callable[[int], np.ndarray]:
+def training(config: ConfigDict, mesh: Mesh, images: Split) -> Callable[[int], np.ndarray]:
     """`train(count)`: trains that many steps, at the start of the first epoch, and waits; the losses `(count,)`."""
     return repeated(*steps_and_state(config, mesh), mesh, images, most_steps(config, mesh))
 
 
 def repeated(
-    train_steps: Callable, state: TrainState, mesh: Mesh, images: Pictures, most: int
+    train_steps: Callable, state: TrainState, mesh: Mesh, images: Split, most: int
 ) -> Callable[[int], np.ndarray]:
     """`training` by a function that does at most some steps per call; also a compiled one."""
     held = {"state": state}
@@ -107,7 +107,7 @@ def repeated(
     return train
 
 
-def inference(config: ConfigDict, mesh: Mesh, images: Pictures) -> Callable[[int], None]:
+def inference(config: ConfigDict, mesh: Mesh, images: Split) -> Callable[[int], None]:
     """`predict(count)`: the logits of a batch, that many times, by the network merged for inference."""
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
     skeleton, *arrays = split(merged(network, config.model.image_shape))

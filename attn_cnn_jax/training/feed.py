@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.data.augment import order_on_host
 from attn_cnn_jax.data.sets import Split
-from attn_cnn_jax.training.mesh import Pictures, place
+from attn_cnn_jax.training.mesh import place
 
 CHUNK_BYTES = 2**24  # of all devices together: read in a tenth of a second, copied in a few milliseconds
 MAX_STEPS_PER_DISPATCH = 256
@@ -50,10 +50,10 @@ class Feed:
         self._per_epoch = self._count // self._batch_size
         self._total = config.train.num_epochs * self._per_epoch
         self._size = batches_per_chunk(split, self._batch_size, self._per_epoch)
-        self._data: Any = None if streamed else place(Pictures(np.asarray(split.images), split.labels), mesh)
+        self._data: Any = None if streamed else place(Split(np.asarray(split.images), split.labels), mesh)
         self._steps, self._chunks = range(0), iter(())
 
-    def at(self, step: int) -> Pictures | Chunk:
+    def at(self, step: int) -> Split | Chunk:
         """Returns what the training step of this number gathers its batch from; chunks are read in order."""
         if self.streamed and step not in self._steps:
             self._data = None  # its memory is free before the next chunk is there

@@ -1,23 +1,14 @@
 """The devices of a run as one mesh: batches are split over it, everything else is on every device."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Int, UInt8
 
 from attn_cnn_jax import output
-from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
-
-
-class Pictures(NamedTuple):
-    """A data set as training reads it: copied to every device once, by `place`."""
-
-    images: UInt8[AnyArray, "n H W C"]
-    labels: Int[AnyArray, " n"]
 
 
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:

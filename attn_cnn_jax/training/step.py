@@ -17,14 +17,14 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Images, Key, Labels
 from attn_cnn_jax.data.augment import augment, epoch_order, normalise, operate
-from attn_cnn_jax.data.sets import Spec
+from attn_cnn_jax.data.sets import Spec, Split
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.encodings.quadratic import covariance_penalty
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk
-from attn_cnn_jax.training.mesh import Pictures, platform_of, replicated, split_over_devices
+from attn_cnn_jax.training.mesh import platform_of, replicated, split_over_devices
 
 MAGNITUDE = 0.5  # of the strongest augmentation
 
@@ -69,25 +69,25 @@ def most_steps(config: ConfigDict, mesh: Mesh) -> int:
     return 1 if convolutions and platform_of(mesh) == "cpu" else MAX_STEPS_PER_DISPATCH
 
 
-def gathered(config: ConfigDict, mesh: Mesh, pictures: Pictures, step: jax.Array) -> Callable[[Any], Pictures]:
+def gathered(config: ConfigDict, mesh: Mesh, train_set: Split, step: jax.Array) -> Callable[[Any], Split]:
     """Returns `batch(n)`: the batch of n steps after `step`, in the same epoch, out of the whole training set."""
-    batch_size, num_pictures = config.train.batch_size, pictures.labels.shape[0]
-    steps_per_epoch = num_pictures // batch_size
-    order = epoch_order(config.seed, step // steps_per_epoch, num_pictures)
+    batch_size, num_images = config.train.batch_size, train_set.labels.shape[0]
+    steps_per_epoch = num_images // batch_size
+    order = epoch_order(config.seed, step // steps_per_epoch, num_images)
     first = step % steps_per_epoch
 
     def batch(n):
         indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
         indices = split_over_devices(mesh, indices)
-        return Pictures(pictures.images[indices], pictures.labels[indices])
+        return Split(train_set.images[indices], train_set.labels[indices])
 
     return batch
 
 
-def streamed(chunk: Chunk, step: jax.Array) -> Callable[[Any], Pictures]:
+def streamed(chunk: Chunk, step: jax.Array) -> Callable[[Any], Split]:
     """Returns `batch(n)`: the batch of n steps after `step`, out of the chunk that holds it."""
     first = step - chunk.first
-    return lambda n: Pictures(*(jax.lax.dynamic_index_in_dim(a, first + n, keepdims=False) for a in chunk[:2]))
+    return lambda n: Split(*(jax.lax.dynamic_index_in_dim(a, first + n, keepdims=False) for a in chunk[:2]))
 
 
 def create_train_steps(
@@ -99,7 +99,7 @@ def create_train_steps(
     `config.train` says so, plus the covariance penalty where `config.optimizer` has one. Mean and standard deviation
     of `spec` normalise the images; the devices of `mesh` share a batch evenly.
 
-    The steps must be in one epoch, at most `most_steps(config, mesh)`. `data` is the whole training set, `Pictures`,
+    The steps must be in one epoch, at most `most_steps(config, mesh)`. `data` is the whole training set, `Split`,
     or the `Chunk` that has the batches of these steps: the numbers are the same. Incomplete batches at the end of an
     epoch are left out; the next epoch has another order.
 
@@ -109,7 +109,7 @@ def create_train_steps(
     weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
     looped = most_steps(config, mesh) > 1
 
-    def train_steps(state: TrainState, data: Pictures | Chunk, count: jax.Array):
+    def train_steps(state: TrainState, data: Split | Chunk, count: jax.Array):
         is_chunk = isinstance(data, Chunk)
         batch = streamed(data, state.step) if is_chunk else gathered(config, mesh, data, state.step)
 

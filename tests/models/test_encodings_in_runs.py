@@ -21,7 +21,7 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder, read_positions
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.training.mesh import Pictures, data_mesh, place
+from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.step import initial_state
 
@@ -42,7 +42,7 @@ def test_every_encoding_serves_all_that_a_run_does(name, tmp_path, data_dir):
     model, digits = create_model(config.model, rngs=nnx.Rngs(0)), sources.load("digits", data_dir).train
     rate = learning_rate(config.optimizer, 1, len(digits.labels) // 6)
     skeleton, state = initial_state(model, create_optimizer(config.optimizer, rate, shaped=matrices(model)))
-    pictures = place(Pictures(digits.images, digits.labels), mesh)
+    pictures = place(digits, mesh)
     step = lambda state: program(place(state, mesh), pictures, place(jnp.int32(1), mesh))  # noqa: E731
     first, results = step(state)
 

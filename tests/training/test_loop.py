@@ -1,6 +1,7 @@
-"""The loop: what is due when, what a run says, signals, and that a killed process loses nothing."""
+"""The loop: what is due when, a small run and what `load_run` makes of it, signals, and that a kill loses nothing."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,46 +14,39 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.data import sources
+from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import directory
+from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import limits
 from attn_cnn_jax.training.hosts import stop_requests
 from attn_cnn_jax.training.loop import Plan, Window, run
 from attn_cnn_jax.training.mesh import data_mesh, mesh_for
-from attn_cnn_jax.training.step import MAX_STEPS_PER_DISPATCH, most_steps
 from tests.support.digits_run import STEPS_PER_EPOCH, digits_config, records_of
 
-
-def plan(*, num_epochs=4, log_every_steps=3):
-    """By default 4 epochs of 7 steps."""
-    config = attention_config()
-    config.train.update({"num_epochs": num_epochs, "log_every_steps": log_every_steps, "batch_size": 10})
-    return Plan(config, 7)
+LAST = 3 * STEPS_PER_EPOCH
 
 
 def test_what_is_due_every_few_epochs_is_due_after_the_last_too():
-    five = plan(num_epochs=5)
+    config = attention_config()
+    config.train.num_epochs = 5
+    plan = Plan(config, 7)
     for every, epochs in ((1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (5, [5]), (9, [5])):
-        assert [step / 7 for step in range(1, 36) if five.due(step, every)] == epochs
+        assert [step / 7 for step in range(1, 36) if plan.due(step, every)] == epochs
 
 
 def test_a_dispatch_ends_with_a_record_and_with_an_epoch():
     """An epoch has an order of its own, which a dispatch computes once; what is recorded has to be there."""
+    config = attention_config()
     for every in (1, 3, 7, 10, 100):
-        here, ends = plan(log_every_steps=every), [0]
+        config.train.log_every_steps = every
+        ends = [0]
         while ends[-1] < 28:
-            ends.append(ends[-1] + here.ahead(ends[-1]))
+            ends.append(ends[-1] + Plan(config, 7).ahead(ends[-1]))
         assert ends == [step for step in range(29) if step % every == 0 or step % 7 == 0]
-
-
-def test_convolutions_on_cpus_do_one_step_a_dispatch():
-    mesh = data_mesh(jax.devices()[:1])
-    for looped in (attention_config(), resnet_config(layers="attention")):
-        assert most_steps(looped, mesh) == MAX_STEPS_PER_DISPATCH
-    assert most_steps(resnet_config(), mesh) == 1
 
 
 def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():
@@ -61,15 +55,6 @@ def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():
         window.add({"loss": np.array([1.0, 2.0, 9.0]), "accuracy": np.array([0.0, 0.5, 9.0])}, 2, 0.25, 0.0)
     expected = {"loss": 10 / 7, "accuracy": 1.5 / 7, "images_per_second": 6 * 10 / 0.75}
     assert window.numbers(10) == pytest.approx(expected)
-
-
-def test_a_network_needs_its_parameters_three_times(monkeypatch):
-    parameters = 12_086_844  # of the paper's quadratic network
-    monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters)
-    limits.check_memory(attention_config().model)
-    monkeypatch.setattr(limits, "device_memory", lambda: 3 * 4 * parameters - 1)
-    with pytest.raises(UserError, match=f"has {parameters:,} parameters: training needs 0 GB"):
-        limits.check_memory(attention_config().model)
 
 
 def test_the_expected_time_is_that_of_the_flops(monkeypatch):
@@ -83,13 +68,9 @@ def test_the_expected_time_is_that_of_the_flops(monkeypatch):
         assert limits.expected_time(program, mesh, steps).startswith(f"; very roughly {text}")
 
 
-def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(monkeypatch, capsys):
+def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(capsys):
     assert [mesh_for(size).size for size in (96, 100, 25, 7, 11, 1)] == [8, 5, 5, 7, 1, 1]
     assert "batch_size=100: runs on 5 of 8 devices, which share it evenly" in capsys.readouterr().out
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert mesh_for(96).size == 8
-    with pytest.raises(UserError, match=r"batch_size=100: allowed is a multiple of 8, .*such as 96 or 104"):
-        mesh_for(100)
 
 
 @pytest.fixture
@@ -114,6 +95,90 @@ def test_a_second_signal_does_what_the_first_would_have_done(handler, capsys):
         assert stop == {"signal": 0}
 
 
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory, data_dir):
+    """A finished run of three epochs, on two of eight fake devices; tests that change it copy it first."""
+    workdir = tmp_path_factory.mktemp("digits") / "run"
+    run(digits_config(data_dir), workdir)
+    return workdir
+
+
+@pytest.fixture
+def config(data_dir):
+    return digits_config(data_dir)
+
+
+def test_metrics_have_every_record_once(digits_run):
+    records = read_metrics(digits_run / "metrics.jsonl")
+    assert [r["step"] for r in records if r["split"] == "train"] == [10, 20, 30, 40, LAST]
+    assert [(r["step"], r["epoch"]) for r in records if r["split"] == "test"] == [
+        (epoch * STEPS_PER_EPOCH, epoch) for epoch in (1, 2, 3)
+    ]
+    for record in records:
+        more = {"learning_rate", "images_per_second"} if record["split"] == "train" else set()
+        assert record.keys() == {"step", "epoch", "split", "loss", "accuracy"} | more
+    losses = [r["loss"] for r in records if r["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_load_run_predicts_what_the_run_measured_also_under_jit(digits_run, config):
+    restored, data = load_run(digits_run), sources.load("digits", config.dataset.data_dir)
+    assert (restored.step, restored.data) == (LAST, fingerprint(data))
+    probabilities = restored.predict(data.test.images, batch_size=64)
+    record = read_metrics(digits_run / "metrics.jsonl")[-1]
+    assert (probabilities.argmax(axis=1) == data.test.labels).mean() == pytest.approx(record["accuracy"], abs=1e-6)
+    loss = -np.log(probabilities[np.arange(len(data.test.labels)), data.test.labels]).mean()
+    assert loss == pytest.approx(record["loss"], rel=1e-5)
+    logits = jax.jit(lambda images: restored.model(restored.normalised(images))[0])(data.test.images[:5])
+    np.testing.assert_allclose(jax.nn.softmax(logits), probabilities[:5], rtol=1e-5)
+    assert repr(restored) == (
+        f"Run on digits after step {LAST}, seed 0\n"
+        "  attention layers with 4 heads; encoding quadratic; 1,918 parameters, float32\n"
+        "  images 8x8x1 uint8 -> 10 classes"
+    )
+    steps = [2 * STEPS_PER_EPOCH, LAST]  # the last two are kept
+    assert load_run(digits_run, step=steps[0]).step == steps[0]
+    with pytest.raises(UserError, match=f"has checkpoints of steps {steps[0]}, {steps[1]}"):
+        load_run(digits_run, step=1)
+    with pytest.raises(UserError, match=r"train with config\.dataset\.num_validation above 0"):
+        load_run(digits_run, step="best")
+
+
+def test_a_finished_run_is_of_one_configuration_and_is_given_more_epochs_on_other_devices(
+    digits_run, config, tmp_path, capsys, one_device
+):
+    workdir, whole = shutil.copytree(digits_run, tmp_path / "run"), (digits_run / "metrics.jsonl").read_text()
+    other = digits_config(config.dataset.data_dir)
+    other.optimizer.learning_rate = 0.2
+    for lost in (False, True):  # without config.json, that of the checkpoints
+        if lost:
+            (workdir / "config.json").unlink()
+        with pytest.raises(UserError, match=r"optimizer.learning_rate \(0.1 there, 0.2 here\)"):
+            run(other, workdir)
+        assert (workdir / "config.json").exists() != lost
+        assert run(config, workdir)["test"] == read_metrics(workdir / "metrics.jsonl")[-1]
+        assert "already trained" in capsys.readouterr().out
+    assert (workdir / "config.json").read_text() == (digits_run / "config.json").read_text()
+    assert (workdir / "metrics.jsonl").read_text() == whole
+    config.train.num_epochs = 4
+    run(config, workdir)
+    assert "num_epochs raised from 3 to 4: learning rates are those of the longer run" in capsys.readouterr().out
+    assert load_run(workdir).step == 4 * STEPS_PER_EPOCH
+    config.train.num_epochs = 3
+    with pytest.raises(UserError, match=r"train.num_epochs \(4 there, 3 here\)"):
+        run(config, workdir)
+
+
+def test_a_run_that_blows_up_names_step_rate_and_checkpoint(config, tmp_path, one_device):
+    config.optimizer.update({"learning_rate": 1e5, "weight_decay": 1e5, "schedule": "constant"})
+    with pytest.raises(UserError) as error:
+        run(config, tmp_path)
+    message = str(error.value)
+    assert re.search(r" in step \d, at learning rate 1e\+05; no checkpoint yet", message), message
+    assert len(message.splitlines()) == 2
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
 # Goes on with a run in a process of its own, which is killed when it is about to save its second epoch.
 KILLED = """
 import os, pathlib, signal, sys
@@ -132,7 +197,7 @@ loop.run(from_json(pathlib.Path(sys.argv[1]).read_text()), sys.argv[2])
 """
 
 
-def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run_bit_for_bit(digits_run, data_dir, tmp_path):
+def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run_bit_for_bit(digits_run, config, tmp_path):
     program, killed = KILLED.format(step=2 * STEPS_PER_EPOCH), tmp_path / "killed"
     process = subprocess.run(
         [sys.executable, "-c", program, digits_run / "config.json", killed],
@@ -144,18 +209,7 @@ def test_a_killed_process_goes_on_to_the_end_of_the_uninterrupted_run_bit_for_bi
     assert process.returncode == -signal.SIGKILL, process.stderr
     assert records_of(killed)[-1]["step"] == 2 * STEPS_PER_EPOCH
     with jax.transfer_guard("disallow"):  # as JAX_TRANSFER_GUARD may: ended in a traceback
-        run(digits_config(data_dir), killed)
+        run(config, killed)
     assert records_of(killed) == records_of(digits_run)
     assert read_positions(killed) == read_positions(digits_run)
     chex.assert_trees_all_equal(*(split(load_run(workdir).model)[1] for workdir in (killed, digits_run)))
-
-
-def test_a_lost_configuration_is_that_of_the_checkpoints(digits_run, data_dir, tmp_path):
-    workdir, config = shutil.copytree(digits_run, tmp_path / "run"), digits_config(data_dir)
-    (workdir / "config.json").unlink()
-    config.optimizer.learning_rate = 0.2
-    with pytest.raises(UserError, match=r"optimizer.learning_rate \(0.1 there, 0.2 here\)"):
-        run(config, workdir)
-    assert not (workdir / "config.json").exists()
-    run(digits_config(data_dir), workdir)
-    assert directory.to_json(directory.read_config(workdir)) == (digits_run / "config.json").read_text()

@@ -11,7 +11,7 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import feed, loop
-from attn_cnn_jax.training.feed import NONE, Feed, evaluation_chunks
+from attn_cnn_jax.training.feed import Feed
 from attn_cnn_jax.training.mesh import data_mesh
 from tests.support.digits_run import records_of
 from tests.support.own_pictures import write_digits
@@ -85,16 +85,3 @@ def test_a_chunk_is_read_while_the_one_before_is_used_and_none_twice(streamed, m
     images.close()
     assert found == [0, 4, 4, 8]
     assert begun == [0, 4, 8, 12]
-
-
-def test_an_evaluation_sees_every_image_once(data_dir):
-    splits = {name: getattr(sources.load("digits", data_dir), name) for name in ("train", "test")}
-    found = evaluation_chunks(splits, 50, data_mesh(jax.devices()[:3]))
-    for name, read in found.items():
-        for _ in range(2):  # again after each epoch
-            chunks = list(read())
-            labels = np.concatenate([np.ravel(chunk.labels) for chunk in chunks])
-            images = np.concatenate([np.reshape(chunk.images, (-1, 8, 8, 1)) for chunk in chunks])
-            np.testing.assert_array_equal(labels[labels != NONE], splits[name].labels)
-            np.testing.assert_array_equal(images[labels != NONE], splits[name].images)
-    assert len({chunk.images.shape for read in found.values() for chunk in read()}) == 1  # one program for all
