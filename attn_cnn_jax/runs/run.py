@@ -1,6 +1,7 @@
 """A run as it was read back: its configuration, its network, its predictions and what its heads attend to."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Float
 from ml_collections import ConfigDict
 from scipy.special import log_softmax
@@ -25,7 +25,7 @@ from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.variables import Skeleton, join, split
 
 AT_ONCE = 5000  # images in memory, of a set that is not
 
@@ -51,6 +51,21 @@ def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifi
     restored = join(skeleton, *({name: arrays[name] for name in group} for group in (parameters, statistics)))
     assert isinstance(restored, AttentionClassifier | ResNet)
     return restored
+
+
+# What methods of `Run` return of the logits and intermediates of a network.
+PARTS: dict[str, Callable[[jax.Array, dict[str, Any]], Any]] = {
+    "logits": lambda logits, _: logits,
+    "probabilities": lambda logits, _: jax.nn.softmax(logits),
+    "attention": lambda _, intermediates: [layer["attention"] for layer in intermediates["layers"]],
+    "everything": lambda logits, intermediates: {"logits": logits} | intermediates,
+}
+
+
+@functools.partial(jax.jit, static_argnames=("part", "skeleton", "precision"))
+def applied(part: str, skeleton: Skeleton, precision: str, arrays: Sequence[Arrays], x: jax.Array) -> Any:
+    """Returns one of PARTS of a network taken apart; compiled once for all networks of a structure."""
+    return in_precision(precision, lambda x: PARTS[part](*join(skeleton, *arrays)(x)))(x)  # pyright: ignore[reportCallIssue]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +135,11 @@ class Run:
           images: `(b, H, W, C)` uint8; UserError for another shape or type.
           batch_size: images per call of the network.
         """
-        return self._merged()._in_batches(lambda model, x: jax.nn.softmax(model(x)[0]), images, batch_size)
+        return self._merged()._in_batches("probabilities", images, batch_size)
 
     def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
         """Returns the logits of images, `(b, classes)`; arguments and errors as of `predict`."""
-        return self._merged()._in_batches(lambda model, x: model(x)[0], images, batch_size)
+        return self._merged()._in_batches("logits", images, batch_size)
 
     def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """Returns the attention probabilities of every head, one array per layer, float32.
@@ -139,11 +154,7 @@ class Run:
                 return [np.asarray(layer) for layer in model.attention(self.config.model.image_shape)]
         if images is None:
             raise UserError("this network's attention depends on content: give images, uint8 (B, H, W, C)")
-
-        def attention(model, x):
-            return [layer["attention"] for layer in model(x)[1]["layers"]]
-
-        return self._in_batches(attention, images, batch_size)
+        return self._in_batches("attention", images, batch_size)
 
     def intermediates(self, images: Images, batch_size: int = 100) -> dict[str, Any]:
         """Returns `logits`, `(b, classes)`, and the named intermediates of the network, as NumPy arrays, images first.
@@ -151,12 +162,7 @@ class Run:
         See `AttentionClassifier.__call__`. What does not depend on images (position scores, attention without content)
         comes once, without an axis of images. Arguments and errors as of `predict`.
         """
-
-        def all_of_it(model, x):
-            logits, intermediates = model(x)
-            return {"logits": logits} | intermediates
-
-        return self._in_batches(all_of_it, images, batch_size)
+        return self._in_batches("everything", images, batch_size)
 
     def evaluate(self, images: Images, labels: Labels, *, mirrored: bool = False, batch_size: int = 100) -> Evaluation:
         """Returns loss and accuracy on images with labels, each counted once.
@@ -273,22 +279,20 @@ class Run:
         """Returns the run with fewer linear maps: once, and not again in every batch."""
         return dataclasses.replace(self, model=merged(self.model, self.config.model.image_shape))
 
-    def _in_batches(self, function: Callable[[nnx.Module, jax.Array], Any], images: Images, batch_size: int) -> Any:
-        """Applies a jitted `function(model, x)` batch by batch; returns its results joined, as NumPy arrays."""
+    def _in_batches(self, part: str, images: Images, batch_size: int) -> Any:
+        """Applies the network batch by batch; returns one of PARTS, of all images, as NumPy arrays."""
         if not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
         skeleton, *arrays = split(self.model)
-        jitted = jax.jit(
-            in_precision(self.config.train.matmul_precision, lambda arrays, x: function(join(skeleton, *arrays), x))
-        )
+        call = functools.partial(applied, part, skeleton, self.config.train.matmul_precision, arrays)
         with jax.transfer_guard("allow"):  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
             x = self.normalised(images)
-            parts = [jitted(arrays, x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
+            parts = [call(x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
             parts = jax.tree.map(np.asarray, parts)
         if len(parts) == 1:
             return parts[0]
         # A result has an axis of images where its shape follows the size of the batch.
-        more = jax.eval_shape(jitted, arrays, jax.ShapeDtypeStruct((batch_size + 1, *x.shape[1:]), x.dtype))
+        more = jax.eval_shape(call, jax.ShapeDtypeStruct((batch_size + 1, *x.shape[1:]), x.dtype))
 
         def joined(more, first, *others):
             return np.concatenate([first, *others]) if more.shape != first.shape else first

@@ -1,6 +1,7 @@
 """Checkpoints: what is saved is what was given, damage is noticed and nothing is lost by it, the best one is found."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,7 +86,6 @@ def replace(part, text):
 
 DAMAGE = {
     "truncated arrays": (truncate_arrays, "its network cannot be read"),
-    "no network": (lambda checkpoint: shutil.rmtree(checkpoint / "network"), "its network cannot be read"),
     "no checksums": (lambda checkpoint: shutil.rmtree(checkpoint / "checksums"), "its checksums cannot be read"),
     "another config": (replace("config", "{}"), "the checksum of its config is not the one saved"),
     "empty": (lambda checkpoint: (shutil.rmtree(checkpoint), checkpoint.mkdir()), "cannot be read"),
@@ -98,11 +98,9 @@ def test_a_damaged_checkpoint_is_named_and_moved_and_the_one_before_taken(two, n
     damage(two / "checkpoints/20")
     with pytest.raises(UserError, match=rf"the checkpoint of step 20 in .*{message}"):
         load_run(two)
-    assert load_run(two, step=10).step == 10
     assert resume(two) == 10
     out, err = capfd.readouterr()
-    assert "skipping: the checkpoint of step 20" in out
-    assert message in out
+    assert re.search(rf"skipping: the checkpoint of step 20 .*{message}", out)
     assert "Traceback" not in out + err
     assert ckpt.steps_in(two) == [10]
     assert [path.name.partition("-")[0] for path in (two / "damaged").iterdir()] == ["20"]
@@ -196,8 +194,15 @@ def test_a_run_is_read_while_training_removes_what_is_being_read(two, monkeypatc
     assert calls == [20, 30]
 
 
-def test_arrays_are_where_the_system_says_that_the_run_is(tmp_path):
-    """TensorStore makes `link/..` the folder that the link is in."""
+def test_a_path_through_a_link_is_the_systems_and_one_that_orbax_takes_for_another_is_read_but_not_trained_in(
+    tmp_path, quadratic_run
+):
+    """TensorStore makes `link/..` the folder that the link is in; it and Orbax know patterns."""
+    for name in ("a\\b", "lr[0.1]", "all*", "run?", "gs:/run"):
+        with pytest.raises(UserError, match="choose another --workdir=DIR"):
+            run(directory.read_config(quadratic_run), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    assert load_run(shutil.copytree(quadratic_run, tmp_path / "lr[0.1]*")).step == 20
     (tmp_path / "deep/er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep/er")
     workdir = tmp_path / "link/../run"
@@ -206,13 +211,3 @@ def test_arrays_are_where_the_system_says_that_the_run_is(tmp_path):
     np.testing.assert_array_equal(ckpt.read_arrays(workdir, 1, "network")["parameters"]["a"], np.ones(1000))
     assert list((tmp_path / "deep/run/checkpoints/1/network").glob("d/*"))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_path_that_orbax_or_tensorstore_take_for_another_is_refused_for_training_and_can_be_read(
-    tmp_path, quadratic_run
-):
-    for name in ("a\\b", "lr[0.1]", "all*", "run?", "gs:/run"):
-        with pytest.raises(UserError, match="choose another --workdir=DIR"):
-            run(directory.read_config(quadratic_run), tmp_path / name)
-    assert not list(tmp_path.iterdir())
-    assert load_run(shutil.copytree(quadratic_run, tmp_path / "lr[0.1]*")).step == 20

@@ -1,7 +1,6 @@
 """A run that is read back: predictions, evaluation, changed networks, the networks of the package."""
 
 import json
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -37,7 +36,7 @@ def test_the_face_of_the_package():
     assert attn_cnn_jax.__all__ == ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
 
 
-def test_evaluation_is_that_of_the_logits(by_position, monkeypatch):
+def test_evaluation_is_that_of_the_logits(by_position):
     labels = np.array([3, 1, 4, 1, 5])
     logits = by_position.logits(IMAGES).astype(np.float64)
     mirrored = (logits + by_position.logits(IMAGES[:, :, ::-1])) / 2
@@ -45,8 +44,7 @@ def test_evaluation_is_that_of_the_logits(by_position, monkeypatch):
         (by_position.evaluate(IMAGES, labels), logits),
         (by_position.evaluate(IMAGES, labels, mirrored=True), mirrored),
     ):
-        assert found.right == (expected.argmax(axis=1) == labels).sum()
-        assert found.count == 5
+        assert (found.right, found.count) == ((expected.argmax(axis=1) == labels).sum(), 5)
         assert found.accuracy == found.right / 5
         assert found.loss == pytest.approx(-log_softmax(expected, axis=1)[range(5), labels].mean(), rel=1e-5)
     with pytest.raises(UserError, match="5 images and 4 labels"):
@@ -57,8 +55,7 @@ def test_without_heads_is_with_their_values_zero(by_content):
     run, heads = by_content, [(0, 1), (0, 3), (1, 0)]
     pruned = run.without_heads(heads)
     assert [layer.shape[1] for layer in pruned.attention(IMAGES)] == [2, 3]
-    assert pruned.config.model.num_heads == (2, 3)
-    assert run.config.model.num_heads == 4
+    assert (pruned.config.model.num_heads, run.config.model.num_heads) == ((2, 3), 4)
     one_by_one = run.without_heads(heads[:1]).without_heads([(0, 2)]).without_heads(heads[2:])
     np.testing.assert_allclose(one_by_one.logits(IMAGES), pruned.logits(IMAGES), rtol=1e-4, atol=1e-5)
     assert np.abs(pruned.logits(IMAGES) - run.logits(IMAGES)).max() > 1e-3
@@ -88,26 +85,24 @@ def test_with_centres_moves_heads(by_position, by_content):
         by_content.with_centres([centres, None])
 
 
-def test_a_run_is_read_and_predicts_where_transfers_are_disallowed(quadratic_run):
-    expected = load_run(quadratic_run).predict(IMAGES)
-    with jax.transfer_guard("disallow"):
-        np.testing.assert_array_equal(load_run(quadratic_run).predict(IMAGES), expected)
+def test_a_run_is_read_by_several_threads_and_where_transfers_are_disallowed(quadratic_run, by_position):
+    expected, hook = by_position.predict(IMAGES), sys.unraisablehook
 
+    def read(_):
+        with jax.transfer_guard("disallow"):
+            return load_run(quadratic_run).predict(IMAGES)
 
-def test_four_threads_read_a_run(quadratic_run):
-    expected, hook = load_run(quadratic_run).predict(IMAGES), sys.unraisablehook
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: load_run(quadratic_run).predict(IMAGES), range(8)))
+        for probabilities in threads.map(read, range(4)):
+            np.testing.assert_array_equal(probabilities, expected)
     assert sys.unraisablehook is hook
-    for probabilities in found:
-        np.testing.assert_array_equal(probabilities, expected)
 
 
 def test_a_step_that_there_is_not(quadratic_run):
     for step in ("newest", "best", -1, 3, True, "20"):
         with pytest.raises(UserError) as error:
             load_run(quadratic_run, step)
-        assert ("no best checkpoint" if step == "best" else f"step={step!r}") in str(error.value)
+        assert ("no best checkpoint: train with" if step == "best" else f"step={step!r}") in str(error.value)
 
 
 def test_the_accuracy_of_digits_is_that_of_its_card(data_dir):
@@ -129,43 +124,30 @@ def test_the_networks_of_the_package_are_small_and_each_has_a_card():
     assert sum(path.stat().st_size for path in pretrained.FOLDER.rglob("*")) <= 3_000_000
 
 
-def test_commands_take_the_networks_of_the_package(tmp_path, monkeypatch, capsys, data_dir):
-    monkeypatch.chdir(tmp_path)
-    assert main(["compare", "pretrained:digits"]) == 0
-    assert "99.44%" in capsys.readouterr().out
-    assert main(["page", "pretrained:digits", "--images=1", f"--data-dir={data_dir}"]) == 0
-    assert os.listdir(tmp_path) == ["viewer.html"]  # not into the package
-
-
-@pytest.mark.parametrize("name", ["imagenet", "", "..", "digits/..", "/"])
-def test_other_names_are_refused_with_those_that_there_are(name, capsys):
+def test_other_names_are_refused_with_those_that_there_are(capsys):
     allowed = f"allowed are {', '.join(pretrained.names())}"
-    for call in (load_pretrained, lambda name: load_run(f"pretrained:{name}")):
+    for name in ("imagenet", "", "..", "digits/..", "/"):
         with pytest.raises(UserError, match=allowed):
-            call(name)
-    assert main(["heads", f"pretrained:{name}"]) == 1
-    assert capsys.readouterr().err == f"no pretrained network is called {name!r}: {allowed}\n"
+            load_pretrained(name)
+        assert main(["heads", f"pretrained:{name}"]) == 1
+        assert capsys.readouterr().err == f"no pretrained network is called {name!r}: {allowed}\n"
 
 
 def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_dir):
     """`pretrained:digits` at twice its size, images enlarged; the scores' factor reaches content and factors alike."""
-    run = load_pretrained("digits")
-    images = sources.load("digits", data_dir).test.images[:100]
-    labels = sources.load("digits", data_dir).test.labels[:100]
+    run, (images, labels) = load_pretrained("digits"), sources.load("digits", data_dir).test.at(range(100))
     same = run.at_size(8, log_pixels=True)
     np.testing.assert_array_equal(same.logits(images), run.logits(images))
-    large = np.stack([fit(as_image(image), (16, 16)) for image in images])
-    right = [run.evaluate(images, labels).right, run.evaluate(large, labels).right]
-    resized = run.at_size(16)
-    right.append(resized.evaluate(large, labels).right)
+    large, resized = np.stack([fit(as_image(image), (16, 16)) for image in images]), run.at_size(16)
+    right = [r.evaluate(x, labels).right for r, x in ((run, images), (run, large), (resized, large))]
     assert right[2] >= right[0] - 3 > right[1], right
     assert resized.config.model.image_shape == (16, 16, 1)
-    attention, sharper = (
-        np.log(r.attention()[0][1, 3, 4, :6, :6]) for r in (resized, run.at_size((16, 16), log_pixels=True))
-    )
+    factored = run.at_size((16, 16), log_pixels=True)
+    attention, sharper = (np.log(r.attention()[0][1, 3, 4, :6, :6]) for r in (resized, factored))
     ratio = (sharper - sharper[:1, :1])[2:6, 2:6] / (attention - attention[:1, :1])[2:6, 2:6]
     np.testing.assert_allclose(ratio, np.log(256) / np.log(64), rtol=1e-3)
-    pruned = run.at_size(16, log_pixels=True).without_heads([(0, 1)])
-    np.testing.assert_allclose(pruned.attention()[0], np.delete(run.at_size(16, log_pixels=True).attention()[0], 1, 0))
+    np.testing.assert_allclose(
+        factored.without_heads([(0, 1)]).attention()[0], np.delete(factored.attention()[0], 1, 0)
+    )
     with pytest.raises(UserError, match="images of 0x0 pixels: allowed are multiples of 1, at least two"):
         run.at_size(0)
