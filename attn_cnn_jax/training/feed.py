@@ -51,17 +51,17 @@ class Feed:
         self._total = config.train.num_epochs * self._per_epoch
         self._size = batches_per_chunk(split, self._batch_size, self._per_epoch)
         self._data: Any = None if streamed else place(Split(np.asarray(split.images), split.labels), mesh)
-        self._steps, self._chunks = range(0), iter(())
+        self._steps, self._thread, self._waiting = range(0), ThreadPoolExecutor(1), {}
 
     def at(self, step: int) -> Split | Chunk:
-        """Returns what the training step of this number gathers its batch from; chunks are read in order."""
+        """Returns what the training step of this number gathers its batch from; the chunk after it is being read."""
         if self.streamed and step not in self._steps:
             self._data = None  # its memory is free before the next chunk is there
-            steps = self._chunk_of(step)
-            if steps.start != self._steps.stop or not self._steps:
-                self.close()
-                self._chunks = ahead(self._read, self._chunks_from(steps.start))
-            self._steps, self._data = steps, on_devices(*next(self._chunks), steps.start, self._mesh)
+            self._steps = steps = self._chunk_of(step)
+            found = self._waiting.get(steps) or self._thread.submit(self._read, steps)
+            following = [self._chunk_of(steps.stop)] if steps.stop < self._total else []
+            self._waiting = {each: self._thread.submit(self._read, each) for each in following}
+            self._data = on_devices(*found.result(), steps.start, self._mesh)
         return self._data
 
     def steps_left(self, step: int) -> int:
@@ -70,29 +70,20 @@ class Feed:
 
     def close(self) -> None:
         """Ends the thread that reads."""
-        if close := getattr(self._chunks, "close", None):
-            close()
+        self._thread.shutdown()
 
-    def _read(self, steps: range) -> tuple[np.ndarray, np.ndarray]:
-        """Returns images and labels of the batches of a chunk, of each the rows of this process; any thread may."""
-        rows, indices = rows_of_process(self._batch_size, self._mesh), []
-        for step in [*steps, *[steps[-1]] * (self._size - len(steps))]:
-            epoch, position = divmod(step, self._per_epoch)
-            indices.append(order_on_host(self._seed, epoch, self._count)[position * self._batch_size + rows])
-        return self._split.at(np.stack(indices))
+    def _read(self, steps: range) -> Split:
+        """Returns the batches of a chunk, padded by its last one; of each the rows of this process."""
+        epoch, first = divmod(steps.start, self._per_epoch)
+        batches = first + np.minimum(np.arange(self._size), len(steps) - 1)
+        places = batches[:, None] * self._batch_size + rows_of_process(self._batch_size, self._mesh)
+        return self._split.at(order_on_host(self._seed, epoch, self._count)[places])
 
     def _chunk_of(self, step: int) -> range:
         """Returns the steps of the chunk that a step belongs to: chunks begin anew in every epoch."""
         epoch, position = divmod(step, self._per_epoch)
         first = epoch * self._per_epoch + position // self._size * self._size
         return range(first, min(first + self._size, (epoch + 1) * self._per_epoch))
-
-    def _chunks_from(self, step: int) -> Iterator[range]:
-        """Yields the steps of all chunks from one on."""
-        while step < self._total:
-            steps = self._chunk_of(step)
-            yield steps
-            step = steps.stop
 
 
 def evaluation_chunks(
