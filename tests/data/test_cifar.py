@@ -64,8 +64,8 @@ def columns(**changes):
 PIXELS = np.zeros((7, 3072), np.uint8)
 # What a file has instead, None where it is missing, and what is said of it.
 CONTENTS = [
-    *((name, None, f"{name} is missing") for name in ("data_batch_3.bin", "test_batch.bin", "batches.meta.txt")),
-    *(("data_batch_2.bin", bytes(size), "data_batch_2.bin is not of the official form") for size in (3072, 3074)),
+    *((name, None, f"{name} is missing") for name in ("data_batch_3.bin", "batches.meta.txt")),
+    ("data_batch_2.bin", bytes(3074), "data_batch_2.bin is not of the official form"),
     *(("batches.meta.txt", text, "its list of classes") for text in (b"", b"cat\n" * 10, b"a b c d e f g h i \x1b[2J")),
     ("test_batch", columns(data=None), "KeyError: 'data'"),
     ("test_batch", columns(data=b"text"), "test_batch is not of the official form"),
@@ -78,11 +78,11 @@ CONTENTS = [
 ]
 
 
-@pytest.mark.parametrize(("file", "data", "message"), CONTENTS, ids=range(len(CONTENTS)))
-def test_a_file_inside_that_is_wrong(tmp_path, file, data, message):
-    change = lambda files: files.pop(file) if data is None else files.update({file: data})  # noqa: E731
-    kind = "binary" if "." in file else "python"
-    assert message in refusal(cifar_archives.write(tmp_path / "a.tar.gz", "cifar10", kind, change=change))
+def test_a_file_inside_that_is_wrong(tmp_path):
+    for file, data, message in CONTENTS:
+        change = lambda files: files.pop(file) if data is None else files.update({file: data})  # noqa: B023, E731
+        kind = "binary" if "." in file else "python"
+        assert message in refusal(cifar_archives.write(tmp_path / "a.tar.gz", "cifar10", kind, change=change))
 
 
 def test_members_beside_the_folder_that_are_no_plain_files_and_bombs(tmp_path, monkeypatch):

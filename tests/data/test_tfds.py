@@ -164,3 +164,4 @@ def test_a_damaged_description_and_one_of_files_that_only_tensorflow_reads(tmp_p
         description.unlink() if text is None else description.write_text(text)
         with pytest.raises(UserError, match=r"(?s)cifar10.*(cannot be used|not complete|are tfrecord\non a mac)"):
             read_again(tmp_path)
+    assert cifar_archives.prepare(tmp_path, replace=True)  # whatever is there
