@@ -263,18 +263,6 @@ def test_rescaled_encodings_score_a_longer_shift_as_before(name):
         chex.assert_trees_all_close(after, before, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["rope", "rope_mixed"])
-def test_rotations_keep_lengths_and_products_depend_on_the_shift_alone(name):
-    position = layer_of(name, 5, 5, head_size=8).position
-    same = jnp.broadcast_to(image()[:1, :1], (1, 5, 5, HIDDEN))  # every pixel reads the same
-    query, key = position.project(same)
-    lengths = jnp.linalg.norm(query, axis=-1)
-    chex.assert_trees_all_close(lengths, jnp.broadcast_to(lengths[:, :, :1, :1], lengths.shape), rtol=1e-12)
-    product = jnp.einsum("hijc,hklc->hijkl", query[0], key[0])
-    chex.assert_trees_all_close(product[:, 1:, 1:, 1:, 1:], product[:, :-1, :-1, :-1, :-1], rtol=1e-10)
-    assert np.ptp(product[:, 0, 0]) > 0.01
-
-
 def test_pape_is_the_quadratic_encoding_where_its_maps_read_a_constant():
     """And its figures' centres and covariances are then the parameters of eq. 9."""
     quadratic = Quadratic(HEADS, dtype=jnp.float64, rngs=nnx.Rngs(3))

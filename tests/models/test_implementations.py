@@ -119,21 +119,6 @@ def assert_gradient_is_slope(loss, arrays, step=1e-5):
     np.testing.assert_allclose(both(flat)[1] @ direction, slope, rtol=1e-7)
 
 
-def test_parts_divide_what_they_split():
-    grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
-    assert [parts.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
-    x = jnp.arange(6 * 4 * 5, dtype=jnp.float32).reshape(6, 4, 5, 1)
-    for images, rows, shapes in ((2, None, {(2, 4)}), (None, 2, {(6, 2)}), (4, 1, {(3, 1)})):
-        seen = set()
-
-        def attend(part, number, query_rows, seen=seen):
-            seen.add((len(part), len(query_rows)))
-            return 2 * part[:, query_rows]
-
-        chex.assert_trees_all_equal(parts.in_parts(attend, x, images=images, height=4, rows=rows), 2 * x)
-        assert seen == shapes
-
-
 @pytest.mark.usefixtures("float64")
 def test_content_of_a_few_images_at_a_time_is_that_of_all(monkeypatch):
     """On CPUs; with the same dropout, and no array of a step has the probabilities of all images."""
@@ -235,6 +220,8 @@ TAKEN = [  # side in attention pixels, platform, batch, content: which implement
 
 
 def test_auto_takes_the_cheapest_that_fits():
+    grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
+    assert [parts.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
     for side, platform, batch, content, expected in TAKEN:
         images = batch if content else 1
         arguments = {"factorises": not content, "images": images, "size": (side, side), "num_heads": 9}

@@ -12,6 +12,7 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.models import classifier, variables
 from attn_cnn_jax.models.attention import layer as attention_module
+from tests.support.networks import logits_of
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
 NETWORKS = {
@@ -29,16 +30,6 @@ def network(name, **model):
     config = attention_config(**SIZES | NETWORKS[name] | model).model
     key = jax.random.key(0, impl="unsafe_rbg")
     return create_model(config, rngs=nnx.Rngs(key))
-
-
-@functools.partial(jax.jit, static_argnames="graph")
-def merged(graph, state, images, key=None):
-    return nnx.merge(graph, state, copy=True)(images, key=key)[0]
-
-
-def apply(model, images, **kwargs):
-    """Logits of a network, jitted; equal networks share one compilation."""
-    return merged(*nnx.split(model), images, **kwargs)
 
 
 @pytest.mark.parametrize("name", ["quadratic", "learned and content"])
@@ -87,8 +78,8 @@ def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logit
     half, full = network("learned and content", dtype="bfloat16"), network("learned and content")
     chex.assert_trees_all_equal(variables.split(half)[1:], variables.split(full)[1:])
     with jax.numpy_dtype_promotion("standard"):  # Flax's norms promote bfloat16 against float32 by themselves
-        got = apply(half, PICTURES.astype(jnp.bfloat16))
-    expected = apply(full, PICTURES)
+        got = logits_of(half, PICTURES.astype(jnp.bfloat16))
+    expected = logits_of(full, PICTURES)
     assert got.dtype == expected.dtype == jnp.float32
     assert 0 < jnp.abs(got - expected).max() < 0.04 * jnp.abs(expected).max()
     layer, x = half.blocks[0].attention, jnp.asarray(jnp.tile(PICTURES[:1, :2, :3, :1], 16), jnp.bfloat16)
@@ -99,10 +90,10 @@ def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logit
 @pytest.mark.parametrize(("name", "one_mask"), [("quadratic", True), ("learned and content", False)])
 def test_attention_dropout_has_one_mask_a_batch_where_attention_depends_on_position_alone(name, one_mask):
     model, twins = network(name, dropout=0.0, attention_dropout=0.5), jnp.stack([PICTURES[0]] * 2)
-    first, second = apply(model, twins, key=KEYS[0])
+    first, second = logits_of(model, twins, KEYS[0])
     assert bool(jnp.allclose(first, second, atol=1e-6)) == one_mask
-    assert not jnp.allclose(first, apply(model, twins)[0], atol=1e-3)
-    first, second = apply(network(name, dropout=0.5, attention_dropout=0.0), twins, key=KEYS[0])
+    assert not jnp.allclose(first, logits_of(model, twins)[0], atol=1e-3)
+    first, second = logits_of(network(name, dropout=0.5, attention_dropout=0.0), twins, key=KEYS[0])
     assert not jnp.allclose(first, second, atol=1e-3)  # all other dropout has a mask per image
 
 
@@ -128,7 +119,7 @@ def test_join_undoes_split_with_a_copy_that_has_the_arrays_it_was_given():
     assert (again[0], hash(again[0])) == (skeleton, hash(skeleton))
     chex.assert_trees_all_equal(again[1:], tuple(arrays))
     zeros = variables.join(skeleton, jax.tree.map(jnp.zeros_like, arrays[0]), arrays[1])
-    chex.assert_trees_all_equal(apply(zeros, PICTURES), jnp.zeros((2, 10)))
+    chex.assert_trees_all_equal(logits_of(zeros, PICTURES), jnp.zeros((2, 10)))
     chex.assert_trees_all_equal(variables.split(model)[1:], tuple(arrays))
 
 
@@ -149,30 +140,11 @@ def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
     assert kept(2) - kept(1) == 2 * 3 * (5 * model.hidden_size + 2 * model.intermediate_size)
 
 
-def batch_norm(norm, x):
-    """Over images and pixels."""
-    x = (x - x.mean((0, 1, 2))) / np.sqrt(x.var((0, 1, 2)) + 1e-5)
-    return x * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
-
-
-def convolved(layer, x, stride=1):
-    kernel, around = np.asarray(layer.kernel[...], np.float64), ((layer.kernel.shape[0] // 2,) * 2,) * 2
-    padded = np.pad(x, ((0, 0), *around, (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[:2], axis=(1, 2))[:, ::stride, ::stride]
-    return np.einsum("bijdrt,rtdo->bijo", windows, kernel)
-
-
 def test_deep_resnets_are_made_of_bottlenecks():
-    """The second block of the second stage's beginning, written out: 1x1, 3x3 with the stride, 1x1 to four times."""
-    model = create_model(resnet_config(depth=50, width=2, image_shape=(8, 8, 3)).model, rngs=nnx.Rngs(0))
+    """1x1, 3x3 with the stride, 1x1 to four times the channels; how layers follow each other is PyTorch's."""
+    config = resnet_config(depth=50, width=2, image_shape=(8, 8, 3)).model
+    model = nnx.eval_shape(lambda: create_model(config, rngs=nnx.Rngs(0)))
     assert len(model.blocks) == 3 + 4 + 6 + 3
-    assert nnx.eval_shape(lambda: model(jnp.ones((2, 8, 8, 3)))[0]).shape == (2, 10)
-    block = model.blocks[3]
-    x = np.random.default_rng(0).normal(size=(2, 4, 4, 8))
-    y = np.maximum(batch_norm(block.norm1, convolved(block.conv1, x)), 0)
-    y = np.maximum(batch_norm(block.norm2, convolved(block.conv2, y, stride=2)), 0)
-    y = batch_norm(block.norm3, convolved(block.conv3, y))
-    assert y.shape == (2, 2, 2, 16)
-    short = batch_norm(block.shortcut_norm, convolved(block.shortcut, x, stride=2))
-    found = block(jnp.asarray(x, jnp.float32), True)
-    chex.assert_trees_all_close(found, np.maximum(y + short, 0).astype(np.float32), atol=1e-4)
+    block = model.blocks[3]  # the first of the second stage
+    layers = [(layer.kernel.shape, layer.strides) for layer in (block.conv1, block.conv2, block.conv3, block.shortcut)]
+    assert layers == [((1, 1, 8, 4), 1), ((3, 3, 4, 4), 2), ((1, 1, 4, 16), 1), ((1, 1, 8, 16), 2)]

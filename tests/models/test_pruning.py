@@ -73,24 +73,6 @@ def test_every_parameter_with_heads_is_known():
             assert changed == ([axes[part]] if part in axes else []), (case, key)
 
 
-def test_resetting_changes_these_heads_and_no_others():
-    config = model_config(4, encoding="quadratic_generalized", dtype="float32")
-    network, other = (create_model(config, rngs=nnx.Rngs(seed)) for seed in (0, 1))
-    parameters, fresh = split(network)[1], split(other)[1]
-    found = pruning.reset(network, fresh, REMOVED)
-    axes = pruning.head_axes(network.blocks[0].attention)
-    for name in parameters:
-        part = name.partition(".attention.")[2]
-        if part not in axes:
-            np.testing.assert_array_equal(found[name], parameters[name])
-            continue
-        layer = int(name.split(".")[1])
-        heads = [np.split(np.asarray(array[name]), 4) for array in (found, parameters, fresh)]
-        for head, (now, before, new) in enumerate(zip(*heads, strict=True)):
-            np.testing.assert_array_equal(now, new if head in REMOVED[layer] else before)
-            assert np.any(new != before)
-
-
 def test_what_is_fixed_is_positions_and_value_maps_of_all_other_heads():
     network = create_model(model_config(4, dtype="float32"), rngs=nnx.Rngs(0))
     found = pruning.fixed(network, {1: {2}}, positions=True, values=False)
