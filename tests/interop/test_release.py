@@ -98,22 +98,6 @@ def test_logits_agree_and_the_way_back_is_exact(name, imported, tmp_path):
     network_of(name).load_state_dict(ours)
 
 
-def test_row_tables_of_the_release_run_along_a_row(tmp_path):
-    """One head that favours the next position along the row attends to the pixel to the right."""
-    state = torch_networks.AttentionClassifier("learned", num_heads=3, **SMALL | {"num_layers": 1}).state_dict()
-    name = "encoder.layer.0.attention.self."
-    for part in ("row_embeddings", "col_embeddings", "head_keys_row", "head_keys_col"):
-        state[name + part + ".weight"] = torch.zeros_like(state[name + part + ".weight"])
-    state[name + "row_embeddings.weight"][7 + 1, 0] = 100.0  # shift +1 of -7 .. 7
-    state[name + "head_keys_row.weight"][0, 0] = 1.0
-    release.import_release(
-        save(tmp_path / "file", state), config_of("learned_content", content=False), tmp_path / "run"
-    )
-    attention = load_run(tmp_path / "run").attention()[0]
-    np.testing.assert_allclose(attention[0, 3, 4, :, 5], 1 / 8, rtol=1e-6)  # any row, column 4 + 1
-    np.testing.assert_allclose(attention[1], 1 / 64, rtol=1e-6)
-
-
 def prefixed(state, *prefixes):
     return {f"{''.join(prefixes)}{name}": array for name, array in state.items()}
 

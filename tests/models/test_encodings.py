@@ -14,7 +14,7 @@ from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.encodings import Pape, Quadratic
+from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.encodings.absolute import sinusoidal_positions
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.models.variables import join, split
@@ -261,28 +261,6 @@ def test_rescaled_encodings_score_a_longer_shift_as_before(name):
         assert after.shape == before.shape
     else:
         chex.assert_trees_all_close(after, before, rtol=1e-10, atol=1e-10)
-
-
-def test_pape_is_the_quadratic_encoding_where_its_maps_read_a_constant():
-    """And its figures' centres and covariances are then the parameters of eq. 9."""
-    quadratic = Quadratic(HEADS, dtype=jnp.float64, rngs=nnx.Rngs(3))
-    pape = Pape(HEADS, HIDDEN, HEAD_SIZE, dtype=jnp.float64, rngs=nnx.Rngs(0))
-    alpha, centre = value(quadratic.spread) ** 2 / 2, value(quadratic.centre)
-    pape.query.kernel[...] = 0 * pape.query.kernel[...]
-    pape.query.bias[...] = 0 * pape.query.bias[...]
-    pape.direction[...] = jnp.broadcast_to(jnp.eye(2), (HEADS, 2, 2))
-    for linear, constants in ((pape.width, np.log(np.expm1(alpha))[:, None] + np.zeros(2)),
-                              (pape.tilt, -2 * alpha[:, None] * centre)):  # fmt: skip
-        linear.kernel[...] = jnp.zeros(linear.kernel.shape).at[0].set(constants.ravel())
-    x = image(5, 6).at[:, :, 0].set(1.0)[None]  # the first channel is the constant
-    rows = jnp.arange(5)
-    (expected,) = quadratic.position_terms(5, 6, rows).values()
-    found = sum(pape.content_terms(pape.project(x), rows).values())[0]
-    softmax = lambda scores: jax.nn.softmax(scores.reshape(HEADS, 30, 30))  # noqa: E731
-    chex.assert_trees_all_close(softmax(found), softmax(expected), rtol=1e-12)
-    found, covariance = pape.shapes(x)
-    chex.assert_trees_all_close(found[0, :, 2, 3], centre, rtol=1e-10)
-    chex.assert_trees_all_close(covariance[0, :, 2, 3], np.eye(2)[None] / (2 * alpha)[:, None, None], atol=1e-12)
 
 
 def test_the_quadratic_encoding_is_a_case_of_the_relative_form():

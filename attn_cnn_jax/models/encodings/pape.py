@@ -79,18 +79,6 @@ class Pape(QueryKey):
             parabolas -= summed(projections.tilt, shift)
         return {**super().content_terms(projections.projections, query_rows), "parabolas": parabolas}
 
-    def shapes(self, x: Float[Array, "b H W d"]) -> tuple[Float[Array, "b h H W 2"], Float[Array, "b h H W 2 2"]]:
-        """Where each query's parabolas add up to their largest score, in pixels from it; and the Gaussian's covariance.
-
-        Without `q . k` and borders these are centre and covariance of the attention.
-        """
-        found, w = self.project(x), self.direction[...]
-        covariance = jnp.linalg.inv(2 * jnp.einsum("bhijp,hpr,hps->bhijrs", found.width, w, w))
-        if found.tilt is None:
-            return jnp.zeros(covariance.shape[:-1], covariance.dtype), covariance
-        slope = jnp.einsum("bhijp,hpr->bhijr", found.tilt, w)
-        return -jnp.einsum("bhijrs,bhijs->bhijr", covariance, slope), covariance
-
 
 @register("pape_ri")
 class RotationInvariantPape(Pape):
