@@ -9,7 +9,6 @@ from attn_cnn_jax.cli.arguments import separate
 from attn_cnn_jax.cli.configs import find_config, known_configs, load_config, run_name
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.encodings import REGISTRY
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,18 +22,12 @@ def test_a_name_is_the_file_in_any_folder_also_beside_a_folder_of_that_name(tmp_
         assert run_name(name) == called
 
 
-def test_every_encoding_has_a_configuration_that_trains_on_digits():
-    for encoding in REGISTRY:
-        config = complete(load_config(f"digits_encodings:{encoding}"))
-        assert (config.model.encoding, config.optimizer.name, config.dataset.name) == (encoding, "muon", "digits")
-
-
 def test_another_data_set_brings_its_pictures_and_classes():
-    config = complete(load_config("digits", ["--config.dataset.name=cifar100"]))
-    assert (config.model.image_shape, config.model.num_classes) == ((32, 32, 3), 100)
-    overrides = ["--config.model.image_shape=(8, 8, 1)", "--config.dataset.name=cifar100"]
+    other = "--config.dataset.name=cifar100"
+    model = complete(load_config("digits", [other])).model
+    assert (model.image_shape, model.num_classes) == ((32, 32, 3), 100)
     with pytest.raises(UserError, match=r"config.model.image_shape=\(8, 8, 1\): allowed is \(32, 32, 3\) for cifar100"):
-        complete(load_config("digits", overrides))
+        complete(load_config("digits", ["--config.model.image_shape=(8, 8, 1)", other]))
 
 
 def test_overrides_have_the_type_of_their_key():

@@ -13,15 +13,6 @@ from attn_cnn_jax.runs.directory import to_json
 QUADRATIC = ["93.8%", "12,086,844", "12.1M", "6.18B", "6.2B", "9.01B"]
 
 
-def config_file(path, arguments="", statement="pass"):
-    """Writes a configuration file of an attention network and returns its path as text."""
-    path.write_text(
-        "from attn_cnn_jax.config import attention_config\n\n\ndef get_config():\n"
-        f"    config = attention_config({arguments})\n    {statement}\n    return config\n"
-    )
-    return str(path)
-
-
 @pytest.fixture
 def summary(capsys):
     """`summary(*arguments)`: printed rows by name, their cells split at blanks."""
@@ -41,6 +32,7 @@ def test_command_without_arguments_prints_table_1_then_the_other_configs(summary
     monkeypatch.chdir(tmp_path)
     rows = summary()
     assert list(rows)[:4] == list(TABLE_1)
+    assert rows["quadratic"] == QUADRATIC
     assert rows["learned_rel_content"] == ["87.1%", "29,601,882", "29.5M", "15.0B", "15B", "20.7B"]
     assert rows["many_heads"] == ["18,806,970", "9.62B", "14.6B"]
     assert rows["digits"] == ["174,619", "22.0M", "36.2M"]
@@ -49,31 +41,31 @@ def test_command_without_arguments_prints_table_1_then_the_other_configs(summary
 
 def test_the_papers_networks_are_known_by_what_they_are(summary, tmp_path):
     """In a file of any name, and in a run however it computes."""
-    same, other = config_file(tmp_path / "mine.py"), config_file(tmp_path / "quadratic.py", "num_heads=4")
-    hundred = config_file(tmp_path / "hundred.py", statement="config.dataset.name = 'cifar100'")
+    text = "from attn_cnn_jax.config import attention_config\ndef get_config():\n    return attention_config({})\n"
+    for name, arguments in {"mine": "", "quadratic": "num_heads=4"}.items():
+        (tmp_path / f"{name}.py").write_text(text.format(arguments))
     overrides = ["--config.model.dtype=bfloat16", "--config.model.implementation=dense"]
     (tmp_path / "config.json").write_text(to_json(complete(load_config("quadratic", overrides))))
-    rows = summary(same, other, hundred, tmp_path)
-    assert rows[same] == rows[str(tmp_path)] == QUADRATIC
-    assert len(rows[other]) == 3
-    assert rows[hundred][0] == f"{12_086_844 + 90 * (400 + 1):,}"
+    rows = summary(tmp_path / "mine.py", tmp_path / "quadratic.py", tmp_path)
+    assert rows[str(tmp_path / "mine.py")] == rows[str(tmp_path)] == QUADRATIC
+    assert len(rows[str(tmp_path / "quadratic.py")]) == 3
 
 
 def test_runs_have_their_test_accuracy_and_a_folder_of_seeds_stands_for_its_runs(summary, quadratic_run, tmp_path):
     for name in ("seed_0", "seed_10"):
         shutil.copytree(quadratic_run, tmp_path / name)
-    rows = summary(quadratic_run, tmp_path, "pretrained:digits")
+    rows = summary(tmp_path, "pretrained:digits")
     assert rows["pretrained:digits"][:2] == ["99.44%", "174,619"]
-    for run in (quadratic_run, tmp_path / "seed_0", tmp_path / "seed_10"):
+    for run in (tmp_path / "seed_0", tmp_path / "seed_10"):
         assert rows[str(run)][0] == "60.00%"  # the last test record; not a network of Table 1
 
 
 def test_overrides_change_the_network_that_is_counted(summary, quadratic_run, capsys):
-    """A head of the paper's base network adds a centre, a spread and a map of 400 x 400 channels per layer."""
+    """A head adds a centre, a spread and a map of 400 x 400 channels per layer; a class of CIFAR-100 its logit."""
     override = "--config.model.num_heads=(9, 9, 9, 9, 9, 10)"
     assert main(["summary", override]) == 2
     assert "name the CONFIG that it changes" in capsys.readouterr().err
     assert main(["summary", str(quadratic_run), override]) == 1
     assert "overrides change configurations" in capsys.readouterr().err
-    more = int(summary("quadratic", override)["quadratic"][0].replace(",", ""))
-    assert more - 12_086_844 == 400 * 400 + 3
+    for change, more in ((override, 400 * 400 + 3), ("--config.dataset.name=cifar100", 90 * (400 + 1))):
+        assert int(summary("quadratic", change)["quadratic"][0].replace(",", "")) - 12_086_844 == more
