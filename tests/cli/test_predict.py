@@ -13,6 +13,7 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.figures import predictions
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.cli.predict import named, top_classes
+from attn_cnn_jax.cli.predict import named, top_classes
 from attn_cnn_jax.data import sources
 
 
@@ -73,20 +74,19 @@ def test_classes_without_names_have_numbers():
     assert (second["class"], named(second)) == (0, "class 0")
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [("quadratic_run", "acc0.95"), ("content_run", "v1.2.svg"), ("resnet_run", "seen.png")]
-)
-def test_the_figure_shows_pictures_classes_and_heads(kind, name, request, images, folder, capsys):
+def test_the_figure_shows_images_classes_and_heads(quadratic_run, content_run, resnet_run, folder, capsys):
     """A last dot in its name is no extension: acc0.95 and acc0.97 are two figures (case 07)."""
-    run = request.getfixturevalue(kind)
-    assert main(["predict", str(run), str(folder), "--top=2", f"--figure={folder / 'f' / name}"]) == 0
-    stem = folder / "f" / name.removesuffix(".png").removesuffix(".svg")
-    assert capsys.readouterr().err.splitlines()[1:] == [f"{stem}.png", f"{stem}.svg"]
-    text = (stem.parent / f"{stem.name}.svg").read_text()
-    assert all(name in text for name in ("0.png", "1.png", "2.png"))
-    best = load_run(run).predict(images).max(axis=1)
-    assert all(f"{probability:.0%}" in text for probability in best)
-    assert ("layer 2" in text) == (kind != "resnet_run")
+    for run, name in ((quadratic_run, "acc0.95"), (content_run, "v1.2.svg"), (resnet_run, "seen.png")):
+        command = ["predict", str(run), str(folder), "--top=2", "--csv", f"--figure={folder / 'f' / name}"]
+        assert main(command) == 0
+        stem = folder / "f" / name.removesuffix(".png").removesuffix(".svg")
+        out, err = capsys.readouterr()
+        assert err.splitlines()[1:] == [f"{stem}.png", f"{stem}.svg"]
+        text = (stem.parent / f"{stem.name}.svg").read_text()
+        assert all(name in text for name in ("0.png", "1.png", "2.png"))
+        found = csv.DictReader(io.StringIO(out))
+        assert all(f"{float(line['probability']):.0%}" in text for line in found if line["rank"] == "1")
+        assert ("layer 2" in text) == (run != resnet_run)
 
 
 def test_heads_are_drawn_where_they_look():
