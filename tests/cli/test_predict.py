@@ -13,7 +13,6 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.figures import predictions
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.cli.predict import named, top_classes
-from attn_cnn_jax.cli.predict import named, top_classes
 from attn_cnn_jax.data import sources
 
 
