@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -95,14 +94,8 @@ def run_directories(text: str) -> list[Path]:
 
 
 def beside(run: Path, name: str) -> Path:
-    """Returns where a command writes by default: into the run directory; for a pretrained network, the current folder.
-
-    Refuses a folder that is a link, by which a run from elsewhere may lead anywhere.
-    """
-    place = Path(name) if run.is_relative_to(FOLDER) else run / name
-    if place.is_symlink() and place.is_dir():
-        raise UserError(f"{place} is a link to {os.readlink(place)}: name a folder to write to with --out=DIR")
-    return place
+    """Returns where a command writes by default: the run directory, or for a pretrained network the current folder."""
+    return Path(name) if run.is_relative_to(FOLDER) else run / name
 
 
 def as_path(text: str) -> Path:

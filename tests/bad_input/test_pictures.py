@@ -70,80 +70,70 @@ def test_a_file_that_is(tmp_path, name):
     assert len(data.train.labels) + len(data.test.labels) == 24
 
 
-def classes(*names):
-    return lambda own: write_folder(own, names)
-
-
-def splits(*names):
-    return lambda own: write_folder(own, splits=names)
-
-
-def beside(change):
-    """What is done to own/cat and own/dog, four images of 8x8 pixels each."""
-    return lambda own: change(write_folder(own))
-
-
-def renamed(name):
-    return lambda own: (own / "cat").rename(own / name)
-
-
 def save(path, animated=False):
     """An image of 9x8 pixels, or an animation of two."""
     frames = [random_picture(n, (9, 8)) for n in range(2)]
     frames[0].save(path, save_all=animated, append_images=frames[1:] if animated else [])
 
 
-def splits_below_classes(own):
-    for name in ("cat", "dog"):
-        write_folder(own / name, ("train",))
+def nothing(own):
+    """Leaves a folder as it is."""
 
 
-# What writes a folder, and what is said of which path.
+def leave_one(own):
+    for n in (1, 2, 3):
+        (own / f"cat/cat_{n}.png").unlink()
+
+
+def move_into_train(own):
+    for path in own.glob("*/*.png"):
+        (path.parent / "train").mkdir(exist_ok=True)
+        path.rename(path.parent / "train" / path.name)
+
+
+SPLITS = ("train", "test")
+# What makes a folder of cat and dog, four images of 8x8 pixels each, otherwise; what is said of it and of which path.
 FOLDERS = {
-    "an empty class": (beside(lambda own: (own / "emu").mkdir()), "holds no images", "emu"),
-    "one class": (classes("dog"), "one class, 'dog'", ""),
-    "no classes": (lambda own: own.mkdir(), "holds no folders", ""),
-    "a picture beside the classes": (beside(lambda own: save(own / "x.png")), "lies in no class folder", "x.png"),
-    "a folder in a class": (beside(lambda own: (own / "cat/a").mkdir()), "the classes are the folders in", "cat/a"),
-    "one image in a class": (
-        beside(lambda own: [path.unlink() for path in (own / "cat").glob("*_[123].png")]),
-        "one image of the class 'cat'",
-        "",
+    "an empty class": ({}, lambda own: (own / "emu").mkdir(), "holds no images", "emu"),
+    "one class": ({"classes": ["dog"]}, nothing, "one class, 'dog'", ""),
+    "no classes": ({"classes": ["dog"]}, lambda own: shutil.rmtree(own / "dog"), "holds no folders", ""),
+    "an image beside the classes": ({}, lambda own: save(own / "x.png"), "lies in no class folder", "x.png"),
+    "a folder in a class": ({}, lambda own: (own / "cat/a").mkdir(), "the classes are the folders in", "cat/a"),
+    "one image in a class": ({}, leave_one, "one image of the class 'cat'", ""),
+    "a dead link": ({}, lambda own: (own / "cat/x.png").symlink_to("x.png"), "leads nowhere", "cat/x.png"),
+    "a link that leads up": ({}, lambda own: (own / "emu").symlink_to(own), "is a folder in a class", "emu/"),
+    "a GIF": ({}, lambda own: save(own / "cat/x.gif"), ".gif is not", "cat/x.gif"),
+    "an animation": ({}, lambda own: save(own / "cat/x.png", animated=True), "animated, 2 frames", "cat/x.png"),
+    "two sizes": ({}, lambda own: save(own / "cat/x.png"), "images of several sizes", "cat/x.png"),
+    "a line break": ({}, lambda own: (own / "cat").rename(own / "c\nat"), "be printed", "'c\\nat'"),
+    "a class that is not UTF-8": ({}, lambda own: (own / "cat").rename(own / "c\udcff"), "be printed", "c\\udcff"),
+    "test without train": ({"splits": ["Test", "val"]}, nothing, "needed is one train", ""),
+    "one split twice": ({"splits": ["train", "Training"]}, nothing, "needed is one train", ""),
+    "a split beside what is none": ({"splits": ["train", "more"]}, nothing, "which may be splits", "more"),
+    "classes called train and test": ({"classes": [*SPLITS, "emu"]}, nothing, "which may be splits", "emu"),
+    "one folder too many": ({"splits": ["images"]}, nothing, "holds one folder, images, with 2", "images"),
+    "splits of other classes": (
+        {"splits": SPLITS},
+        lambda own: shutil.rmtree(own / "test/dog"),
+        "other classes than train: 'dog'",
+        "test",
     ),
-    "a dead link": (beside(lambda own: (own / "cat/x.png").symlink_to("x.png")), "leads nowhere", "cat/x.png"),
-    "a link that leads up": (beside(lambda own: (own / "emu").symlink_to(own)), "is a folder in a class", "emu/"),
-    "a GIF": (beside(lambda own: save(own / "cat/x.gif")), ".gif is not", "cat/x.gif"),
-    "an animation": (beside(lambda own: save(own / "cat/x.png", animated=True)), "animated, 2 frames", "cat/x.png"),
-    "two sizes": (beside(lambda own: save(own / "cat/x.png")), "images of several sizes", "cat/x.png"),
-    "a class with a line break": (beside(renamed("c\nat")), "be printed", "'c\\nat'"),
-    "a class that is not UTF-8": (beside(renamed("c\udcffat")), "be printed", "c\\udcffat"),
-    "test without train": (splits("Test", "val"), "needed is one train", ""),
-    "one split twice": (splits("train", "Training"), "needed is one train", ""),
-    "a split beside what is none": (splits("train", "more"), "which may be splits", "more"),
-    "classes called train and test": (classes("train", "test", "emu"), "which may be splits", "emu"),
-    "one folder too many": (splits("images"), "holds one folder, images, with 2", "images"),
-    "splits below classes": (splits_below_classes, "DIR/train/CLASS", "cat/train"),
+    "classes that look alike": (
+        {"splits": SPLITS, "classes": ["Cat", "dog"]},
+        lambda own: (own / "test/Cat").rename(own / "test/cat"),
+        "'Cat', 'cat'",
+        "test",
+    ),
+    "splits below classes": ({}, move_into_train, "DIR/train/CLASS", "cat/train"),
 }
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_with(tmp_path, name):
-    write, message, place = FOLDERS[name]
-    own = tmp_path / "own"
-    write(own)
+    otherwise, change, message, place = FOLDERS[name]
+    own = write_folder(tmp_path / "own", **otherwise)
+    change(own)
     refused(own, message, place if "\\" in place else own / place)
-
-
-def test_splits_that_differ(tmp_path):
-    """Also in what looks alike, which is shown as it is."""
-    own = write_folder(tmp_path / "own", classes=("Cat", "dog", "emu"), splits=("train", "test"))
-    save(own / "test" / "x.png")
-    refused(own, "in no class folder", own / "test/x.png")
-    (own / "test" / "x.png").unlink()
-    (own / "test" / "Cat").rename(own / "test" / "cat")
-    refused(own, "'Cat', 'cat'", own / "test")
-    shutil.rmtree(own / "test" / "cat")
-    refused(own, "other classes than train: 'Cat'", own / "test")
 
 
 def test_paths_that_are_none_and_a_class_of_which_nothing_can_be_read(tmp_path):

@@ -1,16 +1,20 @@
 """Run directories that are none, are damaged, or come from elsewhere; and what is asked of a good one."""
 
+import dataclasses
 import json
 import shutil
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.runs import checkpoints
+from attn_cnn_jax.runs import checkpoints, directory
+from tests.support import cifar_archives
 
 
 @pytest.fixture
@@ -28,7 +32,6 @@ def edit(run, group, **values):
         path.write_text(json.dumps(value))
 
 
-NAMES = ["\x1b]0;x", *"123456789"]
 RUNS = {
     "a file": (lambda run: (shutil.rmtree(run), run.write_text("x")), "is not a run directory"),
     "gone": (shutil.rmtree, "is not a run directory"),
@@ -38,7 +41,7 @@ RUNS = {
     "other encoding": (lambda run: edit(run, "model", encoding="manhattan"), "--load=FILE"),
     "other layers": (lambda run: edit(run, "model", num_layers=3), "is not the network of its config.json"),
     "a class that commands terminals": (
-        lambda run: edit(run, "dataset", class_names=NAMES),
+        lambda run: edit(run, "dataset", class_names=["\x1b]0;x", *"123456789"]),
         "config.dataset.class_names=",
     ),
 }
@@ -52,22 +55,40 @@ def test_a_run_that_is_none(copy, refused, name):
     refused(lambda: main(["heads", str(copy)]), message)
 
 
-LINES = {
-    "no object": b"[]\n",
-    "wrong types": b'{"step": "a", "epoch": [], "split": 1, "loss": null, "accuracy": "", "layers": 3}\n',
-    "no text": b"\xff\xfe\n",
-    "very deep": b"[" * 100_000 + b"\n",
-}
+def test_looking_prepares_nothing_and_finds_data_that_is_elsewhere_now(copy, refused, tmp_path, monkeypatch):
+    """Of a run trained with a folder of data that is gone, or with another TFDS_DATA_DIR; commands only read."""
+    config = directory.read_config(copy)
+    config.dataset.update({"name": "cifar10", "data_dir": str(tmp_path / "mine")})
+    foreign = dataclasses.replace(load_run(copy), config=config)
+    monkeypatch.setattr("attn_cnn_jax.cli.evaluate.load_run", lambda *args: foreign)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "default"))
+    for flags, message in (
+        ([], f"cifar10 is not in {tmp_path}/mine."),
+        ([f"--data-dir={tmp_path}"], f"cifar10 is not in {tmp_path}."),
+        ([f"--data-dir={tmp_path}/nowhere"], f"--data-dir={tmp_path}/nowhere: there is no"),
+    ):
+        refused(lambda flags=flags: main(["evaluate", str(copy), *flags]), message)
+    (tmp_path / "default").mkdir()
+    cifar_archives.prepare(tmp_path / "default")
+    assert len(dataset_of(config).test.labels) == 7
+
+
+LINES = (  # no object, wrong types, no text, very deep
+    b"[]\n",
+    b'{"step": "a", "epoch": [], "split": 1, "loss": null, "accuracy": "", "layers": 3}\n',
+    b"\xff\xfe\n",
+    b"[" * 100_000 + b"\n",
+)
 
 
 def test_damaged_records(copy, refused):
-    for name, command in (("metrics", "figures"), ("metrics", "compare"), ("positions", "page")):
+    for name, command in (("metrics", "compare"), ("positions", "page")):
         path = copy / f"{name}.jsonl"
         before = path.read_bytes()
-        for line in LINES.values():
+        n = before.count(b"\n") + 1
+        said = f"{name}.jsonl is damaged in line {n}: remove that line"
+        for line in LINES:
             path.write_bytes(before + line + before)
-            n = before.count(b"\n") + 1
-            said = f"{name}.jsonl is damaged in line {n}: remove that line"
             refused(lambda command=command: main([command, str(copy)]), said)
         path.write_bytes(before)
 
@@ -109,6 +130,7 @@ def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused):
         run = tmp_path / "text" if command == "summary" else quadratic_run
         argv = [command, str(run), *flags.replace("TMP", str(tmp_path)).split()]
         refused(lambda argv=argv: main(argv), message)
+    refused(lambda: main(["heads", "~/x"]), f"{Path('~/x').expanduser()} is not a run directory")
 
 
 NO_FLAGS = [
@@ -116,7 +138,6 @@ NO_FLAGS = [
     ("heads", "--images=0", "'0': allowed is an integer from 1"),
     ("figures", "--figures=portrait", "'portrait': allowed is some of"),
     ("figures", "--epochs=soon", "'soon': allowed is numbers"),
-    ("figures", "--order=random", "invalid choice: 'random'"),
     ("figures", "--pictures=a", "'a': allowed is different integers from 0"),
     ("page", "--size=0x3", "'0x3': allowed is"),
     ("export", "--format=tensorflow", "invalid choice: 'tensorflow'"),
@@ -130,21 +151,14 @@ def test_bad_flags(refused):
 
 
 GOOD = np.zeros((2, 8, 8, 1), np.uint8)
-IMAGES = {
-    "one image": GOOD[0],
-    "in colour": np.zeros((2, 8, 8, 3), np.uint8),
-    "channels first": np.zeros((2, 1, 8, 8), np.uint8),
-    "floating point": GOOD.astype(np.float32),
-    "none at all": GOOD[:0],
-    "without rows": GOOD[:, :0],
-    "ragged": [[1, 2], [3]],
-    "a path": "picture.png",
-}
+# One image, in colour, channels first, floating point, none, without rows, ragged, a path.
+IMAGES = (GOOD[0], np.zeros((2, 8, 8, 3), np.uint8), GOOD.transpose(0, 3, 1, 2), GOOD.astype(np.float32), GOOD[:0])
+IMAGES += (GOOD[:, :0], [[1, 2], [3]], "image.png")
 
 
 def test_images(quadratic_run, content_run, make_run, refused):
     position_only, by_content = load_run(quadratic_run), load_run(content_run)
-    for images in IMAGES.values():
+    for images in IMAGES:
         refused(lambda images=images: position_only.predict(images), "allowed is (B, H, W, 1) uint8")
         refused(lambda images=images: by_content.attention(images), "allowed is (B, H, W, 1) uint8")
     refused(lambda: by_content.attention(), "give images, uint8 (B, H, W, C)")
