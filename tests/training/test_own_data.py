@@ -19,20 +19,18 @@ from attn_cnn_jax.training import feed, loop
 from attn_cnn_jax.training.feed import Feed
 from attn_cnn_jax.training.mesh import data_mesh
 from tests.support.digits_run import records_of
-from tests.support.own_pictures import random_picture, write_digits, write_folder
-
-BATCH_SIZE, NUM_VALIDATION = 95, 97
+from tests.support.own_pictures import random_picture, write_folder
 
 
 @pytest.fixture
 def config(tmp_path):
     """An epoch with a validation split, dropout and augmentation; no number divides another."""
-    config = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4)
-    file = write_digits(tmp_path)[1]
-    config.dataset.update({"name": "npz", "path": str(file), "data_dir": str(tmp_path / "data")})
-    config.dataset.num_validation = NUM_VALIDATION
+    config, file = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=4), tmp_path / "own.npz"
+    images, labels = np.random.default_rng(0).integers(0, 256, (1797, 8, 8), np.uint8), np.arange(1797) % 10
+    np.savez(file, images=images[355:], labels=labels[355:], test_images=images[:355], test_labels=labels[:355])
+    config.dataset.update({"name": "npz", "path": str(file), "data_dir": str(tmp_path / "data"), "num_validation": 97})
     config.augment.update({"crop_padding": 1, "flip": True})
-    config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 1, "log_every_steps": 1, "eval_batch_size": 40})
+    config.train.update({"batch_size": 95, "num_epochs": 1, "log_every_steps": 1, "eval_batch_size": 40})
     return config
 
 
@@ -61,9 +59,9 @@ def test_auto_streams_what_does_not_fit_and_every_number_is_that_of_the_data_on_
 
 
 @pytest.fixture
-def streamed(config, data_dir):
-    """The training split and a feed that streams it to two devices."""
-    train = sources.load("digits", data_dir).train
+def streamed(data_dir):
+    """The training split of digits and a feed that streams it to two devices."""
+    train, config = sources.load("digits", data_dir).train, attention_config()
     config.train.update({"batch_size": 96, "num_epochs": 2})
     return train, Feed(train, config, data_mesh(jax.devices()[:2]), streamed=True)
 
