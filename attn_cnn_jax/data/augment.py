@@ -45,13 +45,9 @@ def draw(key: Key, batch_size: int, crop_padding: int) -> tuple[Int32[Array, "b 
 
 
 def augment(key: Key, images: Images, *, crop_padding: int, flip: bool) -> Images:
-    """The images, each cropped at random after zero padding, then half of them mirrored.
+    """The images, values 0 .. 255, each cropped at random after black padding, then half of them mirrored.
 
-    Args:
-      key: a JAX random key; the same key and batch give the same images.
-      images: values 0 .. 255, not yet normalised: the padding is black.
-      crop_padding: zero pixels added on every side, 0 for no crop; static under `jax.jit`.
-      flip: whether to mirror; static under `jax.jit`.
+    The padding is `crop_padding` pixels on every side, 0 for no crop. The same key and batch give the same images.
     """
     offsets, flips = draw(key, images.shape[0], crop_padding)
     borders = ((crop_padding, crop_padding), (crop_padding, crop_padding), (0, 0))
@@ -133,13 +129,9 @@ def apply(x: Image, kind: Array, a: Amount) -> Image:
 
 
 def operate(key: Key, images: Images, *, count: int, magnitude: float) -> Images:
-    """The images, each after `count` operations sampled for it; all are equally probable, their strength is uniform.
+    """The images, values 0 .. 255, each after `count` operations sampled for it, one after the other.
 
-    Args:
-      key: a JAX random key; the same key and batch give the same images.
-      images: values 0 .. 255.
-      count: of operations one after the other; static under `jax.jit`.
-      magnitude: of the strongest, from 0 (nothing changes) to 1.
+    All are equally probable, their strength is uniform; `magnitude` is that of the strongest, 0 (no change) to 1.
     """
 
     def operate_one(place, image):

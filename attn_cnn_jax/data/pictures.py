@@ -44,11 +44,10 @@ def read_picture(
     """An image upright, in mode "L" (one channel) or "RGB" (three); Unreadable for what is none, damaged or too large.
 
     Args:
-      file: a path, or an open file.
+      file: a path, or an open file, which messages call `name`.
       channels: 1 or 3, of the result; 0 for 1 where the image is grey, else 3.
       formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
       size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
-      name: by which messages call it, if not by its path.
     """
     what = f"{name or file} cannot be read as an image"
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced

@@ -23,8 +23,7 @@ MAY_GROW = ("train.num_epochs",)  # a run may be given more epochs
 def locked(workdir: Path) -> Iterator[None]:
     """Creates the run directory and holds it for the block; removes it if it is new and no run began.
 
-    Raises:
-      UserError: if the directory cannot be written to, or another process holds it.
+    UserError if the directory cannot be written to, or another process holds it.
     """
     lock = filelock.FileLock(workdir / ".lock", blocking=False)
     new = [folder for folder in (workdir, *workdir.parents) if not os.path.lexists(folder)]

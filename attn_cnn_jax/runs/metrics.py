@@ -1,10 +1,8 @@
 """metrics.jsonl: reads it, cuts it back to a checkpoint, appends to it.
 
-A record of metrics.jsonl has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per image) and
-`accuracy` (0 to 1); of `train` also `learning_rate` and `images_per_second`.
-
-A line of metrics.jsonl reaches the file in one write, and a resumed run first cuts the file back to the step of its
-checkpoint: no half lines, no step twice, none left out.
+A record has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per image) and `accuracy` (0 to 1);
+of `train` also `learning_rate` and `images_per_second`. A line reaches the file in one write, and a resumed run first
+cuts the file back to the step of its checkpoint: no half lines, no step twice, none left out.
 """
 
 import contextlib
@@ -28,8 +26,7 @@ def read_metrics(path: Path | str) -> list[dict]:
 def read_records(path: Path | str, **fields: type | UnionType) -> list[dict]:
     """Returns the records of a file of JSON lines, if there is one; a last line that a crash cut off is left out.
 
-    Raises:
-      UserError: for a line without these fields, of these types.
+    UserError for a line without these fields, of these types.
     """
     try:
         lines = Path(path).read_bytes().splitlines(keepends=True)

@@ -42,12 +42,9 @@ def create_recorder(
 ) -> Callable[[int, float, Arrays], None]:
     """Opens the positions of a run with the network `config.model`, which continues after a step (-1: a new run).
 
-    Returns:
-      `record(step, epoch, parameters)`, which writes one line, or nothing where attention knows no position.
+    Returns `record(step, epoch, parameters)`, which writes one line, or nothing where attention knows no position.
     """
-    if model.name != "attention":
-        return lambda step, epoch, parameters: None
-    height, width = grid(model)
+    height, width = grid(model) if model.name == "attention" else (1, 1)
     query = (height // 2, width // 2)
 
     def found(parameters: Arrays) -> list[dict[str, jax.Array]]:
@@ -78,7 +75,7 @@ def create_recorder(
         rows = [{name: rounded(array) for name, array in layer.items()} for layer in layers]
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": rows})
 
-    if not any(jax.eval_shape(found, positions_of(split(abstract_model(model))[1]))):
+    if model.name != "attention" or not any(jax.eval_shape(found, positions_of(split(abstract_model(model))[1]))):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
     return record

@@ -42,15 +42,10 @@ def say(text: str) -> None:
 
 
 def connect(address: str | None, num_processes: int | None, process_id: int | None) -> None:
-    """Joins the other processes of the run (JAX's distributed runtime); process 0 is the coordinator.
+    """Joins the other processes of the run (JAX's distributed runtime); process 0, at `HOST:PORT`, coordinates them.
 
-    Args:
-      address: `HOST:PORT` of process 0, or None where JAX detects it, as on a cluster.
-      num_processes: how many there are, or None likewise.
-      process_id: number of this one, from 0, or None likewise.
-
-    Raises:
-      UserError: if the arguments make no sense, the port is taken, or JAX cannot join the others.
+    None is for what JAX detects, as on a cluster. UserError if the arguments make no sense, the port is taken, or JAX
+    cannot join the others.
     """
     if num_processes is not None and not 0 <= (process_id or 0) < num_processes:
         given = f"--num-processes={num_processes} --process-id={process_id}"

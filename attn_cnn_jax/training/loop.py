@@ -74,14 +74,9 @@ class Window:
 
 
 def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
-    """Trains as configured, from the newest checkpoint in `workdir` on.
+    """Trains as configured, from the newest checkpoint in the run directory on, which is created if need be.
 
-    Args:
-      config: what a file in configs/ returns.
-      workdir: run directory; created if need be.
-
-    Returns:
-      The last record of metrics of every split, by the name of the split.
+    Returns the last record of metrics of every split, by the name of the split.
 
     Raises:
       UserError: for a configuration, data or a run directory that cannot be trained with.

@@ -20,8 +20,7 @@ def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
 def mesh_for(batch_size: int) -> Mesh:
     """Returns a mesh of as many devices as share a training batch evenly; says if some are not used.
 
-    Raises:
-      UserError: if several processes cannot share the batch evenly: all of them have to take part.
+    UserError if several processes cannot share the batch evenly: all of them have to take part.
     """
     devices = jax.devices()
     count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)

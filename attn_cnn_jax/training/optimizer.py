@@ -42,16 +42,7 @@ class Matrices(NamedTuple):
 
 
 def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> optax.Schedule:
-    """Returns the learning rate of every step: a linear warm-up from 0, then the schedule.
-
-    Args:
-      config: `config.optimizer`.
-      num_epochs: length of the run.
-      steps_per_epoch: optimizer steps in an epoch.
-
-    Returns:
-      A function of the step, from 0.
-    """
+    """Returns the learning rate of every step, from 0: a linear warm-up, then the schedule of `config.optimizer`."""
     total = num_epochs * steps_per_epoch
     warmup = round(config.warmup_fraction * total)
     match config.schedule:
@@ -85,20 +76,14 @@ def create_optimizer(
     *,
     shaped: Mapping[str, Matrices] | None = None,
 ) -> optax.GradientTransformation:
-    """Returns the optimizer of `config.optimizer`.
+    """Returns the optimizer of `config.optimizer`, at the learning rates of `schedule`.
 
     Weight decay of SGD and Adam is added to the gradient, as PyTorch's `SGD` and `Adam` do (not `AdamW`). With Muon it
-    is decoupled, as published: `w -= learning rate * decay * w`, whatever the gradient.
+    is decoupled, as published: `w -= learning rate * decay * w`, whatever the gradient; `shaped` has its `matrices`.
 
     Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is. Its norm is
-    that of what is trained: gradients of parameters and entries that must not change do not count.
-
-    Args:
-      config: `config.optimizer`.
-      schedule: the learning rate of every step, see `learning_rate`.
-      fixed: by a parameter's name, a boolean array that broadcasts to it, true where it must not change; gradients
-        that nothing needs are not computed.
-      shaped: for "muon", the network's matrices, see `matrices`.
+    that of what is trained. `fixed` has, by a parameter's name, a boolean array that broadcasts to it, true where it
+    must not change; gradients that nothing needs are not computed.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
     match config.name:

@@ -37,15 +37,9 @@ class Reporter:
     """Writes into the run directory, and prints how training stands."""
 
     def __init__(self, config: ConfigDict, workdir: Path, skeleton: Skeleton, after_step: int, total_steps: int):
-        """Opens the files of a run that continues after `after_step`.
+        """Opens the files of a run of so many steps that continues after `after_step`, NOTHING without a checkpoint.
 
-        Args:
-          config: of the run; read are `model` and `train.logger`.
-          workdir: the run directory.
-          skeleton: of the network, see models/variables.py.
-          after_step: the number of finished steps, NOTHING without a checkpoint; later records are removed, for the
-            run writes them again.
-          total_steps: length of the run.
+        Later records are removed: the run writes them again. Of `config` are read `model` and `train.logger`.
         """
         self._metrics, self._total = workdir / metrics.FILE, total_steps
         metrics.cut_back(self._metrics, after_step)

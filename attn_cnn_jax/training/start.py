@@ -50,12 +50,8 @@ Reasons = Mapping[int, Mapping[int, str]]  # by layer and head from 0, why the h
 def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     """Returns the network that training begins with, and its configuration: with the heads that pruning or reset left.
 
-    Args:
-      config: complete and valid.
-      workdir: the run directory; where it has a checkpoint, only the shape of the network matters.
-
-    Raises:
-      UserError: if the first run is not there, is of another kind, would lose no head, or all heads of a layer.
+    Where `workdir` has a checkpoint, only the shape of the network matters. UserError if the first run is not there, is
+    of another kind, would lose no head, or all heads of a layer.
     """
     start = config.start
     if not start.run:
@@ -188,12 +184,8 @@ def resized_table(table: Float[Array, "r d"], length: int) -> Float[Array, "s d"
 def left_alone(config: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray]:
     """Returns what training leaves alone, as `config.start.freeze` says; frozen batch norms keep their statistics.
 
-    Returns:
-      By a parameter's name, a boolean array that broadcasts to it, true in entries that must not change: all of them,
-      or those of heads (see pruning.fixed).
-
-    Raises:
-      UserError: if a pattern fits no parameter, or nothing is left to train.
+    It is, by a parameter's name, a boolean array that broadcasts to it, true in entries that must not change: all, or
+    those of heads (see pruning.fixed). UserError if a pattern fits no parameter, or nothing is left to train.
     """
     words = [word.strip() for word in config.start.freeze.split(",") if word.strip()]
     patterns = [word for word in words if word not in ("positions", "values")]
@@ -231,11 +223,8 @@ def restore(
 ) -> tuple[TrainState, dict[str, list[float]]]:
     """Returns the state of the newest intact checkpoint and the metrics since the last record; else `state` and none.
 
-    Moves damaged ones into `damaged/`, once an intact one is found. All processes read the same one: a checkpoint
-    that one of them finds damaged counts as damaged.
-
-    Raises:
-      UserError: if no checkpoint is intact, or they are of another run.
+    Moves damaged ones into `damaged/`, once an intact one is found. All processes read the same one: a checkpoint that
+    one of them finds damaged counts as damaged. UserError if no checkpoint is intact, or they are of another run.
     """
     steps, damaged = everyone(ckpt.steps_in(workdir))[0], []
     for step in steps:
