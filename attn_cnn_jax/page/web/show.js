@@ -40,7 +40,7 @@ function makeHeading() {
   const { dataset, encoding, step } = data.facts;
   $("facts").textContent = [
     dataset, `${encoding.replaceAll("_", " ")} encoding`, `${counts.length} layers of ${heads} heads`,
-    `${grid[0]}×${grid[1]} pixels`, `step ${step}`,
+    `${grid[0]}×${grid[1]} ${data.size[0] > grid[0] ? "patches" : "pixels"}`, `step ${step}`,
   ].join(" · ");
 }
 
@@ -153,7 +153,7 @@ function showChoices() {
     box.disabled = !atEnd() && data.contentTerms.includes(box.value);
   }
   const title = view.softmax ? "Where the query looks" : "Scores of all heads";
-  $("heads-title").textContent = showsImages() ? "What each head hands on" : title;
+  $("heads-title").textContent = showsImages() ? "Each head’s image" : title;
   $("legend").style.visibility = showsImages() ? "hidden" : ""; // keeps its place
   $("softmax").checked = view.softmax;
   $("common").checked = view.common;

@@ -3,12 +3,13 @@
 
 const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 
-/** The head of the first layer that attends to most pixels at once, or to fewest (`sign` -1), by the entropy of its attention
-    from the middle. */
+/** The head of the first layer that attends to most pixels at once, or to fewest (`sign` -1), by the largest entropy of its
+    attention from the corners and the middle: from one of them all that it looks at lies in the image. */
 function extremeHead(sign) {
-  const entropy = (h) => sign * statisticsOf(probabilitiesOf(0, h, initialView.query), initialView.query, grid).entropy;
-  const heads = Array.from({ length: data.layers[0].heads }, (_, h) => h);
-  return heads.reduce((best, h) => (entropy(h) > entropy(best) ? h : best));
+  const queries = [initialView.query, ...[0, grid[0] - 1].flatMap((i) => [[i, 0], [i, grid[1] - 1]])];
+  const entropyAt = (h, query) => statisticsOf(probabilitiesOf(0, h, query), query, grid).entropy;
+  const entropies = Array.from({ length: data.layers[0].heads }, (_, h) => sign * Math.max(...queries.map((q) => entropyAt(h, q))));
+  return entropies.indexOf(Math.max(...entropies));
 }
 
 /** What a step shows, over the view as the page starts: {title, text, changes}; `changes` is a function. */
@@ -21,14 +22,14 @@ const STEPS = [
   },
   {
     title: "Move it: the answers move along",
-    text: () => "From another pixel each head looks at the same shift. So it does to the whole image what it does to one pixel: "
-      + "it moves it, which is what each tile shows.",
+    text: () => "From another pixel each head looks at the same shift. One that looks to the left and down moves the "
+      + "whole image to the right and up, which is what its tile shows.",
     changes: () => ({ query: grid.map((n) => Math.floor(n / 4)), head: [0, extremeHead(-1)] }),
   },
   {
     title: "Side by side: a convolution",
-    text: () => "A shift and its weight are one entry of a kernel. Here layer 1 is the 3 × 3 convolution made of its own heads: "
-      + "move the slider, and see what it costs.",
+    text: () => "A shift and its weight are one entry of a kernel. Here layer 1 is the 3 × 3 convolution made of its own heads, "
+      + "which loses those that look farther: choose a larger kernel, and see the accuracy come back.",
     changes: () => ({ convolved: { layers: 1, size: 3 } }),
     needs: canConvolve,
   },
@@ -51,8 +52,7 @@ const shownSteps = () => STEPS.filter(({ needs }) => needs?.() ?? true);
 
 /** The view of a step, as changes of the current one: the image stays. */
 function viewOfStep(number) {
-  const { picture, query } = view;
-  return { ...initialView, query, picture, step: number, ...shownSteps()[number].changes() };
+  return { ...initialView, query: view.query, picture: view.picture, step: number, ...shownSteps()[number].changes() };
 }
 
 function makeSteps() {
