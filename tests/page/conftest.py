@@ -65,10 +65,10 @@ class Landmark(Euclidean):
 @pytest.fixture(scope="session", autouse=True)
 def own_encodings():
     """Registers these encodings for the tests of this folder."""
-    register("euclidean")(Euclidean)
+    register("distance")(Euclidean)
     register("landmark")(Landmark)
     yield
-    REGISTRY.pop("euclidean")
+    REGISTRY.pop("distance")
     REGISTRY.pop("landmark")
 
 

@@ -140,7 +140,7 @@ def test_every_kind_and_its_changes(computed, picture, network):
         assert np.abs(of_moved - logits[0]).max() > 1e-4
 
 
-@pytest.mark.parametrize("encoding", ["euclidean", "landmark"])
+@pytest.mark.parametrize("encoding", ["distance", "landmark"])
 def test_encodings_of_ones_own(computed, picture, encoding):
     run = random_run(encoding=encoding, content=True, hidden_size=12, head_size=4)
     changes = [Change(), Change(terms=("content",))]
