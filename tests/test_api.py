@@ -34,9 +34,11 @@ def test_a_network_of_explicit_values():
     assert logits.shape == (3, 10)
     same, other = (attn_cnn_jax.create_model(hidden_size=8, num_layers=1, seed=seed) for seed in (0, 1))
     assert not np.array_equal(same.classifier.kernel[...], other.classifier.kernel[...])
-    with pytest.raises(UserError, match=r"did you mean config\.model\.num_heads"):
-        attn_cnn_jax.create_model(num_head=2)
-    with pytest.raises(UserError, match="hidden_size=0"):
-        attn_cnn_jax.create_model(hidden_size=0)
-    with pytest.raises(UserError, match="attention, resnet"):
-        attn_cnn_jax.create_model("vgg")
+    for values, said in (
+        ({"num_head": 2}, r"did you mean config\.model\.num_heads"),
+        ({"hidden_size": 0}, "hidden_size=0"),
+        ({"name": "vgg"}, "attention, resnet"),
+        ({"gate": True}, "a gate weighs position and content"),
+    ):
+        with pytest.raises(UserError, match=said):
+            attn_cnn_jax.create_model(**values)
