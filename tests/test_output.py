@@ -8,39 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from attn_cnn_jax import output
 from attn_cnn_jax.errors import UserError, says_errors
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
+def test_what_a_user_can_fix_is_shown_with_status_1_and_mistakes_keep_their_traceback(capsys):
+    """Control characters, as names may have, are shown and not obeyed."""
+
+    def fail(error):
+        raise error
+
+    for error, said in (
         (UserError("two\nlines"), "two\nlines\n"),
         (FileNotFoundError(2, "No such file or directory", "a/b"), "a/b: No such file or directory\n"),
         (OSError(28, "No space left on device"), "No space left on device\n"),
         (MemoryError("Unable to allocate 9 TB"), "not enough memory: Unable to allocate 9 TB\nchoose a smaller"),
         (RuntimeError("RESOURCE_EXHAUSTED: out of it"), "not enough memory: RESOURCE_EXHAUSTED: out of it\n"),
-        (UserError("a\x1b]0;x\x07 \u202e"), "a\\x1b]0;x\\x07 \\u202e\n"),
-    ],
-)
-def test_what_a_user_can_fix_is_shown_with_status_1(error, said, capsys):
-    def fail():
-        raise error
-
-    assert says_errors(fail)() == 1
-    assert capsys.readouterr().err.startswith(said)
-
-
-def test_mistakes_of_the_program_keep_their_traceback():
+        (UserError("caf\u00e9 \x1b[2J\r\x9b\x7f\u202e\udcff"), "caf\u00e9 \\x1b[2J\\r\\x9b\\x7f\\u202e\\udcff\n"),
+    ):
+        assert says_errors(fail)(error) == 1
+        assert capsys.readouterr().err.startswith(said)
     with pytest.raises(ZeroDivisionError):
-        says_errors(lambda: 1 // 0)()
-
-
-def test_control_characters_are_shown_and_not_obeyed(capsys):
-    output.say("caf\u00e9 \u732b \x1b[2J\r\x9b\x7f\u202e\udcff\nnext")
-    assert capsys.readouterr().out == "caf\u00e9 \u732b \\x1b[2J\\r\\x9b\\x7f\\u202e\\udcff\nnext\n"
+        says_errors(fail)(ZeroDivisionError())
 
 
 PROCESS = """
@@ -66,20 +56,15 @@ def process(command, start="", **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-SAY = "output.say('\\u00fc \\u0416 ' + chr(0xdcff)) or 0"
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT) or 3"
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"PYTHONIOENCODING": "ascii:strict"}, b"\\xfc \\u0416 \\udcff\n"),
+def test_characters_that_an_output_lacks_are_escapes():
+    for environment, expected in (
         ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, b"\\xfc \\u0416 \\udcff\n"),
         ({"PYTHONUTF8": "1"}, "ü Ж \\udcff\n".encode()),
-    ],
-)
-def test_characters_that_an_output_lacks_are_escapes(environment, expected):
-    assert process(SAY, **environment) == (0, expected, b"")
+    ):
+        assert process("output.say('\\u00fc \\u0416 ' + chr(0xdcff)) or 0", **environment) == (0, expected, b"")
 
 
 def test_ctrl_c_ends_a_process_without_a_traceback_unless_it_is_ignored():
