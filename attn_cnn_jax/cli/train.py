@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import Parser, as_path, integers, matching
 from attn_cnn_jax.cli.configs import add_config, load_config, run_name
-from attn_cnn_jax.config import attention_config, resnet_config
-from attn_cnn_jax.config.base import flatten, schema_of
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.output import table
 from attn_cnn_jax.training import loop
@@ -107,18 +107,18 @@ def use_compilation_cache() -> None:
 
 def keys_in_words() -> str:
     """Returns the tables of configuration keys for the help."""
-    attention, resnet = (
+    text = []
+    for title, schema in (
+        (
+            "Keys and defaults of an attention network; files in configs/ may set others:",
+            schema_of(attention_config()),
+        ),
+        ("Keys of a ResNet (configs/resnet18.py) instead of config.model above:", {"model": RESNET}),
+    ):
         # tabulate's own maxcolwidths turns the text False into True.
-        [
+        rows = [
             (f"config.{key}", fill(repr(field.default), 30), fill(field.allowed, 60))
-            for key, field in flatten(schema_of(config())).items()
+            for key, field in flatten(schema).items()
         ]
-        for config in (attention_config, resnet_config)
-    )
-    header, of_resnet = ("key", "default", "allowed"), [row for row in resnet if row not in attention]
-    return (
-        "Configuration keys with the defaults of an attention network; a file in configs/ may set others:\n\n"
-        f"{table(attention, header, left=3)}\n\n"
-        "Keys of a ResNet (configs/resnet18.py) instead of config.model above:\n\n"
-        f"{table(of_resnet, header, left=3)}"
-    )
+        text += [title, table(rows, ("key", "default", "allowed"), left=3)]
+    return "\n\n".join(text)
