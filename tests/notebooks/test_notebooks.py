@@ -97,15 +97,14 @@ class TestTheyRun:
         assert re.search(r"[1-9]\d* of 355 predictions change", text)
 
     def test_your_own_images(self, tmp_path):
-        size = "hidden_size=64, intermediate_size=128, num_layers=2"
+        size, tuned = "hidden_size=64, intermediate_size=128, num_layers=2", '("pretrained:digits", tuned)'
         smaller = [(size, "hidden_size=32, intermediate_size=32, num_layers=1")]
+        smaller.append((f'("random start", few), {tuned}', f"{tuned},"))
         text = run("your_own_images", tmp_path, smaller, EPOCHS="2")
         assert "of 10 classes, 8x8x1, mean 0.3" in text
         assert float(re.search(r"test accuracy ([\d.]+)%\n", text)[1]) > 30  # chance is 10%
         assert re.search(r"new\.png +(zero|one|two|three|four|five|six|seven|eight|nine) [\d.]+%", text)
-        starts = ("random start", "pretrained:digits")
-        fresh, tuned = (float(re.search(rf"\n{name}: ([\d.]+)%", text)[1]) for name in starts)
-        assert tuned > fresh
+        assert float(re.search(r"\npretrained:digits: ([\d.]+)%", text)[1]) > 70  # chance is 50%
         assert "largest difference of the logits" in text or "writes ONNX" in text
 
     @pytest.mark.torch
