@@ -2,20 +2,25 @@
 
 One HTML file that needs no server: point at a pixel, and see what every head of every layer attends to from there.
 The network itself runs in the page: draw or bring an image, switch heads off, move them, turn layers into
-convolutions. Networks of more than 3 million parameters do not, and are shown by their attention to positions.
+convolutions. Networks of more than 3 million parameters do not, nor do PaPE and RoPE: they are shown by their attention
+to positions, or, where that depends on the image, to a few images.
 """
 
 import argparse
 import sys
 
+import numpy as np
+
 from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.instrument import page as page_of_maps
+from attn_cnn_jax.instrument.report import inspect
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
 from attn_cnn_jax.page.images import drawings, from_dataset, from_file
-from attn_cnn_jax.page.network import MOST_PARAMETERS
+from attn_cnn_jax.page.network import MOST_PARAMETERS, reason_not_to_compute
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --out=page.html"
@@ -48,10 +53,17 @@ def run(args: argparse.Namespace) -> None:
         say(f"Without test images and accuracy ({len(images)} other images): {error}", sys.stderr)
     else:
         images = images or from_dataset(dataset, args.images, (height, width))
-    title = f"What the heads of {args.run.resolve().name} attend to"
-    page = build(run, images, dataset, (height, width), title=title, most_parameters=args.parameters)
     out = args.out or beside(args.run, "viewer.html")
-    write_atomically(out, page.html)
-    say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
-    if page.reason:
-        say(f"The page shows attention, and does not run the network: {page.reason}.")
+    grid = height // run.config.model.downsample, width // run.config.model.downsample
+    reason = reason_not_to_compute(run, grid, args.parameters)
+    if reason and run.model.depends_on_content and images:
+        pixels = np.stack([image.pixels for image in images])
+        shown = page_of_maps.write(inspect(run, pixels, grid=grid), out, pixels)
+        say(f"{out}: attention to {shown} images")
+    else:
+        title = f"What the heads of {args.run.resolve().name} attend to"
+        page = build(run, images, dataset, (height, width), title=title, most_parameters=args.parameters)
+        write_atomically(out, page.html)
+        say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
+    if reason:
+        say(f"The page shows attention, and does not run the network: {reason}.")

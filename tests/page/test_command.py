@@ -94,6 +94,14 @@ def test_without_the_data_set_its_drawings_are_shown(viewer, monkeypatch, runs, 
     assert data_of(out)["pictures"] == []
 
 
+def test_attention_that_the_page_cannot_compute_is_stored(viewer, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert viewer("learned_content", "--parameters", "0", "--images", "2", "--out", out) == 0
+    assert "attention to 2 images" in (said := capsys.readouterr().out)
+    assert "does not run the network: it has" in said
+    assert '"count": 2' in out.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -103,7 +111,7 @@ def test_without_the_data_set_its_drawings_are_shown(viewer, monkeypatch, runs, 
         ("quadratic", ["--size", "9x9"], "multiples of 2"),
         ("quadratic", ["--size", "2x32768"], "32768 pixels on a side: a page shows at most 1024"),
         ("learned", ["--size", "40x40"], "learned relative positions reach"),
-        ("learned_content", ["--parameters", "0"], "depends on the image, and the page cannot compute it"),
+        ("learned_content", ["--parameters", "0", "--images", "0"], "and the page cannot compute it"),
         ("quadratic", ["--out", "/nowhere/page.html", "--images", "0"], "/nowhere/page.html: No such file"),
     ],
 )
