@@ -43,14 +43,9 @@ def draw_layers(layers: list[np.ndarray], centres: list[np.ndarray], query: tupl
     """
     height, width = layers[0].shape[-2:]
     with style.styled():
-        columns = min(3, len(layers))
-        rows = -(-len(layers) // columns)
-        panel = (style.PAGE - 0.5) / 3
-        size = max(style.COLUMN, 0.5 + panel * columns), rows * (panel * height / width + 0.17) + 0.5
-        figure = style.create_figure(*size)
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        figure, panels = style.shift_panels(len(layers), 3, height / width)
         any_scattered = False
-        for n, (axes, layer, marks) in enumerate(zip(panels, layers, centres, strict=False)):
+        for n, (axes, layer, marks) in enumerate(zip(panels, layers, centres, strict=True)):
             axes.set(
                 xlim=(-0.5 - query[1], width - 0.5 - query[1]),
                 ylim=(height - 0.5 - query[0], -0.5 - query[0]),
@@ -64,18 +59,14 @@ def draw_layers(layers: list[np.ndarray], centres: list[np.ndarray], query: tupl
                 any_scattered = True
                 axes.set_title(f"{axes.get_title()}, scattered: {style.numbers(scattered, len(maps))}")
             style.mark_query(axes)
-        for axes in panels[len(layers) :]:
-            axes.set_axis_off()
-        figure.supxlabel("columns from the query pixel", fontsize=7)
-        figure.supylabel("rows from the query pixel", fontsize=7)
         handles = [Line2D([], [], color="0.2", linewidth=width) for width in SHARES.values()]
         texts = [f"holds {share:.0%} of a head's attention" for share in SHARES]
         if any_scattered:
             handles.append(Line2D([], [], linestyle=""))
             texts.append(f"scattered: no contours, they would fall into more than {MOST_PIECES} pieces")
-        ncols = 2 if size[0] >= style.PAGE else 1
+        ncols = 2 if len(layers) >= 3 else 1
         figure.legend(handles, texts, loc="outside upper center", ncols=ncols, frameon=False)
-        number_heads(figure, dict(zip(panels, centres, strict=False)))
+        number_heads(figure, dict(zip(panels, centres, strict=True)))
     return figure
 
 

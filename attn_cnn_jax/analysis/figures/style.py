@@ -75,6 +75,22 @@ def create_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def shift_panels(count: int, most: int, ratio: float = 1.0) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of `count` panels over shifts from the query pixel, at most `most` beside each other.
+
+    `ratio` is a panel's height over its width.
+    """
+    columns, panel = min(most, count), (PAGE - 0.5) / most
+    rows = -(-count // columns)
+    figure = create_figure(max(COLUMN, 0.5 + panel * columns), rows * (panel * ratio + 0.17) + 0.5)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    figure.supxlabel("columns from the query pixel", fontsize=7)
+    figure.supylabel("rows from the query pixel", fontsize=7)
+    return figure, list(panels[:count])
+
+
 def styled():
     """Returns a context with this project's sizes and fonts, whatever the user's matplotlibrc says."""
     return matplotlib.rc_context(matplotlib.rcParamsDefault | RC)  # pyright: ignore[reportArgumentType]

@@ -29,20 +29,12 @@ def draw(records: list[dict], layer: int, epochs: list[float] | None = None) -> 
     circles = "ellipses" if "covariance" in last or np.ndim(last["spread"]) == 3 else "circles"
     title = f"layer {layer + 1}: where its heads look; {circles}: one standard deviation of their attention"
     with style.styled():
-        columns = min(4, len(chosen))
-        rows = -(-len(chosen) // columns)
-        panel = (style.PAGE - 0.5) / 4
-        figure = style.create_figure(max(0.5 + panel * columns, 3.2), rows * (panel + 0.17) + 0.45)
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        figure, panels = style.shift_panels(len(chosen), 4)
         reach, centres = extent(records, layer), {}
-        for axes, record in zip(panels, chosen, strict=False):
+        for axes, record in zip(panels, chosen, strict=True):
             draw_epoch(axes, record, layer, reach)
             centres[axes] = np.array(record["layers"][layer]["centre"])
-        for axes in panels[len(chosen) :]:
-            axes.set_axis_off()
         figure.suptitle(title, fontsize=7, wrap=True)
-        figure.supxlabel("columns from the query pixel", fontsize=7)
-        figure.supylabel("rows from the query pixel", fontsize=7)
         number_heads(figure, centres)
     return figure
 
