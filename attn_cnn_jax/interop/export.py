@@ -24,7 +24,7 @@ from attn_cnn_jax.files import new_folder, write_atomically
 from attn_cnn_jax.interop import release
 from attn_cnn_jax.interop.card import card
 from attn_cnn_jax.models import AttentionClassifier
-from attn_cnn_jax.models.attention.layer import implementation_for
+from attn_cnn_jax.models.attention.parts import implementation_for
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention import cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.attention.layer import for_platform, implementation_for
+from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.variables import join, split
 
 GRID = (6, 4)
@@ -56,7 +56,6 @@ ON_PLATFORMS = {
     "blocked": {"encoding": "learned", "implementation": "blocked"},
     "content": {**CONTENT, "implementation": "dense", "attention_dropout": 0.0},
     "content alone": {"encoding": "content", "implementation": "dense", "attention_dropout": 0.0},
-    "small heads of content": {"encoding": "content", "head_size": 3, "implementation": "dense"},
     "gated content": {**CONTENT, "gate": True, "implementation": "dense"},
 }
 
@@ -222,11 +221,12 @@ TAKEN = [  # side in attention pixels, platform, batch, content: which implement
 def test_auto_takes_the_cheapest_that_fits():
     grids = ((16, 16), (32, 32), (128, 128), (6, 100), (7, 100), (3, 999))
     assert [parts.rows_per_block(*grid) for grid in grids] == [16, 8, 2, 2, 1, 1]
-    for side, platform, batch, content, expected in TAKEN:
-        images = batch if content else 1
-        arguments = {"factorises": not content, "images": images, "size": (side, side), "num_heads": 9}
-        assert parts.choose("auto", **arguments, platform=platform) == expected
+    position = layer(dtype="float32", num_heads=9, attention_dropout_on="factors")
+    content = layer(dtype="float32", num_heads=9, **CONTENT)
+    for side, platform, batch, reads, expected in TAKEN:
+        attention = for_platform(content if reads else position, platform)
+        assert parts.implementation_for(attention, (batch, side, side, HIDDEN), training=True) == expected
     # Which no product of factors can express: single probabilities that are dropped.
     attention, shape = layer(dtype="float32", implementation="factorised", attention_dropout=0.5), (1, *GRID, HIDDEN)
-    assert implementation_for(attention, shape, training=False) == "factorised"
-    assert implementation_for(attention, shape, training=True) != "factorised"
+    assert parts.implementation_for(attention, shape, training=False) == "factorised"
+    assert parts.implementation_for(attention, shape, training=True) != "factorised"

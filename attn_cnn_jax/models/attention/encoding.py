@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -77,10 +78,11 @@ class Encoding(nnx.Module):
     def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> "Encoding":
         """The encoding of a layer of these sizes; `options` are the values of those in the configuration.
 
-        UserError for sizes or options that do not go together.
+        By default the constructor takes what it has arguments for, by the names in `Sizes` and of options. UserError
+        for sizes or options that do not go together.
         """
-        make: Any = cls
-        return make(sizes.num_heads, dtype=sizes.dtype, rngs=rngs)
+        given: dict[str, Any] = sizes._asdict() | options | {"rngs": rngs}
+        return cls(**{name: given[name] for name in inspect.signature(cls.__init__).parameters if name in given})
 
     @classmethod
     def accepts_content(cls) -> bool:
@@ -152,3 +154,23 @@ def encoding_class(name: str) -> type[Encoding]:
         advice = "if it is your own, import the file that registers it first"
         raise UserError(f"encoding {name!r} is not registered: allowed are {known}\n{advice}")
     return REGISTRY[name]
+
+
+def check_encodings(position: Encoding, content: Encoding | None, num_heads: int, hidden_size: int) -> None:
+    """Raises UserError unless encodings go together and are for this number of heads and these channels."""
+    if content is not None and not content.depends_on_content:
+        kind = type(content).__name__
+        raise UserError(f"content={kind}(...): it does not read the image; give one such as Content(...)")
+    if content is not None and not position.accepts_content():
+        raise UserError(f"content: {type(position).__name__} has content scores of its own; leave content out")
+    for name, encoding in (("position", position), ("content", content)):
+        if encoding is None:
+            continue
+        terms = jax.eval_shape(lambda encoding=encoding: encoding.position_terms(1, 1, jnp.arange(1)))
+        counts = {term.shape[0] for term in terms.values()} | {getattr(encoding, "num_heads", num_heads)}
+        if wrong := counts - {num_heads}:
+            raise UserError(f"{name} is an encoding for {max(wrong)} heads, the layer has num_heads={num_heads}")
+        for kernel in ("query", "key"):
+            features = getattr(getattr(encoding, kernel, None), "in_features", hidden_size)
+            if features != hidden_size:
+                raise UserError(f"{name} reads {features} channels, the layer has hidden_size={hidden_size}")

@@ -15,8 +15,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from attn_cnn_jax.arrays import Activations, AnyArray, Attention, Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import accelerator, cpu
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Rows
-from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS, PART_BYTES, choose, in_parts, rows_per_block
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Rows, check_encodings
+from attn_cnn_jax.models.attention.parts import (
+    IMPLEMENTATIONS,
+    PART_BYTES,
+    implementation_for,
+    in_parts,
+    rows_per_block,
+)
 from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, add_shared, outer, softmax
 from attn_cnn_jax.models.layers import (
     at_least_float32,
@@ -287,20 +293,6 @@ class SelfAttention(nnx.Module):
         return in_parts(of_images, (x, keep), images=most, height=height)
 
 
-def implementation_for(layer: SelfAttention, shape: tuple[Any, ...], *, training: bool) -> str:
-    """Name of the implementation that runs on images of this shape `(b, H, W, d)`; see `choose`."""
-    drops = training and layer.dropout_rate > 0 and layer.dropout_on == "probabilities"
-    of_batch = layer.depends_on_content and (drops or layer.target != "cpu")
-    return choose(
-        layer.implementation,
-        factorises=layer.factorises and not drops,
-        images=shape[0] if of_batch else 1,
-        size=(shape[1], shape[2]),
-        num_heads=layer.num_heads,
-        platform=layer.target,
-    )
-
-
 def for_platform(model: Model, platform: str) -> Model:
     """A copy of a network, tracers too, whose attention takes the form for "cpu", "gpu" or "tpu"."""
     model = nnx.clone(model)
@@ -308,23 +300,3 @@ def for_platform(model: Model, platform: str) -> Model:
         if isinstance(module, SelfAttention):
             module.platform = platform
     return model
-
-
-def check_encodings(position: Encoding, content: Encoding | None, num_heads: int, hidden_size: int) -> None:
-    """Raises UserError unless encodings go together and are for this number of heads and these channels."""
-    if content is not None and not content.depends_on_content:
-        kind = type(content).__name__
-        raise UserError(f"content={kind}(...): it does not read the image; give one such as Content(...)")
-    if content is not None and not position.accepts_content():
-        raise UserError(f"content: {type(position).__name__} has content scores of its own; leave content out")
-    for name, encoding in (("position", position), ("content", content)):
-        if encoding is None:
-            continue
-        terms = jax.eval_shape(lambda encoding=encoding: encoding.position_terms(1, 1, jnp.arange(1)))
-        counts = {term.shape[0] for term in terms.values()} | {getattr(encoding, "num_heads", num_heads)}
-        if wrong := counts - {num_heads}:
-            raise UserError(f"{name} is an encoding for {max(wrong)} heads, the layer has num_heads={num_heads}")
-        for kernel in ("query", "key"):
-            features = getattr(getattr(encoding, kernel, None), "in_features", hidden_size)
-            if features != hidden_size:
-                raise UserError(f"{name} reads {features} channels, the layer has hidden_size={hidden_size}")

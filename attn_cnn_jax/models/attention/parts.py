@@ -32,25 +32,23 @@ FACTORISED_TIME = {"cpu": 5.0, "gpu": 14.0, "tpu": 16.0}
 BLOCKED_TIME = 1.2  # 1.1 to 1.2 on CPUs: probabilities are computed twice
 
 
-def choose(
-    implementation: str, *, factorises: bool, images: Any, size: tuple[int, int], num_heads: int, platform: str = "cpu"
-) -> str:
-    """Name of the implementation that runs: the one asked for where it applies, else the cheapest that fits.
+def implementation_for(layer: Any, shape: tuple[Any, ...], *, training: bool) -> str:
+    """Name of the implementation that runs on images of this shape `(b, H, W, d)`.
 
-    Args:
-      implementation: one of `IMPLEMENTATIONS`.
-      factorises: whether attention is a product, also after dropout.
-      images: whose probabilities dense attention keeps; 1 where all share them, or a few are held at a time.
-      size, num_heads: of the layer.
-      platform: "cpu", "gpu" or "tpu"; another counts as a GPU.
+    The one that the layer (`SelfAttention`) asks for where it applies, else the cheapest that fits.
     """
-    if implementation in ("dense", "blocked") or (implementation == "factorised" and factorises):
-        return implementation
+    drops = training and layer.dropout_rate > 0 and layer.dropout_on == "probabilities"
+    factorises = layer.factorises and not drops
+    if layer.implementation in ("dense", "blocked") or (layer.implementation == "factorised" and factorises):
+        return layer.implementation
+    # Whose probabilities dense attention keeps: 1 where all images share them, or a few are held at a time.
+    images = shape[0] if layer.depends_on_content and (drops or layer.target != "cpu") else 1
+    size, images = shape[1:3], images if layer.target == "cpu" else min(images, IMAGES_PER_DEVICE)
     pixels = math.prod(size)
-    fits = 4 * num_heads * pixels**2 * (images if platform == "cpu" else min(images, IMAGES_PER_DEVICE)) <= DENSE_BYTES
+    fits = 4 * layer.num_heads * pixels**2 * images <= DENSE_BYTES
     costs = {"dense": 1.0 * pixels} if fits else {"blocked": BLOCKED_TIME * pixels}
-    if factorises:
-        costs["factorised"] = FACTORISED_TIME.get(platform, FACTORISED_TIME["gpu"]) * sum(size)
+    if factorises:  # a platform that is not in the table counts as a GPU
+        costs["factorised"] = FACTORISED_TIME.get(layer.target, FACTORISED_TIME["gpu"]) * sum(size)
     return min(costs, key=costs.__getitem__)
 
 

@@ -1,7 +1,5 @@
 """ALiBi on two axes: scores fall linearly with distance, by a fixed slope per head (Press et al., 2108.12409)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32
 
@@ -28,10 +26,6 @@ class Alibi(Encoding):
     def __init__(self, num_heads: int, *, dtype: DTypeLike = jnp.float32):
         slopes = 2.0 ** (-8 * np.arange(1, num_heads + 1) / num_heads)
         self.slope = nnx.Param(jnp.asarray(slopes, at_least_float32(dtype)))
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, dtype=sizes.dtype)
 
     def rescale(self, rows: float, columns: float) -> None:
         self.slope[...] = self.slope[...] / (rows * columns) ** 0.5

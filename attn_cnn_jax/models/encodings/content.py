@@ -1,7 +1,5 @@
 """Content scores, which "learned + content" adds to positions."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +7,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, register
 from attn_cnn_jax.models.attention.scores import MergedMaps
 from attn_cnn_jax.models.layers import flattened, linear
 
@@ -37,10 +35,6 @@ class QueryKey(Encoding):
         self.query, self.key = (
             linear(hidden_size, num_heads * head_size, use_bias=use_bias, dtype=dtype, rngs=rngs) for _ in range(2)
         )
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(*sizes[:3], dtype=sizes.dtype, rngs=rngs)
 
     def project(self, x: Float[Array, "b H W d"]) -> Projections:
         return Projections(*(split_heads(flattened(layer, x), self.num_heads) for layer in (self.query, self.key)))

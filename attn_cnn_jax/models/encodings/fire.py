@@ -1,7 +1,5 @@
 """FIRE, functional interpolation for relative encodings, one function per axis (Li et al., arXiv 2310.04418)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +7,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes, register
+from attn_cnn_jax.models.attention.encoding import FactorisingEncoding, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32, flattened, linear
 
@@ -61,10 +59,6 @@ class Fire(FactorisingEncoding):
 
     def __init__(self, num_heads: int, grid: Grid, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.row, self.column = (Axis(num_heads, size, dtype, rngs) for size in grid)
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, sizes.grid, dtype=sizes.dtype, rngs=rngs)
 
     def rescale(self, rows: float, columns: float) -> None:
         for axis, scale in ((self.row, rows), (self.column, columns)):

@@ -1,14 +1,12 @@
 """LookHere: fixed fields of view, a slope over distance that falls from layer to layer (arXiv 2405.13985)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from attn_cnn_jax.models.attention.encoding import Encoding, PositionTerms, Rows, Sizes, register
+from attn_cnn_jax.models.attention.encoding import PositionTerms, Rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.alibi import Alibi
 
@@ -41,10 +39,6 @@ class LookHere(Alibi):
         directions = [CORNERS[n % 4] for n in range(num_heads - everywhere)] + [(0, 0)] * everywhere
         self.slope[...] = jnp.asarray(np.linspace(*LAYERS, num_layers)[layer] * np.array(slopes), self.slope.dtype)
         self.direction = nnx.Param(jnp.asarray(directions, self.slope.dtype))
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, layer=sizes.layer, num_layers=sizes.num_layers, dtype=sizes.dtype)
 
     def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
         direction = jax.lax.stop_gradient(self.direction[...]).reshape(-1, 2, 1, 1, 1, 1)
