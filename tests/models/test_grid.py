@@ -1,4 +1,4 @@
-"""What blocks start from: heads on a grid as a convolution, mimetic maps, open gates."""
+"""What blocks start from: heads on a grid as a convolution, mimetic maps."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, validate
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.theorem.bounds import attention_bound
-from attn_cnn_jax.training.optimizer import decayed
 
 SIZE, CHANNELS = 6, 9
 
@@ -76,10 +75,3 @@ def test_mimetic_maps_are_noise_and_the_identity(init, sign, head_size):
     if not head_size:
         assert np.trace(product[4]) / 36 == pytest.approx(0.7, abs=0.1)
         assert np.std(product[4] - np.diag(np.diag(product[4]))) == pytest.approx(0.7 / 6, rel=0.1)
-
-
-def test_gates_begin_open_for_positions_and_are_not_decayed():
-    gated = layer(encoding="learned", content=True, gate=True, num_heads=3)
-    np.testing.assert_array_equal(gated.gate[...], np.ones(3))
-    masks = decayed(dict.fromkeys(("blocks.0.attention.gate", "blocks.0.attention.output.kernel"), jnp.zeros(2)))
-    assert masks == {"blocks.0.attention.gate": False, "blocks.0.attention.output.kernel": True}

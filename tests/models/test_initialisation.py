@@ -16,7 +16,7 @@ SIZES = {"image_shape": (8, 12, 3), "num_layers": 1, "num_heads": 1000, "hidden_
 NETWORKS = {
     "quadratic": attention_config(**SIZES),
     "generalised": attention_config(**SIZES, encoding="quadratic_generalized"),
-    "learned and content": attention_config(**SIZES, encoding="learned", content=True, head_size=4),
+    "learned and content": attention_config(**SIZES, encoding="learned", content=True, gate=True, head_size=4),
     "relative": attention_config(**SIZES, encoding="relative", head_size=4),
     "absolute": attention_config(**SIZES, encoding="absolute_learned"),
     "resnet": resnet_config(depth=10, image_shape=(8, 8, 3)),
@@ -28,6 +28,8 @@ def law(name, parameters):
     path, _, kind = name.rpartition(".")
     if "norm" in path:
         return {"scale": 1.0, "bias": 0.0}[kind]
+    if kind == "gate":  # open for positions, as in ConViT
+        return 1.0
     if kind in ("kernel", "bias"):
         return uniform(math.prod(parameters[f"{path}.kernel"].shape[:-1]))
     if kind in ("row_weight", "column_weight", "position_key", "content_bias", "position_bias"):

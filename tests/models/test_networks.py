@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models import classifier, variables
 from attn_cnn_jax.models.attention import layer as attention_module
+from attn_cnn_jax.models.attention.layer import for_platform
 from tests.support.networks import logits_of
 
 SIZES = {"image_shape": (4, 6, 3), "hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "num_heads": 3}
@@ -85,6 +88,23 @@ def test_bfloat16_computes_near_float32_from_float32_parameters_to_float32_logit
     layer, x = half.blocks[0].attention, jnp.asarray(jnp.tile(PICTURES[:1, :2, :3, :1], 16), jnp.bfloat16)
     attention = jax.jit(layer.probabilities)(x)  # float32 too, and sums to one
     chex.assert_trees_all_close(attention.sum(axis=(-2, -1)), jnp.ones(attention.shape[:-2], jnp.float32), atol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", ["pape", "rope_mixed", "alibi", "kerple", "fire", "lookhere"])
+def test_encodings_serve_platforms_batches_of_any_size_and_bfloat16(encoding):
+    """Others than the paper's, whose forms tests of implementations and of exports have; FLOPs are counted too."""
+    config = attention_config(**SIZES, encoding=encoding).model
+    model, any_batch = create_model(config, rngs=nnx.Rngs(0)), jax.export.symbolic_shape("b")
+    expected = logits_of(model, PICTURES)
+    chex.assert_trees_all_close(logits_of(for_platform(model, "gpu"), PICTURES), expected, rtol=1e-4, atol=1e-5)
+    program = jax.export.export(jax.jit(lambda x: model(x)[0]))(jax.ShapeDtypeStruct((*any_batch, 4, 6, 3), "float32"))
+    chex.assert_trees_all_close(program.call(PICTURES), expected, rtol=1e-4, atol=1e-5)
+    assert count_flops(config).full > count_flops(config).linear > 0
+    config.dtype = "bfloat16"
+    half = variables.join(variables.split(abstract_model(config))[0], *variables.split(model)[1:])
+    with jax.numpy_dtype_promotion("standard"):
+        narrow = logits_of(half, PICTURES.astype(jnp.bfloat16))
+    chex.assert_trees_all_close(narrow, expected, atol=0.1 * float(jnp.abs(expected).max()))
 
 
 @pytest.mark.parametrize(("name", "one_mask"), [("quadratic", True), ("learned and content", False)])
