@@ -181,8 +181,8 @@ def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: s
         replaced = {}
         for size in KERNEL_SIZES:
             model = replace_first(run.model, [substitute(layer, size, "zeros") for layer in attention])
-            replaced[size] = {"zeros": [accuracy(model, images, labels)]}
-        found = {"itself": accuracy(run.model, images, labels), "replaced": replaced}
+            replaced[size] = {"zeros": [accuracy(run, model, images, labels)]}
+        found = {"itself": accuracy(run, run.model, images, labels), "replaced": replaced}
         write_atomically(place / "convolutions.json", json.dumps(found) + "\n")
 
 

@@ -20,13 +20,13 @@ from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.images import first_images, mean_attention
-from attn_cnn_jax.arrays import Activations, Arrays, SharedAttention
+from attn_cnn_jax.arrays import Activations, SharedAttention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.variables import Skeleton, join, split
-from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.run import Run, applied
 from attn_cnn_jax.theorem.to_convolution import (
     OutputError,
     convolved,
@@ -106,20 +106,14 @@ def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttentio
 
 
 def accuracy(
-    model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
+    run: Run, model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
 ) -> float:
-    """Returns the share of normalised images whose most probable class is right."""
+    """Returns the share of normalised images that a network in place of the run's classifies rightly."""
     skeleton, *arrays = split(model)
+    logits = functools.partial(applied, "logits", skeleton, run.config.train.matmul_precision, arrays)
     batches = (images[start : start + batch_size] for start in range(0, len(labels), batch_size))
-    found = np.concatenate([np.asarray(_predictions(skeleton, *arrays, batch)) for batch in batches])
+    found = np.concatenate([np.asarray(logits(batch)).argmax(axis=-1) for batch in batches])
     return float((found == labels).mean())
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _predictions(
-    skeleton: Skeleton, parameters: Arrays, statistics: Arrays, images: Float[Array, "b H W C"]
-) -> Int[Array, " b"]:
-    return join(skeleton, parameters, statistics)(images)[0].argmax(axis=-1)
 
 
 def measure_run(
@@ -153,7 +147,7 @@ def measure_run(
     for size in kernel_sizes:
         given = {kind: [substitute(layer, size, kind) for layer in attention] for kind in SUBSTITUTES}
         accuracies = {
-            kind: [accuracy(replace_first(run.model, layers[: n + 1]), images, labels) for n in range(len(layers))]
+            kind: [accuracy(run, replace_first(run.model, layers[: n + 1]), images, labels) for n in range(len(layers))]
             for kind, layers in given.items()
         }
         errors = [
@@ -162,7 +156,7 @@ def measure_run(
         ]
         inside = [1 - np.asarray(mass_outside(layer, size)) for layer in attention]
         results.append(Result(size, {kind: np.array(of) for kind, of in accuracies.items()}, errors, inside))
-    return accuracy(run.model, images, labels), results
+    return accuracy(run, run.model, images, labels), results
 
 
 def draw(original: float, results: list[Result]) -> Figure:

@@ -79,7 +79,7 @@ def test_content_models_say_that_their_attention_is_a_mean(content_run, tmp_path
     run = load_run(content_run)
     images, labels = first_images(run, COUNT)
     mean = [jnp.asarray(layer.mean(axis=0)) for layer in run.attention(images[:30])]
-    expected = accuracy(replace_first(run.model, mean), run.normalised(images), labels)
+    expected = accuracy(run, replace_first(run.model, mean), run.normalised(images), labels)
     with open(tmp_path / "convolution.csv") as file:
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["accuracy_truncated"]) == pytest.approx(expected, abs=1e-6)
