@@ -1,6 +1,5 @@
 """attn-cnn train: seeds, flags, what the help lists and what a run ends with; refusals are in tests/bad_input."""
 
-import json
 import statistics
 
 import pytest
@@ -12,6 +11,7 @@ from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import flatten, schema_of
 from attn_cnn_jax.errors import UserError, command_line
+from attn_cnn_jax.runs.metrics import last_records
 
 SMALL = (
     "--config=digits",
@@ -26,47 +26,36 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def command(data_dir):
     """Runs `attn-cnn train` on a small network: `command(*arguments) -> exit status`."""
     return lambda *arguments: main(["train", *SMALL, f"--config.dataset.data_dir={data_dir}", *map(str, arguments)])
 
 
-@pytest.fixture(scope="module")
-def trained(command, tmp_path_factory, one_device_in_module):
-    """A folder with two seeds trained by one command."""
-    folder = tmp_path_factory.mktemp("seeds")
-    assert command(f"--workdir={folder}", "--seeds=3-4") == 0
-    return folder
-
-
-def records(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "images_per_second"} for line in lines]
-
-
-def test_each_seed_is_a_run_and_the_same_command_ends_with_mean_and_deviation_again(trained, command, capsys):
-    folders = [trained / f"seed_{n}" for n in (3, 4)]
-    assert sorted(trained.iterdir()) == folders
+def test_each_seed_is_a_run_and_the_same_command_ends_with_mean_and_deviation_again(
+    command, tmp_path, one_device, capsys
+):
+    """Also the run of one seed is one that the command for one run continues; it ends with commands that look at it."""
+    assert command(f"--workdir={tmp_path}", "--seeds=3-4") == 0
+    folders = [tmp_path / f"seed_{n}" for n in (3, 4)]
+    assert sorted(tmp_path.iterdir()) == folders
     assert [load_run(folder).config.seed for folder in folders] == [3, 4]
-    assert records(folders[0]) != records(folders[1])
-    assert command(f"--workdir={trained}", "--seeds=3,4") == 0
+    tests = [last_records(folder)["test"] for folder in folders]
+    assert tests[0]["loss"] != tests[1]["loss"]
+    accuracies = [test["accuracy"] for test in tests]
+    capsys.readouterr()
+    assert command(f"--workdir={tmp_path}", "--seeds=3,4") == 0
     out = capsys.readouterr().out
     assert out.count("is already trained to the end") == 2
-    accuracies = [records(folder)[-1]["accuracy"] for folder in folders]
     mean, deviation = statistics.mean(accuracies), statistics.stdev(accuracies)
     assert f"test accuracy of 2 seeds: {mean:.2%} ± {deviation:.2%}" in out
     assert out.splitlines()[-1].endswith(command_line("compare", *folders))
 
-
-def test_a_run_ends_with_commands_that_look_at_it(trained, command, capsys):
-    """Also the run of one seed, which the command for one run continues."""
-    workdir = trained / "seed_4"
-    assert command(f"--workdir={workdir}", "--config.seed=4") == 0
+    assert command(f"--workdir={folders[1]}", "--config.seed=4") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"final test accuracy {records(workdir)[-1]['accuracy']:.2%} after step 18" in lines
-    assert f"in Python: attn_cnn_jax.load_run({str(workdir)!r})" in lines
-    assert any(line.endswith(command_line("page", workdir)) for line in lines)
+    assert f"final test accuracy {accuracies[1]:.2%} after step 18" in lines
+    assert f"in Python: attn_cnn_jax.load_run({str(folders[1])!r})" in lines
+    assert any(line.endswith(command_line("page", folders[1])) for line in lines)
 
 
 def test_seeds_in_words(command, capsys):
