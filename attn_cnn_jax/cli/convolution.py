@@ -74,13 +74,13 @@ def without_data(run: Run, args: argparse.Namespace) -> tuple[np.ndarray, np.nda
     """
     try:
         dataset_of(run.config, args.data_dir)
-        return None
     except UserError as error:
         images = drawings(run.class_names, tuple(run.config.model.image_shape))
         if reads_images(run) or not images:
             raise
         say(f"{error}\nMeasured on {len(images)} drawings, not on test images; no file is written.", sys.stderr)
-    return np.stack([image.pixels for image in images]), np.array([run.class_names.index(i.label) for i in images])
+        return np.stack([image.pixels for image in images]), np.array([run.class_names.index(i.label) for i in images])
+    return None
 
 
 def rows(original: float, results: list[Result]) -> list[dict]:

@@ -33,7 +33,7 @@ from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.run import Run
 
 NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures", "span")
-OF_ONE_LAYER = ("scheme", "training", "span")
+OF_ONE_LAYER = {"scheme", "training", "span"}
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
 
@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
     add("--order", choices=tuple(maps.ORDERS), default=maps.ORDER, help="order of the heads in maps and pictures")
     which = "test images to show, by index (0-2)"
     add("--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help=which)
-    which = f"layer that {', '.join(OF_ONE_LAYER)} show ({PAPERS_LAYER}, or the last where there are fewer)"
+    which = f"layer that scheme, training and span show ({PAPERS_LAYER}, or the last where there are fewer)"
     add("--layer", type=at_least_one, metavar="N", help=which)
     add("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
 
@@ -66,10 +66,8 @@ def run(args: argparse.Namespace) -> None:
     runs = list(itertools.chain(*args.runs))
     out = args.out or beside(runs[0], "figures")
     for name, drawn in draw(args, runs).items():  # written only if all could be drawn
-        if isinstance(drawn, Figure):
-            paths = style.save(drawn, out, name)
-        else:
-            paths = style.save_animation(drawn, out / name, 100, 2000)
+        figure = isinstance(drawn, Figure)
+        paths = style.save(drawn, out, name) if figure else style.save_animation(drawn, out / name, 100, 2000)
         say("\n".join(map(str, paths)))
 
 
@@ -78,9 +76,9 @@ def draw(args: argparse.Namespace, runs: list[Path]) -> Drawn:
     if args.figures == ["curves"]:  # metrics are enough
         return {"curves": curves.draw(runs)}
     run = load_run(runs[0], args.step)
-    wanted = args.figures or applicable(run, runs[0])
+    wanted = {*(args.figures or applicable(run, runs[0]))}
     drawn: Drawn = {"curves": curves.draw(runs)} if "curves" in wanted else {}
-    return drawn if set(wanted) == {"curves"} else drawn | draw_attention(args, run, runs[0], wanted)
+    return drawn | (draw_attention(args, run, runs[0], wanted) if wanted - {"curves"} else {})
 
 
 def applicable(run: Run, workdir: Path) -> list[str]:
@@ -97,7 +95,7 @@ def applicable(run: Run, workdir: Path) -> list[str]:
     return [name for name in NAMES if has.get(name, True)]
 
 
-def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: list[str]) -> Drawn:
+def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: set[str]) -> Drawn:
     """Draws the figures that show attention."""
     content, (height, width) = images.reads_images(run), images.grid(run)
     # The middle as in Fig. 4 to 6; the paper does not say which pixel Fig. 7 shows.
@@ -105,11 +103,11 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: li
     for query in queries:
         check_query(query, (height, width))
     num_layers = len(run.model.blocks)
-    if set(OF_ONE_LAYER) & set(wanted) and (args.layer or 1) > num_layers:
+    if OF_ONE_LAYER & wanted and (args.layer or 1) > num_layers:
         raise UserError(f"--layer={args.layer}: allowed is 1 to {num_layers}")
-    layer = min(args.layer or PAPERS_LAYER, num_layers) - 1
-    number, drawn = layer + 1, {}
-    if {"training", "course"} & set(wanted):
+    number = min(args.layer or PAPERS_LAYER, num_layers)
+    layer, drawn = number - 1, {}
+    if wanted & {"training", "course"}:
         records = read_positions(workdir)
         if not records:
             why = "its attention knows none, or it was trained without recording"
@@ -121,26 +119,25 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: li
             drawn["course"] = history.draw(history.history(run, records), "layers over training")
     if "pictures" in wanted:
         drawn |= draw_images(args, run, queries)
-    if not {"scheme", "centres", "maps", "span"} & set(wanted):
+    if not wanted & {"scheme", "centres", "maps", "span"}:
         return drawn
     num_images = images.averaged_over(run, args.images, args.data_dir)
     layers = images.mean_attention(run, num_images, args.data_dir)
-    mean = f", mean over {num_images} test images" if content else ""
+    mean, chosen = f", mean over {num_images} test images" if content else "", layers[layer]
     if "scheme" in wanted:
         values = np.asarray(run.model.blocks[layer].attention.merged_maps())
-        title = f"layer {number}: one pixel of its output, from {len(layers[layer])} heads{mean}"
-        drawn[f"scheme_layer{number}"] = scheme.draw(layers[layer], values, queries[0], title)
+        title = f"layer {number}: one pixel of its output, from {len(chosen)} heads{mean}"
+        drawn[f"scheme_layer{number}"] = scheme.draw(chosen, values, queries[0], title)
     if "centres" in wanted:
         drawn["centres"] = centres.draw_run(run, layers)
-    if "maps" in wanted:
-        for query in queries:
-            title = maps.title(query, num_images if content else None, args.order)
-            drawn[f"maps_{query[0]}_{query[1]}"] = maps.draw(layers, query, args.order, title)
+    for row, column in queries if "maps" in wanted else ():
+        title = maps.title((row, column), num_images if content else None, args.order)
+        drawn[f"maps_{row}_{column}"] = maps.draw(layers, (row, column), args.order, title)
     if "span" in wanted:
-        shifts = grid_shifts(len(layers[layer]))
+        shifts = grid_shifts(len(chosen))
         size = round(len(shifts) ** 0.5)
-        title = f"layer {number}: shifts of a {size}x{size} convolution and {len(layers[layer])} heads (Lemma 3){mean}"
-        drawn[f"span_layer{number}"] = span.draw(layers[layer], shifts, queries[0], title)
+        title = f"layer {number}: shifts of a {size}x{size} convolution and {len(chosen)} heads (Lemma 3){mean}"
+        drawn[f"span_layer{number}"] = span.draw(chosen, shifts, queries[0], title)
     return drawn
 
 
