@@ -69,7 +69,7 @@ def learn_convolution(
     skeleton, parameters, _ = split(student)
     steps = -(-num_steps // RECORDS)
     teacher = jnp.asarray(kernel)
-    key = jax.random.fold_in(jax.random.key(seed), 2**31)  # from the seed's own key the student's start is drawn
+    key = image_key(seed)
     optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps * RECORDS))
     state, records = optimizer.init(parameters), []
     for n in range(RECORDS):
@@ -84,6 +84,11 @@ def learn_convolution(
     assert isinstance(layer, SelfAttention)
     centre, spread = (np.array([of[f"position.{name}"] for of in at]) for name in ("centre", "spread"))
     return Course(np.array(step), np.array(error, np.float64), centre, spread, layer, final)
+
+
+def image_key(seed: int) -> Array:
+    """Returns the key of the images; from the seed's own key the student's start is drawn."""
+    return jax.random.fold_in(jax.random.key(seed), 2**31)
 
 
 def noise(key: Array, count: int, channels: int) -> Activations:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.anatomy import anatomy, by_place, relative_profile
+from attn_cnn_jax.analysis.anatomy import anatomy, by_place
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
 
 GRID = 5, 6
@@ -31,12 +31,6 @@ def np_random():
 
 def test_relative_heads_are_relative_at_borders_too(planted):
     assert anatomy(planted["relative"], GRID).shares == pytest.approx(np.array([[1.0, 0, 0]]), abs=1e-9)
-
-
-def test_the_profile_of_relative_heads_is_found(np_random):
-    profile = np.exp(3 * np_random.normal(size=(2, 9, 11)))
-    found = relative_profile(by_place(profile, GRID), GRID)
-    np.testing.assert_allclose(found, profile / profile.sum(axis=(1, 2), keepdims=True), rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 46.0])

@@ -64,6 +64,8 @@ def test_deviation_of_a_tilted_gaussian_is_turned_as_it_is():
     vertices = ellipse.get_patch_transform().transform(np.stack([np.cos(angles), np.sin(angles)], axis=-1))
     rows_first = vertices[:, ::-1] - (0.5, 2.0)
     np.testing.assert_allclose(np.einsum("na,ab,nb->n", rows_first, precision, rows_first), 1)
+    record["layers"][0]["spread"] = [[[1.0, 2.0], [2.0, 4.0]]]  # singular: as wide as it can be
+    assert not found(training.draw([record], 0), "deviation 0")
 
 
 def test_maps_show_the_attention_of_the_query_pixel_in_order_of_distance(quadratic_run):

@@ -13,6 +13,7 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, images
 from attn_cnn_jax.cli.heads import to_text
 from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 
 
@@ -49,6 +50,14 @@ def test_statistics_are_means_over_queries_and_images():
             inside = [(q, tuple(np.add(q, shift))) for q in pixels if tuple(np.add(q, shift)) in pixels]
             mass = np.mean([random[b, h][q][k] for b in range(2) for q, k in inside])
             np.testing.assert_allclose(found.shift_mass[h, n], mass)
+
+
+def test_one_pixel_attention_has_no_spread_and_no_entropy_whatever_its_rounding():
+    attention = np.zeros((41, 37), np.float32)
+    attention[3, 30] = 1 - 1e-6
+    np.testing.assert_array_equal(moments.centre_of_mass(attention), (3, 30))
+    np.testing.assert_array_equal(moments.covariance(attention), np.zeros((2, 2)))
+    assert (moments.entropy(attention), moments.mass_at_centre(attention)) == (0, 1)
 
 
 def test_three_readings_of_a_centre(quadratic_run):

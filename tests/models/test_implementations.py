@@ -158,6 +158,8 @@ def test_every_block_draws_a_mask_of_its_own(monkeypatch):
     attention = layer(attention_dropout=0.4, implementation="blocked", encoding="quadratic_generalized")
     x = jax.random.normal(jax.random.key(1), (1, *GRID, HIDDEN), jnp.float64)
     assert_mean_is_kept(attention, x)
+    dense = layer(implementation="dense", encoding="quadratic_generalized")
+    chex.assert_trees_all_close(attention(x), dense(x), rtol=1e-10)
     number = lambda key, x, *_: x if key is None else x * jax.random.uniform(key, (), x.dtype)  # noqa: E731
     monkeypatch.setattr(attention_module, "dropout", number)
     masks = ((attention(x, jax.random.key(3)) - attention.bias) / (attention(x) - attention.bias)).reshape(3, -1)
