@@ -140,8 +140,6 @@ def test_load_run_predicts_what_the_run_measured_also_under_jit(digits_run, conf
     assert load_run(digits_run, step=steps[0]).step == steps[0]
     with pytest.raises(UserError, match=f"has checkpoints of steps {steps[0]}, {steps[1]}"):
         load_run(digits_run, step=1)
-    with pytest.raises(UserError, match=r"train with config\.dataset\.num_validation above 0"):
-        load_run(digits_run, step="best")
 
 
 def test_a_finished_run_is_of_one_configuration_and_is_given_more_epochs_on_other_devices(
