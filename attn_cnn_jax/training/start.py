@@ -221,7 +221,7 @@ def frozen_names(patterns: list[str], names: list[str]) -> list[str]:
 def restore(
     config: ConfigDict, workdir: Path, state: TrainState, data: Fingerprint
 ) -> tuple[TrainState, dict[str, list[float]]]:
-    """Returns the state of the newest intact checkpoint and the metrics since the last record; else `state` and none.
+    """Returns the state of the newest intact checkpoint and the metrics since the last record; else `state` and {}.
 
     Moves damaged ones into `damaged/`, once an intact one is found. All processes read the same one: a checkpoint that
     one of them finds damaged counts as damaged. UserError if no checkpoint is intact, or they are of another run.
@@ -256,4 +256,4 @@ def restore(
             f"no checkpoint in {workdir} is intact; all stay where they are\n"
             "restore one from a copy, or choose another --workdir=DIR"
         )
-    return state, {"loss": [], "accuracy": []}
+    return state, {}

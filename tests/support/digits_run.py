@@ -26,7 +26,7 @@ def write_run(workdir, config, network):
     workdir.mkdir(exist_ok=True)
     directory.claim(workdir, config)
     with checkpoints.saving(workdir, config) as manager:
-        checkpoints.save(manager, 6, state, config, {"loss": [], "accuracy": []})
+        checkpoints.save(manager, 6, state, config, {})
     return workdir
 
 

@@ -126,7 +126,7 @@ def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(degen
     assert records_of(workdir) == records
     config.start.heads = ((1, 2),)
     with pytest.raises(UserError, match=r"start.heads \(\[\] there, \[\[1, 2\]\] here\)"):
-        loop.run(config, workdir)
+        directory.claim(workdir, complete(config))
 
 
 def test_heads_by_name_need_not_fill_a_grid(data_dir, tmp_path, capsys):
