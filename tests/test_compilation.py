@@ -99,6 +99,7 @@ def test_the_command_prints_text_and_json_and_refuses_what_does_not_fit_in_two_l
     text = capsys.readouterr().out
     assert f"a step takes at least {1e3 * result['bound']['step']:,.3g} ms" in text
     assert "between devices, per step: nothing" in text
+    monkeypatch.setattr(compilation, "lower", lambda *_: (Mock(), Mock()))  # compiled above
     for key, needed in (("batch_size", [2**40]), ("eval_batch_size", [2**20, 2**40])):
         monkeypatch.setattr(compilation, "memory_of", Mock(side_effect=[{"needed": size} for size in needed]))
         assert main(COMMAND) == 1
