@@ -104,7 +104,7 @@ def test_a_step_that_there_is_not(quadratic_run):
         assert ("no best checkpoint: train with" if step == "best" else f"step={step!r}") in str(error.value)
 
 
-def test_the_networks_of_the_package_are_small_and_each_has_a_card():
+def test_the_networks_of_the_package_are_small_and_digits_is_as_accurate_as_its_card_says():
     assert set(pretrained.names()) == {"cifar10", "cifar10_maps16", "digits"}
     for name in pretrained.names():
         files = {path.name for path in pretrained.folder_of(name).iterdir()}
@@ -113,6 +113,8 @@ def test_the_networks_of_the_package_are_small_and_each_has_a_card():
     assert sum(path.stat().st_size for path in pretrained.FOLDER.rglob("*")) <= 3_000_000
     run, card = load_pretrained("digits"), (pretrained.folder_of("digits") / "README.md").read_text()
     assert f"{run.test_record['accuracy']:.2%} of the test images, all scans, at step {run.step}" in card
+    found = run.evaluate(*sources.load("digits").test)
+    assert (found.right, run.test_record["accuracy"]) == (353, pytest.approx(found.accuracy, rel=1e-6))
     assert run.class_names == tuple("0123456789")
     assert [record["epoch"] for record in run.positions] == list(range(13))
 
