@@ -18,14 +18,14 @@ from tests.support import cifar_archives
 FOLDER = "cifar-10-batches-bin"
 
 
-@pytest.mark.parametrize(("name", "kind"), cifar_archives.FOLDERS)
-def test_images_labels_and_names_come_back_exactly(tmp_path, name, kind):
-    content = cifar.read(cifar_archives.write(tmp_path / "a.tar.gz", name, kind), name)
-    for split, (images, labels) in cifar_archives.random_pictures(name).items():
-        np.testing.assert_array_equal(content.images[split], images)
-        np.testing.assert_array_equal(content.labels[split], labels)
-    assert content.class_names == [tuple(names) for names in cifar_archives.CLASS_NAMES[name]]
-    assert content.verdict == f"not the official archive ({kind} layout)"
+def test_images_labels_and_names_come_back_exactly(tmp_path):
+    for name, kind in cifar_archives.FOLDERS:
+        content = cifar.read(cifar_archives.write(tmp_path / "a.tar.gz", name, kind), name)
+        for split, (images, labels) in cifar_archives.random_pictures(name).items():
+            np.testing.assert_array_equal(content.images[split], images)
+            np.testing.assert_array_equal(content.labels[split], labels)
+        assert content.class_names == [tuple(names) for names in cifar_archives.CLASS_NAMES[name]]
+        assert content.verdict == f"not the official archive ({kind} layout)"
 
 
 def refusal(path, name="cifar10"):
