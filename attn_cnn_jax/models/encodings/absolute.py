@@ -1,7 +1,5 @@
 """Absolute positions (eq. 7), learned or sinusoidal, added to what queries and keys read."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,11 +8,12 @@ from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Projections, Rows, register
 from attn_cnn_jax.models.encodings.content import QueryKey
 from attn_cnn_jax.models.layers import at_least_float32
 
 
+@register("absolute_learned")
 class Absolute(QueryKey):
     """Absolute encoding (eq. 7): `(X_q + P_q) W_qry W_key^T (X_k + P_k)^T / sqrt(D_h)`, no biases.
 
@@ -22,8 +21,6 @@ class Absolute(QueryKey):
       query, key: linear maps `D -> h D_h`.
       position: `P`, `(H, W, D)`, learned from N(0, 1) for a grid of pixels; or None for fixed sinusoids.
     """
-
-    learned = True  # what `create` makes
 
     def __init__(
         self,
@@ -40,13 +37,6 @@ class Absolute(QueryKey):
         self.position = (
             None if grid is None else nnx.Param(jax.random.normal(rngs.params(), (*grid, hidden_size), wide))
         )
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, **options: Any) -> Encoding:
-        if not cls.learned and sizes.hidden_size % 4:
-            size = f"config.model.hidden_size={sizes.hidden_size}"
-            raise UserError(f"{size}: allowed is a multiple of 4 for sinusoidal positions")
-        return cls(*sizes[:3], grid=sizes.grid if cls.learned else None, dtype=sizes.dtype, rngs=rngs)
 
     def rescale(self, rows: float, columns: float) -> None:
         """Learned vectors by bilinear interpolation; sinusoids stay those of the pixels."""
@@ -75,16 +65,17 @@ class Absolute(QueryKey):
         return self.position[...].astype(x.dtype)[None]
 
 
-@register("absolute_learned")
-class AbsoluteLearned(Absolute):
-    """Absolute encoding with a learned vector for every pixel."""
-
-
 @register("absolute_sinusoidal")
 class AbsoluteSinusoidal(Absolute):
-    """Absolute encoding with fixed sinusoids of the row and of the column."""
+    """Absolute encoding with fixed sinusoids of the row and of the column; `D` is a multiple of four."""
 
-    learned = False
+    def __init__(
+        self, num_heads: int, hidden_size: int, head_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs
+    ):
+        if hidden_size % 4:
+            size = f"config.model.hidden_size={hidden_size}"
+            raise UserError(f"{size}: allowed is a multiple of 4 for sinusoidal positions")
+        super().__init__(num_heads, hidden_size, head_size, grid=None, dtype=dtype, rngs=rngs)
 
 
 def sinusoidal_positions(height: int, width: int, channels: int, dtype: jnp.dtype) -> Float[Array, "H W d"]:
