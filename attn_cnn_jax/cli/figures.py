@@ -7,6 +7,7 @@
 - maps: attention of one query pixel, layers by heads; the mean over test images for content models (Fig. 5 to 7)
 - pictures: single test images and the attention to them, of content models (Fig. 8 to 10)
 - span: Lemma 3 for one layer: how far a kernel's shifts are from the span of its heads' maps (Fig. 11)
+- parabolas: where the queries of `pape` centre their attention, and how widely, over images (Fig. 4 as a distribution)
 - course: layers over training: how far they look, and how near they are to a convolution, for quadratic encodings
 
 A content model is a network whose attention depends on the image. All figures but curves show the first run. Without
@@ -22,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis import history, images
-from attn_cnn_jax.analysis.figures import centres, curves, maps, scheme, span, style, training
+from attn_cnn_jax.analysis.figures import centres, curves, maps, parabolas, scheme, span, style, training
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, integers, matching, pixel
 from attn_cnn_jax.errors import UserError
@@ -32,7 +33,7 @@ from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.run import Run
 
-NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures", "span")
+NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures", "span", "parabolas")
 OF_ONE_LAYER = {"scheme", "training", "span"}
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 PAPERS_LAYER = 4  # whose training figure 3 shows
@@ -91,6 +92,7 @@ def applicable(run: Run, workdir: Path) -> list[str]:
         "training": positions,
         "course": positions and history.is_recorded(run),
         "pictures": images.reads_images(run),
+        "parabolas": parabolas.has(run),
     }
     return [name for name in NAMES if has.get(name, True)]
 
@@ -119,9 +121,11 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
             drawn["course"] = history.draw(history.history(run, records), "layers over training")
     if "pictures" in wanted:
         drawn |= draw_images(args, run, queries)
-    if not wanted & {"scheme", "centres", "maps", "span"}:
+    if not wanted & {"scheme", "centres", "maps", "span", "parabolas"}:
         return drawn
     num_images = images.averaged_over(run, args.images, args.data_dir)
+    if "parabolas" in wanted:
+        drawn["parabolas"] = parabolas.draw(run, images.first_images(run, num_images, args.data_dir)[0])
     layers = images.mean_attention(run, num_images, args.data_dir)
     mean, chosen = f", mean over {num_images} test images" if content else "", layers[layer]
     if "scheme" in wanted:

@@ -5,16 +5,20 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import images
-from attn_cnn_jax.analysis.figures import centres, curves, maps, predictions, scheme, span, style, training
+from attn_cnn_jax.analysis.figures import centres, curves, maps, parabolas, predictions, scheme, span, style, training
+from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.output import printable
 from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import span as theorem_span
 from tests.support.figures import found
 
@@ -29,6 +33,31 @@ def test_centres_are_drawn_where_the_parameters_say(quadratic_run):
             (mark,) = [mark for mark in found(figure, f"centre {head}") if mark.axes is figure.axes[layer]]
             assert (*mark.get_xdata(), *mark.get_ydata()) == pytest.approx((column, row))
             assert mark.get_color() == style.look(head).colour
+
+
+def test_parabolas_are_centred_where_the_score_of_their_query_is_highest():
+    """PaPE: against the scores of a query at shifts around it, and Gaussians of that width."""
+    config = attention_config(encoding="pape", image_shape=(8, 6, 3), num_layers=2, num_heads=3, hidden_size=12)
+    config.model.update({"downsample": 2, "intermediate_size": 8})
+    run = Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 6, 3), np.uint8)
+    figure = parabolas.draw(run, pixels)
+    x, encoding = run.intermediates(pixels)["layers"][0]["output"], run.model.blocks[1].attention.position
+    shapes, scores = parabolas.shapes(encoding, x), encoding.project(jnp.asarray(x))
+    drawn, _ = found(figure, "layer 1 head 2")
+    np.testing.assert_allclose(np.stack(drawn.get_data()[::-1], -1), shapes.centre[:, 2].reshape(-1, 2))
+    a, b = (np.asarray(part, np.float64)[1, 2, 3, 0] for part in (scores.width, scores.tilt))
+    w = np.asarray(encoding.direction[...], np.float64)[2]
+
+    def score(shift):
+        return -(a * (w @ shift) ** 2).sum() - (b * (w @ shift)).sum()
+
+    centre, around = shapes.centre[1, 2, 3, 0], 0.1 * np.array([[1, 0], [0, 1], [1, 1], [-1, 1]])
+    drops = np.array([score(centre) - score(centre + step) for step in around])
+    np.testing.assert_allclose(drops, [score(centre) - score(centre - step) for step in around], atol=1e-10)
+    half = (drops[2] - drops[3]) / 4  # off the diagonal of the quadratic form, in squares of the step
+    determinant = (drops[0] * drops[1] - half**2) / 0.1**4
+    np.testing.assert_allclose(shapes.widths[1, 2, 3, 0].prod(), 0.5 * determinant**-0.5, rtol=1e-6)
 
 
 def test_attention_by_content_is_the_mean_over_images_and_other_is_not_copied(quadratic_run, content_run, monkeypatch):
