@@ -75,18 +75,23 @@ def test_each_seed_counts_once_and_is_named(runs, tmp_path, compared):
     assert (row["run"], row["seeds"]) == (f"{runs[0]} ... seed_2", "0, 1, 2")
 
 
-def test_what_may_differ_in_a_line_and_what_may_not(runs, monkeypatch, compared):
-    """Where metrics go and where data is read from are no configuration of their own; settings of JAX, rates, data are.
+def test_what_may_differ_in_a_line_and_what_may_not(runs, compared):
+    """Where metrics go and where data is read from are no configuration of their own; other images or rates are.
 
-    Another `dataset.path` is another set of images.
+    Of the user's own images another `dataset.path` is another set of them.
     """
     for changes, lines in (
         ({"train": {"logger": "trackio"}, "dataset": {"feed": "stream", "data_dir": "elsewhere"}}, ["0, 1"]),
         ({"optimizer": {"learning_rate": 0.2}}, ["0", "1"]),
-        ({"optimizer": {"learning_rate": 0.1}, "dataset": {"name": "folder", "path": "dogs"}}, ["0", "1"]),
     ):
         edit(runs[1], changes)
         assert [row["seeds"] for row in compared(*runs[:2])[0]] == lines
+    for run in runs[:2]:
+        edit(run, {"optimizer": {"learning_rate": 0.1}, "dataset": {"name": "folder", "path": str(run)}})
+    assert [row["seeds"] for row in compared(*runs[:2])[0]] == ["0", "1"]
+
+
+def test_runs_with_other_settings_of_jax_are_not_pooled(runs, monkeypatch, compared):
     load = compare.load_run
 
     def load_other(workdir):
