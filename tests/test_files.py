@@ -7,26 +7,18 @@ import pytest
 from attn_cnn_jax.files import new_folder, replacing, write_atomically
 
 
-def test_a_file_is_replaced_at_once_or_stays(tmp_path):
-    path = tmp_path / "file"
+def test_a_file_is_replaced_at_once_or_stays_and_an_error_names_it(tmp_path):
+    """A link is replaced, and what it points to stays."""
+    path, link = tmp_path / "file", tmp_path / "link"
     write_atomically(path, "old é")
     with pytest.raises(ZeroDivisionError), replacing(path) as file:  # noqa: PT012
         file.write(b"half of the new")
         raise ZeroDivisionError
     assert path.read_text(encoding="utf-8") == "old é"
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path):
-    (tmp_path / "victim").write_text("mine")
-    (tmp_path / "link").symlink_to(tmp_path / "victim")
-    write_atomically(tmp_path / "link", "new")
-    assert ((tmp_path / "victim").read_text(), (tmp_path / "link").read_text()) == ("mine", "new")
-
-
-def test_an_error_names_the_file(tmp_path):
+    link.symlink_to(path)
+    write_atomically(link, b"new")
+    assert (path.read_text(encoding="utf-8"), link.read_bytes()) == ("old é", b"new")
+    assert {*os.listdir(tmp_path)} == {"file", "link"}
     with pytest.raises(OSError) as error:  # noqa: PT011
         write_atomically(tmp_path / "no/file", "")
     assert str(error.value.filename) == str(tmp_path / "no/file")

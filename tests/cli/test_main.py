@@ -23,11 +23,6 @@ from attn_cnn_jax.errors import command_line
 ROOT = Path(__file__).parents[2]
 
 
-def help_of(name, capsys):
-    assert main([name, "--help"]) == 0
-    return capsys.readouterr().out
-
-
 def test_the_table_names_every_file_of_the_folder(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
@@ -41,32 +36,27 @@ def test_the_table_names_every_file_of_the_folder(capsys):
         assert f"attn-cnn: unknown subcommand {name!r}: {said}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argv", "absent"),
-    [
-        (["--help"], {"jax", "numpy", "matplotlib", "tensorflow_datasets"}),
-        (["prepare", "--help"], {"jax", "matplotlib", "tensorflow_datasets"}),
-    ],
-)
-def test_only_what_a_subcommand_needs_is_imported(argv, absent):
+def test_only_what_a_subcommand_needs_is_imported():
     code = "import sys; from attn_cnn_jax.cli.main import main; main(sys.argv[1:]); print(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, cwd=ROOT)
-    modules = set(done.stdout.splitlines())
-    assert not absent & modules
-    parts = {name.removeprefix("attn_cnn_jax.cli.") for name in modules if name.startswith("attn_cnn_jax.cli.")}
-    assert {"main"} <= parts <= {"main", "arguments", argv[0]}
+    for argv, others in (["--help"], {"numpy"}), (["prepare", "--help"], set()):
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, cwd=ROOT)
+        modules = set(done.stdout.splitlines())
+        assert not modules & {"jax", "matplotlib", "tensorflow_datasets", *others}
+        ours = {name.removeprefix("attn_cnn_jax.cli.") for name in modules if name.startswith("attn_cnn_jax.cli.")}
+        assert {"main"} <= ours <= {"main", "arguments", argv[0]}
 
 
 def test_help_ends_with_an_example_and_writes_flags_with_hyphens(capsys):
     for name in SUBCOMMANDS:
-        text = help_of(name, capsys)
+        assert main([name, "--help"]) == 0
+        text = capsys.readouterr().out
         module = import_module(f"attn_cnn_jax.cli.{'import_' if name == 'import' else name}")
         assert text.rstrip().splitlines()[-2:] == ["example:", f"  {command_line(name, *module.EXAMPLE.split())}"]
         assert re.findall(r"--\w+", text)
         assert not re.findall(r"--\w*_[\w-]*", text)
 
 
-def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, capsys, monkeypatch):
+def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, monkeypatch):
     """In the order of a first day with a run; training is tested in test_train.py."""
     shutil.copytree(quadratic_run, tmp_path / "runs/digits")
     Image.fromarray(np.full((20, 30), 128, np.uint8)).save(tmp_path / "image.png")
@@ -76,8 +66,8 @@ def test_the_examples_work_as_they_stand(quadratic_run, tmp_path, data_dir, caps
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
     for name in ("prepare", "predict", "figures", "heads", "page", "convolution", "summary", "export", "compare"):
-        words = shlex.split(help_of(name, capsys).splitlines()[-1])
-        assert main(words[words.index(name) :]) == 0, name
+        example = import_module(f"attn_cnn_jax.cli.{name}").EXAMPLE
+        assert main([name, *shlex.split(example)]) == 0, name
     written = {path.name for path in tmp_path.iterdir()}
     assert {"figures", "heads.csv", "page.html", "convolution", "exported", "comparison"} <= written
 
