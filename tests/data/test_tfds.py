@@ -7,7 +7,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.sets import Source, fingerprint
+from attn_cnn_jax.data.sets import Source
 from attn_cnn_jax.errors import UserError, command_line
 from tests.support import cifar_archives
 
@@ -136,22 +136,16 @@ def damaged(root):
     assert f"`{command_line('prepare', 'cifar10', '--replace', '--data-dir', root)}`" in second
 
 
-def test_damaged_records_are_found_or_change_nothing(tmp_path):
+def test_damaged_records_are_found(tmp_path):
     cifar_archives.prepare(tmp_path)
-    expected, found = fingerprint(sources.load("cifar10", tmp_path)), 0
     folder = tmp_path / "cifar10" / "3.0.2"
     (train,), (test,) = (list(folder.glob(f"cifar10-{split}.array_record*")) for split in ("train", "test"))
     whole = train.read_bytes()
-    for data in (b"", whole[: len(whole) // 3], whole[:-1], test.read_bytes()):
+    first, last = len(whole) // 8, len(whole) // 4  # ArrayRecord fills up blocks with bytes of no meaning
+    flipped = whole[:first] + bytes(byte ^ 0xFF for byte in whole[first:last]) + whole[last:]
+    for data in (b"", whole[: len(whole) // 3], whole[:-1], flipped, test.read_bytes()):
         train.write_bytes(data)
         damaged(tmp_path)
-    for place in range(0, len(whole), len(whole) // 20):
-        train.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        try:
-            assert fingerprint(read_again(tmp_path)) == expected  # ArrayRecord fills up blocks with bytes of no meaning
-        except UserError:
-            found += 1
-    assert found > 5
     train.unlink()
     damaged(tmp_path)
 
