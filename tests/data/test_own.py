@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax.data import own, sources
+from attn_cnn_jax.data.pictures import as_image
 from attn_cnn_jax.data.sets import Source
 from attn_cnn_jax.errors import UserError
-from tests.support.own_pictures import random_picture, write_digits, write_folder
+from tests.support.own_pictures import random_picture, write_folder
 
 
 def folder(path, **options):
@@ -30,9 +31,16 @@ def equal(one, two):
 
 
 def test_digits_are_the_same_as_data_set_folder_and_file(tmp_path):
-    built_in = sources.load("digits")
-    for name, path in zip(("folder", "npz"), write_digits(tmp_path / "digits"), strict=True):
-        found = sources.load(Source(name, str(path)), tmp_path)
+    built_in, arrays = sources.load("digits"), {}
+    for split, prefix in (("train", ""), ("test", "test_")):
+        images, labels = built_in.splits[split]
+        arrays |= {f"{prefix}images": images[..., 0], f"{prefix}labels": labels}
+        for n, (image, label) in enumerate(zip(images, labels, strict=True)):
+            place = tmp_path / "own" / split / str(label)
+            place.mkdir(parents=True, exist_ok=True)
+            as_image(image).save(place / f"{n:05d}.png", compress_level=0)
+    for source in (folder(tmp_path / "own"), npz(tmp_path / "own.npz", **arrays)):
+        found = sources.load(source, tmp_path)
         equal(found, built_in)
         assert (found.spec.image_shape, found.spec.mean, found.spec.std) == ((8, 8, 1), (0.3052,), (0.3760,))
         assert found.class_names == tuple("0123456789")

@@ -3,8 +3,6 @@
 import numpy as np
 from PIL import Image
 
-from attn_cnn_jax.data import sources
-
 
 def random_picture(seed=0, size=(8, 8), mode="RGB"):
     """A picture of random pixels; `size` is (height, width)."""
@@ -23,18 +21,3 @@ def write_folder(root, classes=("cat", "dog"), count=4, splits=("",), size=(8, 8
                 seed = 1000 * s + count * label + n
                 random_picture(seed, size, mode).save(folder / f"{name}_{n}.png")
     return root
-
-
-def write_digits(root, per_split=None):
-    """The digits of scikit-learn as a folder and as a .npz file; returns both paths."""
-    arrays = {}
-    for split, prefix in (("train", ""), ("test", "test_")):
-        images, labels = (array[:per_split] for array in getattr(sources.load("digits"), split))
-        images = images[..., 0]
-        for n, (image, label) in enumerate(zip(images, labels, strict=True)):
-            folder = root / "folder" / split / str(label)
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(folder / f"{n:05d}.png", compress_level=0)
-        arrays |= {f"{prefix}images": images, f"{prefix}labels": labels}
-    np.savez(root / "digits.npz", **arrays)
-    return root / "folder", root / "digits.npz"
