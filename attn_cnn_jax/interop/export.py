@@ -42,7 +42,7 @@ EXACT, ROUNDED = 1e-4, 5e-2
 
 def write_safetensors(folder: Path, run: Run) -> float:
     """Writes the arrays; returns the largest difference of the logits of the network that is read back."""
-    weights.write(folder, run.config, run.step, run.model, run.test_record, run.positions)
+    weights.write(folder, run)
     skeleton, *arrays = split(network(folder, run.config.model, weights.read_network(folder)[2]))
     logits = jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])
     return difference(run, lambda images: logits(arrays, run.normalised(np.asarray(images))))

@@ -7,7 +7,6 @@ where heads looked up to it, where there are any.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
-from flax import nnx
 from ml_collections import ConfigDict
 from safetensors.numpy import save
 
-from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import Saved, checksum
 from attn_cnn_jax.runs.directory import read_config, to_json
+from attn_cnn_jax.runs.run import Run
 
 FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others
@@ -35,29 +33,20 @@ def is_weights(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def write(
-    folder: Path,
-    config: ConfigDict,
-    step: int,
-    model: nnx.Module,
-    test: dict | None = None,
-    positions: Sequence[dict] = (),
-) -> None:
-    """Writes a network at a step into a folder that exists, with its test record and positions, where there are any."""
-    _, parameters, statistics = split(model)
+def write(folder: Path, run: Run) -> None:
+    """Writes a run's network into a folder that exists, with its test record and positions, where there are any."""
+    _, parameters, statistics = split(run.model)
     # safetensors writes memory as it is: a transposed array would come back scrambled.
     arrays = {name: np.asarray(array, order="C") for name, array in (parameters | statistics).items()}
-    header = {"format": FORMAT, "version": "1", "step": str(step), "crc32": str(checksum(arrays))}
+    header = {"format": FORMAT, "version": "1", "step": str(run.step), "crc32": str(checksum(arrays))}
     # What the page needs to open the file alone; nothing of the machine.
-    spec = spec_of(config)
-    data = {"name": config.dataset.name, "mean": spec.mean, "std": spec.std, "class_names": spec.class_names}
-    header["config"] = json.dumps({"model": config.model.to_dict(), "dataset": data})
+    data = {name: getattr(run.spec, name) for name in ("name", "mean", "std", "class_names")}
+    header["config"] = json.dumps({"model": run.config.model.to_dict(), "dataset": data})
     write_atomically(folder / FILE, save(arrays, header))
-    write_atomically(folder / "config.json", to_json(config))
-    if test is not None:
-        write_atomically(folder / "metrics.jsonl", json.dumps(test) + "\n")
-    if positions:
-        write_atomically(folder / "positions.jsonl", "".join(json.dumps(record) + "\n" for record in positions))
+    write_atomically(folder / "config.json", to_json(run.config))
+    for name, records in (("metrics", [run.test_record] if run.test_record else []), ("positions", run.positions)):
+        if records:
+            write_atomically(folder / f"{name}.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
 
 def read_network(folder: Path, step: int | str = "latest") -> Saved:

@@ -23,7 +23,7 @@ def brought(page, *paths):
 
 def exported(run, folder):
     folder.mkdir()
-    weights.write(folder, run.config, run.step, run.model)
+    weights.write(folder, run)
     return folder / weights.FILE
 
 
