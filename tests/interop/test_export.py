@@ -132,7 +132,7 @@ def test_rounding_is_allowed_where_products_are_rounded(run_of, monkeypatch):
 
 def test_stablehlo_loads_without_this_package(run_of, tmp_path):
     run = run_of("learned_content")
-    export(run, tmp_path / "export", "jax")
+    assert float(export(run, tmp_path / "export", "jax").split()[-1]) < 1e-5  # the largest difference of the logits
     np.save(tmp_path / "images.npy", noise())
     script = tmp_path / "script.py"
     text = (tmp_path / "export" / "README.md").read_text()
@@ -219,18 +219,6 @@ def test_the_card_names_what_is_exported_and_names_are_no_markup(run_of):
     for name, shown in NAMES.items():
         assert markdown(name) == shown
         assert shown in line
-
-
-def test_an_export_that_computes_something_else_is_not_left_behind(run_of, tmp_path, monkeypatch):
-    def wrong(folder, run):
-        changed = run_of("quadratic")
-        changed.model.classifier.bias[...] += 1.0
-        return export_module.difference(run, lambda images: logits_of(changed, images))
-
-    monkeypatch.setitem(export_module.FOLDERS, "safetensors", wrong)
-    with pytest.raises(UserError, match="differ by 1"):
-        export(run_of("quadratic"), tmp_path / "export")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_exports_and_refuses_what_exists(quadratic_run, tmp_path, capsys):
