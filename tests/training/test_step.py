@@ -79,7 +79,7 @@ def losses_of_steps(config, num_devices, count=20):
     return np.array(found), jax.device_get(state)
 
 
-@pytest.mark.parametrize(("network", "devices"), [("quadratic", 8), ("resnet", 2)])
+@pytest.mark.parametrize(("network", "devices"), [("quadratic", 8), ("pape", 2), ("resnet", 2)])
 def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, devices):
     config = small_config(network)
     # A ReLU that flips blows rounding up: in the ResNet, with some versions of JAX, from the tenth step on.
