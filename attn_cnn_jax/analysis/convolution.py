@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.images import first_images, mean_attention
-from attn_cnn_jax.arrays import Activations, SharedAttention
+from attn_cnn_jax.arrays import Activations, AnyArray, SharedAttention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
@@ -96,7 +96,7 @@ def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> Share
     return convolved(shift_weights(attention, kernel_size), (attention.shape[1], attention.shape[2]), kind)
 
 
-def replace_first(model: AttentionClassifier, attention: Sequence[SharedAttention]) -> AttentionClassifier:
+def replace_first(model: AttentionClassifier, attention: Sequence[Float[AnyArray, "_ i j k l"]]) -> AttentionClassifier:
     """Returns a copy of a network whose first layers attend as given, one array per layer."""
     model = nnx.clone(model)
     for block, given in zip(model.blocks, attention, strict=False):
