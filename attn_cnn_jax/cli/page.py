@@ -11,15 +11,13 @@ import sys
 
 import numpy as np
 
-from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument import page as page_of_maps
 from attn_cnn_jax.instrument.report import inspect
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
-from attn_cnn_jax.page.images import drawings, from_dataset, from_file
+from attn_cnn_jax.page.images import from_file, shown_images
 from attn_cnn_jax.page.network import MOST_PARAMETERS, reason_not_to_compute
 from attn_cnn_jax.runs.load import load_run
 
@@ -44,15 +42,11 @@ def run(args: argparse.Namespace) -> None:
     *size, channels = run.config.model.image_shape
     height, width = args.size or size
     check(run, (height, width))
-    images = [from_file(path, (height, width, channels)) for path in args.image]
-    try:
-        dataset = dataset_of(run.config, args.data_dir)
-    except UserError as error:  # the drawings of this package stand in for test images, and no accuracy is counted
-        dataset = None
-        images = images or (drawings(run.class_names, (height, width, channels)) if args.images else [])
+    own = [from_file(path, (height, width, channels)) for path in args.image]
+    others, dataset, error = shown_images(run, 0 if own else args.images, (height, width), args.data_dir)
+    images = own or others
+    if error:
         say(f"Without test images and accuracy ({len(images)} other images): {error}", sys.stderr)
-    else:
-        images = images or from_dataset(dataset, args.images, (height, width))
     out = args.out or beside(args.run, "viewer.html")
     grid = height // run.config.model.downsample, width // run.config.model.downsample
     reason = reason_not_to_compute(run, grid, args.parameters)
@@ -62,8 +56,8 @@ def run(args: argparse.Namespace) -> None:
         say(f"{out}: attention to {shown} images")
     else:
         title = f"What the heads of {args.run.resolve().name} attend to"
-        page = build(run, images, dataset, (height, width), title=title, most_parameters=args.parameters)
-        write_atomically(out, page.html)
-        say(f"{out}: {len(images)} images, {len(page.html.encode()) / 1e6:.2f} MB")
+        html = build(run, images, dataset, (height, width), title=title, most_parameters=args.parameters)
+        write_atomically(out, html)
+        say(f"{out}: {len(images)} images, {len(html.encode()) / 1e6:.2f} MB")
     if reason:
         say(f"The page shows attention, and does not run the network: {reason}.")

@@ -1,6 +1,6 @@
 """Builds the page of a run: what it knows, its images and the network, in one HTML file."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,13 +21,6 @@ TEST_IMAGES = 100  # whose accuracy the page counts
 MOST_HEADS = 1024
 
 
-class Page(NamedTuple):
-    """A page as text, and why it does not run the network, None where it does."""
-
-    html: str
-    reason: str | None
-
-
 def build(
     run: Run,
     images: list[LabelledImage],
@@ -36,8 +29,8 @@ def build(
     *,
     title: str,
     most_parameters: int = MOST_PARAMETERS,
-) -> Page:
-    """Returns the page of a run.
+) -> str:
+    """Returns the HTML of a run's page.
 
     Args:
       run: the run.
@@ -59,7 +52,7 @@ def build(
     if reason is None:
         test = from_dataset(dataset, min(TEST_IMAGES, len(dataset.test.labels)), size) if dataset else []
         data["network"] = network_data(run, tuple(data["grid"]), class_names, test)
-    return Page(render(data), reason)
+    return render(data)
 
 
 def check(run: Run, size: tuple[int, int]) -> None:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.data.pictures import as_image, fit, read_picture
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.run import Run
 
 DRAWINGS = Path(__file__).parent / "drawings"  # of CIFAR-10's classes, made by this project
 
@@ -47,6 +49,18 @@ def from_file(path: str | Path, shape: tuple[int, int, int]) -> LabelledImage:
         raise UserError(f"{path} cannot be read as an image: it is not a regular file")
     upright = read_picture(path, channels, None, size=(height, width))
     return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
+
+
+def shown_images(
+    run: Run, count: int, size: tuple[int, int], data_dir: str | None = None
+) -> tuple[list[LabelledImage], Dataset | None, UserError | None]:
+    """Test images to choose from and their data set; without it the drawings of this package, None, and why."""
+    try:
+        dataset = dataset_of(run.config, data_dir)
+    except UserError as error:
+        shape = (*size, run.config.model.image_shape[2])
+        return drawings(run.class_names, shape) if count else [], None, error
+    return from_dataset(dataset, count, size), dataset, None
 
 
 def drawings(class_names: tuple[str, ...], shape: tuple[int, int, int]) -> list[LabelledImage]:

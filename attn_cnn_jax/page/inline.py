@@ -3,10 +3,8 @@
 import html
 from typing import NamedTuple
 
-from attn_cnn_jax.analysis.images import dataset_of
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page.build import build
-from attn_cnn_jax.page.images import drawings, from_dataset
+from attn_cnn_jax.page.images import shown_images
 from attn_cnn_jax.runs.run import Run
 
 TITLE = "What the heads attend to"
@@ -41,10 +39,6 @@ def show(run: Run, images: int = 8, data_dir: str | None = None, height: int = 8
     Raises:
       UserError: if the network has no attention to show, or too much.
     """
-    shape = tuple(run.config.model.image_shape)
-    try:
-        dataset = dataset_of(run.config, data_dir)
-    except UserError:
-        dataset = None
-    chosen = from_dataset(dataset, images, shape[:2]) if dataset else drawings(run.class_names, shape)
-    return Inline(build(run, chosen, dataset, shape[:2], title=TITLE).html, height)
+    size = run.config.model.image_shape[0], run.config.model.image_shape[1]
+    chosen, dataset, _ = shown_images(run, images, size, data_dir)
+    return Inline(build(run, chosen, dataset, size, title=TITLE), height)

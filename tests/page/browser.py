@@ -11,7 +11,7 @@ with contextlib.suppress(ImportError):  # tests that need it are skipped, see co
     from selenium.webdriver import ActionChains, Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
-ROWS, COLUMNS = 5, 7  # the grid of the small networks
+GRID = ROWS, COLUMNS = 5, 7  # of the small networks; not square, so that rows and columns can't be mixed up
 
 
 class Page:

@@ -1,5 +1,7 @@
-"""Small untrained networks of every encoding, their pages, and a headless Chromium to open them in."""
+"""Small networks with random parameters, their pages, and a headless Chromium to open them in."""
 
+import dataclasses
+import functools
 import json
 import shutil
 
@@ -8,19 +10,20 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, create_model, validate
+from attn_cnn_jax.config import attention_config, validate
 from attn_cnn_jax.config.network import abstract_model
+from attn_cnn_jax.data import sets
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings import REGISTRY, Encoding, register
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.page.build import image_entries, page_data
+from attn_cnn_jax.page.build import build
 from attn_cnn_jax.page.images import LabelledImage
-from attn_cnn_jax.page.network import network_data, reason_not_to_compute
-from attn_cnn_jax.page.render import render
 from attn_cnn_jax.runs.run import Run
-from tests.page.browser import Page
+from tests.page.browser import GRID, Page
 
-GRID = (5, 7)  # not square, so that rows and columns can't be mixed up
+SIZE = (2 * GRID[0], 2 * GRID[1])
+CLASSES = tuple("0123456789")
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">.png'
 NETWORKS = {
     "quadratic": {"encoding": "quadratic", "num_heads": (3, 1)},  # as after pruning
     "learned": {"encoding": "learned"},
@@ -29,119 +32,116 @@ NETWORKS = {
 }
 
 
-class Euclidean(Encoding):
-    """An encoding of one's own whose score is no row plus column score: minus the distance, times the head's number."""
+class Landmark(Encoding):
+    """Scores that depend on more than the shift: keys of the first row stand out, and none is 4 columns away."""
 
     head_axis = {"slope": 0}
 
     def __init__(self, num_heads):
-        self.slope = nnx.Param(0.5 * jnp.arange(1, num_heads + 1, dtype=jnp.float32))
+        self.slope = nnx.Param(jnp.ones(num_heads))
 
     @classmethod
     def create(cls, sizes, *, rngs, tables=None, **options):
         return cls(sizes.num_heads)
 
     def position_terms(self, height, width, query_rows):
-        row = relative_positions(query_rows, height)[:, None, :, None]
-        column = relative_positions(jnp.arange(width), width)[None, :, None, :]
-        distance = jnp.sqrt((row**2 + column**2).astype(jnp.float32))
-        return {"position": -self.slope[...][:, None, None, None, None] * distance[None]}
-
-
-class Landmark(Euclidean):
-    """One whose scores depend on more than the shift: keys of the first row stand out, and none is 4 columns away."""
-
-    def position_terms(self, height, width, query_rows):
-        heads, queries = len(self.slope[...]), len(query_rows)
+        shape = len(self.slope[...]), len(query_rows), width, height, width
         first_row = (jnp.arange(height) == 0).astype(jnp.float32)[None, None, None, :, None]
         near = jnp.abs(relative_positions(jnp.arange(width), width)) < 4
-        shape = heads, queries, width, height, width
         return {
-            "first_row": jnp.broadcast_to(self.slope[...][:, None, None, None, None] * first_row, shape),
+            "first_row": jnp.broadcast_to(jnp.abs(self.slope[...])[:, None, None, None, None] * first_row, shape),
             "window": jnp.broadcast_to(jnp.where(near, 0, -jnp.inf)[None, None, :, None, :], shape),
         }
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_encodings():
-    """Registers these encodings for the tests of this folder."""
-    register("distance")(Euclidean)
+def landmark():
+    """Registers this encoding of one's own for the tests of this folder."""
     register("landmark")(Landmark)
     yield
-    REGISTRY.pop("distance")
     REGISTRY.pop("landmark")
 
 
-HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">.png'
-
-
-@pytest.fixture(scope="session")
-def runs(own_encodings):
-    """Untrained runs by name."""
-    return {name: create_run(**model) for name, model in NETWORKS.items()}
-
-
-def small_config(**model):
-    """Two layers of two heads over a few pixels."""
+def random_run(seed=0, **model):
+    """Two layers of two heads over a few pixels, with parameters so large that no term or head is negligible."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_layers": 2, "num_heads": 2}
-    return attention_config(**({"image_shape": (GRID[0] * 2, GRID[1] * 2, 3)} | sizes | model))
-
-
-def create_run(**model):
-    config = small_config(**model)
+    config = attention_config(**({"image_shape": (*SIZE, 3)} | sizes | model))
     validate(config)
-    return Run(config, 40, create_model(config.model, rngs=nnx.Rngs(3)))
+    skeleton, parameters, statistics = split(abstract_model(config.model))
+    random = np.random.default_rng(seed)
+    drawn = {
+        name: jnp.asarray(random.normal(size=x.shape) / (x.shape or (1,))[0] ** 0.5, x.dtype)
+        for name, x in parameters.items()
+    }
+    seen = {name: jnp.asarray(random.uniform(0.5, 2, x.shape), x.dtype) for name, x in statistics.items()}
+    return Run(config, 40, join(skeleton, drawn, seen))
 
 
 @pytest.fixture(scope="session")
-def pictures():
-    """Two pictures of noise; the second one's name is an attack."""
-    pixels = np.random.default_rng(0).integers(0, 256, (2, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
-    return [LabelledImage(pixels[0], "test 0", "frog"), LabelledImage(pixels[1], HOSTILE, HOSTILE)]
+def runs(landmark):
+    """Runs by name; of the first two with made-up records of three epochs, the last one at the checkpoint."""
+    found = {name: random_run(1, **model) for name, model in NETWORKS.items()}
+    for name, spread in ("quadratic", {"spread": 3.0}), ("learned", {"covariance": np.eye(2) / 9}):
 
+        def layer(heads, epoch, spread=spread):
+            return {"centre": [[0, epoch]] * heads} | {
+                key: [np.asarray(x).tolist()] * heads for key, x in spread.items()
+            }
 
-@pytest.fixture(scope="session")
-def pages(runs, pictures, tmp_path_factory):
-    """Page data by network, and the HTML file each was written to."""
-    folder = tmp_path_factory.mktemp("pages")
-    found = {}
-    for name, run in runs.items():
-        size = tuple(run.config.model.image_shape[:2])
-        data = page_data(run, size, title=f"Heads of {HOSTILE}")
-        data["epochs"] = course(run)
-        data["pictures"] = image_entries(run, pictures, ())
-        if run.model.depends_on_content:
-            data["network"] = network_data(run, GRID, ())
-        found[name] = data, folder / f"{name}.html"
-        found[name][1].write_text(render(data), "utf-8")
+        heads = [block.attention.num_heads for block in found[name].model.blocks]
+        records = [
+            {"step": 10 + 10 * epoch, "epoch": epoch, "layers": [layer(n, epoch) for n in heads]} for epoch in (1, 2, 3)
+        ]
+        found[name] = dataclasses.replace(found[name], positions=records)
     return found
 
 
-def course(run):
-    """Three made-up epochs of a quadratic or learned network, the last one the network itself; nothing for others."""
-    if run.config.model.encoding not in ("quadratic", "learned"):
-        return []
-    kind, spread = ("quadratic", 3) if run.config.model.encoding == "quadratic" else ("gaussian", [[3, 0], [0, 3]])
-
-    def layer(heads, epoch):
-        shown = {"centre": [[0, epoch]] * heads, "spread": [spread] * heads}
-        return {"position": {"term": "position", "kind": kind} | shown}
-
-    heads = [block.attention.num_heads for block in run.model.blocks]
-    return [{"epoch": epoch, "layers": [layer(h, epoch) for h in heads]} for epoch in (1, 2, 3)]
+@pytest.fixture(scope="session")
+def quadratic(runs):
+    return runs["quadratic"]
 
 
 @pytest.fixture(scope="session")
-def attention(runs, pictures):
-    """The model's own probabilities: `attention(name, picture)[layer]` is `(h, i, j, k, l)`."""
-    images = np.stack([picture.pixels for picture in pictures])
+def images():
+    """Twelve images of noise."""
+    return np.random.default_rng(5).integers(0, 256, (12, *SIZE, 3), np.uint8)
 
-    def of(name, picture=0):
-        run = runs[name]
-        layers = run.attention(images)
-        return [layer[picture] for layer in layers] if run.model.depends_on_content else layers
 
-    return of
+@pytest.fixture(scope="session")
+def labels(quadratic, images):
+    """Their labels: of two thirds as the quadratic network predicts them, else 0."""
+    predicted = quadratic.predict(images).argmax(axis=1)
+    return np.where(np.arange(12) % 3, predicted, 0)
+
+
+def dataset_of(images, labels, class_names=CLASSES):
+    """A data set with these test images."""
+    test = sets.Split(images, np.asarray(labels))
+    return sets.Dataset(test, test, dataclasses.replace(sets.SPECS["cifar10"], class_names=class_names))
+
+
+def written(run, path, pictures=(), dataset=None, **options):
+    """Writes the page of a run and returns its path."""
+    size = tuple(run.config.model.image_shape[:2])
+    path.write_text(build(run, list(pictures), dataset, size, title=f"Heads of {HOSTILE}", **options), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def pages(runs, images, labels, tmp_path_factory):
+    """`pages(name)`: a network's page. Two of them show attention alone; the second image's name is an attack."""
+    folder, dataset = tmp_path_factory.mktemp("pages"), dataset_of(images, labels)
+    pictures = [
+        LabelledImage(image, HOSTILE if n == 1 else f"test {n}", CLASSES[label])
+        for n, (image, label) in enumerate(zip(images, labels, strict=True))
+    ]
+
+    @functools.cache
+    def page_of(name):
+        most = 0 if name in ("learned", "landmark") else 10**6
+        return written(runs[name], folder / f"{name}.html", pictures, dataset, most_parameters=most)
+
+    return page_of
 
 
 @pytest.fixture(scope="session")
@@ -179,55 +179,6 @@ def quiet(chromium):
 
 
 @pytest.fixture
-def page(quiet, pages):
-    """`page(name)` opens a network's page."""
-    return lambda name, address="": Page(quiet, pages[name][1]).open(address)
-
-
-def random_run(seed=0, **model):
-    """A run whose parameters are all large and random, so that no term or head is negligible."""
-    config = small_config(**model)
-    validate(config)
-    skeleton, parameters, statistics = split(abstract_model(config.model))
-    random = np.random.default_rng(seed)
-    drawn = {
-        name: jnp.asarray(random.normal(size=x.shape) / (x.shape or (1,))[0] ** 0.5, x.dtype)
-        for name, x in parameters.items()
-    }
-    seen = {name: jnp.asarray(random.uniform(0.5, 2, x.shape), x.dtype) for name, x in statistics.items()}
-    return Run(config, 40, join(skeleton, drawn, seen))
-
-
-def written(run, pictures, path, class_names=()):
-    """Writes the page of a run, which computes, and returns its path; with class names the pictures count as a test."""
-    data = page_data(run, tuple(run.config.model.image_shape[:2]), title="a network")
-    grid = tuple(data["grid"])
-    assert reason_not_to_compute(run, grid) is None
-    data["network"] = network_data(run, grid, class_names, pictures if class_names else ())
-    data["pictures"] = image_entries(run, pictures, class_names)
-    path.write_text(render(data), "utf-8")
-    return path
-
-
-@pytest.fixture(scope="session")
-def quadratic():
-    """A quadratic network of three heads a layer."""
-    return random_run(1, encoding="quadratic", num_heads=3)
-
-
-@pytest.fixture(scope="session")
-def probed(quadratic, tmp_path_factory):
-    """The page of `quadratic`, with labelled pictures, and the pictures."""
-    random = np.random.default_rng(5)
-    pixels = random.integers(0, 256, (12, GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
-    names = tuple(str(n) for n in range(10))
-    predicted = np.asarray(quadratic.predict(pixels)).argmax(axis=1)
-    pictures = [LabelledImage(x, f"test {n}", names[predicted[n] if n % 3 else 0]) for n, x in enumerate(pixels)]
-    path = written(quadratic, pictures, tmp_path_factory.mktemp("page") / "page.html", names)
-    return path, pixels, np.array([int(picture.label) for picture in pictures])
-
-
-@pytest.fixture
-def probe(quiet, probed):
-    """`probe(address)` opens that page."""
-    return lambda address="": Page(quiet, probed[0]).open(address)
+def open_page(quiet, pages):
+    """`open_page(address, name)` opens a network's page."""
+    return lambda address="", name="quadratic": Page(quiet, pages(name)).open(address)

@@ -13,11 +13,10 @@ from tests.page.conftest import GRID
 pytestmark = pytest.mark.slow
 
 
-def test_tiles_show_the_image_as_heads_hand_it_on(probe, quadratic, probed):
+def test_tiles_show_the_image_as_heads_hand_it_on(open_page, quadratic, images):
     """`sum_p A[q, p] image[p]` for squares of 2x2 pixels."""
-    _, pixels, _ = probed
-    page = probe("#picture=3")
-    squares = pixels[3].reshape(GRID[0], 2, GRID[1], 2, 3).astype(float)
+    page = open_page("#picture=3")
+    squares = images[3].reshape(GRID[0], 2, GRID[1], 2, 3).astype(float)
     for layer, attention in enumerate(quadratic.attention()):
         for head, weights in enumerate(attention):
             expected = np.einsum("ijkl,kylxc->iyjxc", weights, squares).ravel()
@@ -26,18 +25,17 @@ def test_tiles_show_the_image_as_heads_hand_it_on(probe, quadratic, probed):
             np.testing.assert_array_equal(page.drawn(layer, head).ravel(), shifted)
 
 
-def test_layers_become_the_convolutions_of_the_command(probe, quadratic, probed):
+def test_layers_become_the_convolutions_of_the_command(open_page, quadratic, images, labels):
     """Logits and accuracy of `attn-cnn convolution`, zeros beyond the border; and the maps of the kernel."""
-    _, pixels, labels = probed
-    x = quadratic.normalised(pixels)
-    page = probe("#picture=4")
+    x = quadratic.normalised(images)
+    page = open_page("#picture=4")
     for layers, size in ((1, 1), (1, 3), (2, 5), (2, 9)):
         attention = [substitute(layer, size, "zeros") for layer in quadratic.attention()]
         expected = np.asarray(replace_first(quadratic.model, attention[:layers])(x)[0])
         page.run(f"choose({{ convolved: {{ layers: {layers}, size: {size} }} }})")
         page.ready()
         np.testing.assert_allclose(page.logits(), expected[4], atol=1e-4, err_msg=f"{layers} {size}")
-        np.testing.assert_allclose(page.probabilities(layers - 1, 2), attention[layers - 1][2, 2, 3], atol=1e-6)
+        np.testing.assert_allclose(page.probabilities(layers - 1, 0), attention[layers - 1][0, 2, 3], atol=1e-6)
         page.wait(lambda: page.run("accuracy.now?.of") == len(labels))
         assert page.run("accuracy.now.right") == int((expected.argmax(axis=1) == labels).sum())
     page.wait(lambda: page.driver.current_url.endswith("&conv=2x9"))
@@ -47,8 +45,8 @@ def test_layers_become_the_convolutions_of_the_command(probe, quadratic, probed)
     assert page.find("#accuracy").text == "Accuracy on 30 test images: 75% (of 20 so far)"
 
 
-def test_five_steps(quiet, probe):
-    page = probe()
+def test_five_steps(quiet, open_page):
+    page = open_page()
     for word in ("head", "query", "convolution"):
         assert word in [element.text for element in page.all("#lead dfn")]
     steps = page.all("#steps button")
@@ -77,11 +75,10 @@ def test_five_steps(quiet, probe):
         page.wait(lambda: page.view()["step"] == 4)
 
 
-def test_the_theorem_is_that_of_the_package(probe, probed):
+def test_the_theorem_is_that_of_the_package(open_page, images):
     """Nine heads of one sharpness are `conv_to_attention`'s, to 1e-7, and the convolution itself in the limit."""
-    _, pixels, _ = probed
-    page = probe("#picture=5")
-    x = pixels[5].astype(np.float64).mean(axis=-1) / 255
+    page = open_page("#picture=5")
+    x = images[5].astype(np.float64).mean(axis=-1) / 255
     kernel = np.random.default_rng(0).normal(size=9)
     for sharpness in (-2, 1, 5):
         with jax.enable_x64(True):
@@ -109,9 +106,9 @@ def test_the_theorem_is_that_of_the_package(probe, probed):
 
 
 @pytest.mark.parametrize("width", [390, 1000])
-def test_a_figure_in_another_page_says_its_height(quiet, probe, width):
+def test_a_figure_in_another_page_says_its_height(quiet, open_page, width):
     with emulated(quiet, width):
-        page = probe("?figure#step=3")
+        page = open_page("?figure#step=3")
         heard = (
             "const done = arguments[0]; onmessage = ({data}) => done(data.height); document.body.style.padding = '9px'"
         )

@@ -1,19 +1,19 @@
 """What visitors ran into, one test each."""
 
+import jax
 import numpy as np
 import pytest
 
 from attn_cnn_jax.page.images import LabelledImage
 from tests.page.browser import Page, emulated
-from tests.page.conftest import random_run, written
-from tests.page.test_own import SIZE, open_to_draw
+from tests.page.conftest import dataset_of, random_run, written
 
 pytestmark = pytest.mark.slow
 
 
-def test_on_a_phone_nothing_is_small_or_slides_over_the_image(quiet, probe):
+def test_on_a_phone_nothing_is_small_or_slides_over_the_image(quiet, open_page):
     with emulated(quiet, 390):
-        page = probe("#head=1,2")
+        page = open_page("#head=1,2")
         for element in page.all("button, input, select, summary"):
             is_file = element.get_attribute("id") == "file"  # lies over its label
             box = (element.find_element("xpath", "..") if is_file else element).rect
@@ -24,61 +24,57 @@ def test_on_a_phone_nothing_is_small_or_slides_over_the_image(quiet, probe):
         assert page.run(f"document.elementsFromPoint({left} + 40, 60)[0].id") == "picture"
 
 
-def test_an_empty_canvas_says_nothing_and_a_link_restores_a_drawing(quiet, tmp_path):
-    page, _, _ = open_to_draw(quiet, tmp_path)
-    page.ready()
-    assert page.find("#caption").text == "your drawing"
-    assert {output.text for output in page.all("#bars output")} == {"–"}
-    page.drag((0, 0), (2, 4))
-    assert "predicted" in page.find("#caption").text
-    page.run("writeAddress()")
-    logits, address = page.logits(), page.run("location.hash")
-    assert page.open(address).view()["picture"] == 1
-    np.testing.assert_array_equal(page.logits(), logits)
-    assert page.open("#drawing=AAAA").view()["picture"] == 0  # of another size
-
-
-def test_numbers_beyond_the_page_are_limited(probe):
-    for value in ("1e200", "-1e200", "1e-200"):
-        page = probe(f"#head=1,1&move=1.1:{value}:{value}:{value.lstrip('-')}")
-        assert np.all(np.isfinite(page.logits()))
+def test_numbers_beyond_the_page_are_limited(open_page):
+    values = "1e200", "-1e200", "1e-200"
+    moves = [f"1.{n}:{value}:{value}:{value.lstrip('-')}" for n, value in enumerate(values, start=1)]
+    page = open_page(f"#head=1,1&move={','.join(moves)}")
+    assert len(page.view()["moved"]) == 3
+    assert np.all(np.isfinite(page.logits()))
+    for value in values:
         page.run(f"void ($('centre-row').value = '{value}', $('centre-row').dispatchEvent(new Event('input')))")
         page.ready()
         assert np.all(np.isfinite(page.logits())), value
 
 
-def test_long_class_names_stay_in_their_place(quiet, tmp_path):
-    names = tuple(f"{'an extraordinarily long name of a class ' * 2}{n}" for n in range(10))
-    image = LabelledImage(np.zeros((*SIZE, 3), np.uint8), "test", names[0])
-    page = Page(quiet, written(random_run(encoding="quadratic"), [image], tmp_path / "page.html", names)).open()
+def test_ten_of_many_classes_are_shown_and_long_names_stay_in_their_place(quiet, images, tmp_path):
+    names = tuple(f"{'an extraordinarily long name of a class ' * 2}{n}" for n in range(13))
+    run, path = random_run(encoding="quadratic", num_classes=13), tmp_path / "page.html"
+    image = LabelledImage(images[0], "test", names[0])
+    page = Page(quiet, written(run, path, [image], dataset_of(images[:1], [0], names))).open()
     edge = page.find("#more").rect
     for cell in page.all("#lens-rows td.text"):
         assert cell.rect["x"] + cell.rect["width"] <= edge["x"] + edge["width"] + 1
     assert names[0] not in page.run("figureSvg().replace(/.*Tiles/, '')")
+    probabilities = jax.nn.softmax(np.array(page.logits()))
+    bars = [row.text.split()[-2:] for row in page.all("#bars li")]
+    assert len(bars) == len(page.all("#lens-rows tr:first-child td")) - 1 == 10
+    assert {int(number) for number, _ in bars} == set(np.argsort(-probabilities)[:10].tolist())
+    assert bars[0][1] in (f"{100 * probabilities[int(bars[0][0])]:.0f}%", "<1%")
 
 
-@pytest.mark.parametrize("width", [1280, 1000, 390])
-def test_panels_stay_where_they_are_when_training_is_played(quiet, page, width):
-    with emulated(quiet, width):
-        for name in ("quadratic", "learned"):
-            opened = page(name)
-            top = "$('more').getBoundingClientRect().top + scrollY"
-            before = opened.run(top)
-            opened.run("choose({ epoch: 0 })")
-            opened.shown()
-            assert opened.run(top) == before, name
+@pytest.mark.parametrize("name", ["quadratic", "learned"])
+def test_panels_stay_where_they_are_when_training_is_played(quiet, open_page, name):
+    page = open_page(name=name)
+    for width in (1280, 1000, 390):
+        with emulated(quiet, width):
+            tops = []
+            for epoch in (2, 0):
+                page.run(f"choose({{ epoch: {epoch} }})")
+                page.shown()
+                tops.append(page.run("$('more').getBoundingClientRect().top + scrollY"))
+            assert tops[0] == tops[1], width
 
 
-def test_forced_colours_keep_bars_and_cells(quiet, probe):
+def test_forced_colours_keep_bars_and_cells(quiet, open_page):
     with emulated(quiet, forced_colors="active"):
-        page = probe()
+        page = open_page()
         for selector in ("#bars .bar", "#lens td"):
             adjust = f"getComputedStyle(document.querySelector('{selector}')).forcedColorAdjust"
             assert page.run(adjust) == "none"
 
 
-def test_only_scripts_of_the_page_may_run(quiet, probe):
-    page = probe()
+def test_only_scripts_of_the_page_may_run(quiet, open_page):
+    page = open_page()
     policy = page.run("document.querySelector('meta[http-equiv]').content")
     assert "unsafe" not in policy
     for part in ("base-uri 'none'", "form-action 'none'", "script-src 'sha256-"):

@@ -1,162 +1,148 @@
 """The JavaScript network in Chromium gives the logits of the model: every kind, every option, and changed alike."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from attn_cnn_jax.models.attention.cpu import dense
-from attn_cnn_jax.models.encodings import REGISTRY, CentredEncoding
-from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
-from attn_cnn_jax.page.build import page_data
+from attn_cnn_jax.models.attention.encoding import Sizes
+from attn_cnn_jax.models.encodings import REGISTRY, Quadratic
+from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.page.build import in_json, page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
-from tests.page.conftest import GRID, random_run
+from attn_cnn_jax.page.scores import position_parameters
+from tests.page.conftest import CLASSES, GRID, SIZE, random_run
 from tests.support import networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# Every encoding; content and gates, which are the same for all, with one; relative encodings also with single terms.
+LARGER = {"image_shape": (SIZE[0] + 4, SIZE[1] + 2, 3)}  # trained on such images, and shown with smaller ones
+# Networks of every kind of scores, with what a choice of score terms in the page is in the model: parameters that are
+# set to a number. Values are merged or, with heads smaller than the hidden size, not.
 NETWORKS = [
-    *({"encoding": encoding} for encoding in sorted(REGISTRY) if not encoding.startswith(("pape", "rope"))),
-    *({"encoding": "quadratic", "content": True, "gate": gate} for gate in (False, True)),
-    *({"encoding": "relative", "relative_terms": (term,)} for term in RELATIVE_TERMS[1:]),
+    ({"encoding": "quadratic"}, {(): {"spread": 0}}),
+    (
+        {"encoding": "quadratic_generalized", "content": True, "gate": True, "head_size": 4},
+        {("content",): {"gate": -100}, ("position",): {"gate": 100}},
+    ),
+    (
+        {"encoding": "learned", "content": True, "head_size": 4} | LARGER,
+        {("content",): {"weight": 0}, ("position",): {"query.kernel": 0, "query.bias": 0}},
+    ),
+    ({"encoding": "alibi", "content": True}, {("content",): {"slope": 0}, (): {"slope": 0, "key.kernel": 0}}),
+    ({"encoding": "landmark", "content": True, "head_size": 4}, {}),
+    ({"encoding": "content"}, {(): {"query.kernel": 0, "query.bias": 0}}),
+    ({"encoding": "absolute_learned"}, {("content_content",): {"position.position": 0}}),
+    ({"encoding": "absolute_sinusoidal", "dtype": "bfloat16"} | LARGER, {}),  # the page has its parameters in float32
+    (
+        {"encoding": "relative", "head_size": 4} | LARGER,
+        {
+            ("content_content", "content_position", "position_content"): {"position_bias": 0},
+            ("content_content", "content_position"): {"position_bias": 0, "content_bias": 0},
+            ("content_content", "position_content"): {"position_key": 0},
+            ("content_position", "position_position"): {"key.kernel": 0},
+            ("position_content", "position_position"): {"query.kernel": 0},
+        },
+    ),
+    ({"encoding": "relative", "relative_terms": ("content_position",)}, {(): {"position_key": 0}}),
+    ({"encoding": "relative", "relative_terms": ("position_content",)}, {(): {"content_bias": 0}}),
 ]
 
 FORWARD = """
-const [page, bytes, changes, done] = arguments;
-const found = [];
-const answer = answerer(({ logits }) => found.push(Array.from(logits.at(-1))));
+const [page, bytes, changes] = arguments;
 const { weights, test, ...network } = page.network;
-const { grid, size: [height] } = page;
-const start = { network, weights: floatsOf(weights), grid, size: height / grid[0], test: null };
-answer({ start });
-for (const { terms, off = [], moved = {} } of changes) {
-  const state = { ...unchanged(), terms: new Set(terms ?? page.terms), off: new Set(off), moved };
-  const layers = page.layers.map((layer, l) => withMoves(layer, l, state.moved));
-  answer({ classify: { bytes: Uint8Array.from(bytes), id: found.length, layers, changes: changesOf(state) } });
-}
-done(found);
+const loaded = withWeights(network, floatsOf(weights));
+return changes.map(({ terms = page.terms, off = [], moved = {} }) => {
+  const layers = page.layers.map((layer, l) => withMoves(layer, l, moved));
+  const state = { terms: new Set(terms), off: new Set(off), convolved: { layers: 0 } };
+  const { logits, attention } = forward(loaded, layers, page.grid, Uint8Array.from(bytes), state, []);
+  return { logits: Array.from(logits.at(-1)), attention: attention[0].map((map) => Array.from(map)) };
+});
 """
 
 
-class Change(NamedTuple):
-    """What a visitor changes: terms that stay (None for all), and heads `(layer, head)` that go."""
-
-    terms: tuple[str, ...] | None = None
-    off: tuple[tuple[int, int], ...] = ()
-
-    def in_page(self):
-        return {"terms": self.terms, "off": [f"{layer},{head}" for layer, head in self.off]}
+def shown(run, image):
+    """What the page of a run knows, with the network."""
+    assert reason_not_to_compute(run, GRID) is None
+    return page_data(run, image.shape[:2], title="") | {"network": network_data(run, GRID, CLASSES)}
 
 
-@pytest.fixture
-def computed(probe):
-    """`computed(run, picture, changes)`: logits as the page's network gives them, a row per change of the view."""
-    page = probe()
-
-    def logits(run, picture, changes):
-        assert reason_not_to_compute(run, GRID) is None
-        data = page_data(run, picture.shape[:2], title="a network")
-        data["network"] = network_data(run, GRID, ())
-        return np.array(page.driver.execute_async_script(FORWARD, data, picture.ravel().tolist(), changes))
-
-    return logits
-
-
-def logits_of(run, picture):
-    """The model's logits of a picture."""
-    return networks.logits_of(run.model, run.normalised(picture[None]))[0]
-
-
-def changed_logits(run, picture, changes):
-    """The model's logits with score terms and heads taken out of it, a row per change."""
-    return jax.jit(lambda: logits_with_changes(run, picture, changes))()
-
-
-def logits_with_changes(run, picture, changes):
-    model, axes = run.model, (slice(None), *(None,) * 5)
-    x = model(run.normalised(np.stack([picture] * len(changes))))[1]["embedding"]
-    for number, block in enumerate(model.blocks):
-        layer = block.attention
-        position = {name: term[None] for name, term in layer.position_terms(*GRID).items()}
-        content = networks.separate_terms(layer, x)
-        stays = {
-            name: np.array([change.terms is None or name in change.terms for change in changes])
-            for name in position | content
+def changes_of(parameters, choices):
+    """Changes as a visitor makes them, each with the parameters that say the same of the model."""
+    output = "blocks.0.attention.output.kernel"
+    silent = parameters[output].at[: len(parameters[output]) // 3].set(0)
+    changes = [({}, {}), ({"off": ["0,0"]}, {output: silent})]
+    for terms, numbers in choices.items():
+        set_to = {
+            name: jnp.full_like(array, number)
+            for name, array in parameters.items()
+            for end, number in numbers.items()
+            if ".attention." in name and name.endswith(end)
         }
-
-        shape = len(x), layer.num_heads, *GRID, *GRID
-
-        def attention(terms, stays=stays, shape=shape):
-            chosen = [jnp.where(stays[name][axes], jnp.broadcast_to(term, shape), 0.0) for name, term in terms.items()]
-            return jax.nn.softmax(sum(chosen, jnp.zeros(shape)).reshape(*shape[:2], GRID[0] * GRID[1], -1))
-
-        found = attention(position | content)
-        if layer.gate is not None:  # weighs two softmaxes where there are two
-            gate = jax.nn.sigmoid(layer.gate[...])[None, :, None, None]
-            both = np.logical_and(*(np.any([stays[name] for name in terms], axis=0) for terms in (position, content)))
-            gated = gate * attention(position) + (1 - gate) * attention(content)
-            found = jnp.where(both[:, None, None, None], gated, found)
-        on = [[(number, head) not in change.off for head in range(layer.num_heads)] for change in changes]
-        found = found * np.array(on, np.float32)[:, :, None, None]
-        attended = dense(found, x, layer.maps()) + layer.bias
-        y = block.attention_norm(x + block.dense(attended))
-        x = block.output_norm(y + block.output(jax.nn.gelu(block.intermediate(y), approximate=False)))
-    return model.classifier(x.mean(axis=(1, 2)))
+        changes.append(({"terms": terms}, set_to))
+    centre, spread = (f"blocks.1.attention.position.{name}" for name in ("centre", "spread"))
+    if centre in parameters:
+        moved = parameters[centre].at[0].set(jnp.array([1.0, -0.5]))
+        wider = parameters[spread].at[0].multiply(4)
+        changes.append(({"moved": {"1,0": {"centre": [1.0, -0.5], "factor": 4.0}}}, {centre: moved, spread: wider}))
+    return changes
 
 
-def name_of(network):
-    return ", ".join(f"{key} {value}" for key, value in network.items() if value)
+def test_every_kind_and_its_changes(open_page, images):
+    driver, image = open_page().driver, images[0]
+    for network, choices in NETWORKS:
+        size = {"hidden_size": 12, "num_heads": (3, 2)}
+        run, single = random_run(3, **network | size), random_run(3, **network | size | {"dtype": "float32"})
+        skeleton, parameters, statistics = split(single.model)
+        changes, in_model = zip(*changes_of(parameters, choices), strict=True)
+        x = single.normalised(image[None])
+        expected = [networks.joined(skeleton, [parameters | of, statistics], x, None)[0] for of in in_model]
+        found = driver.execute_script(FORWARD, shown(run, image), image.ravel().tolist(), changes)
+        for change, of_page, of_model in zip(changes, found, expected, strict=True):
+            np.testing.assert_allclose(of_page["logits"], of_model, atol=1e-5, err_msg=f"{network} {change}")
+            assert change == {} or np.abs(of_model - expected[0]).max() > 1e-4, (network, change)
 
 
-@pytest.fixture(scope="module")
-def picture():
-    return np.random.default_rng(7).integers(0, 256, (GRID[0] * 2, GRID[1] * 2, 3), np.uint8)
+def test_terms_of_absolute_positions(open_page, images):
+    """Each of the four terms of eq. 7 alone: what queries and keys read is the image's, or the pixel's."""
+    run, image = random_run(3, encoding="absolute_learned", num_heads=3), images[0]
+    content = run.model(run.normalised(image[None]))[1]["embedding"]
+    encoding = run.model.blocks[0].attention.position
+    reads = {"content": content, "position": encoding.position_vectors(content)}
+    terms = [(query, key) for query in reads for key in reads]
+    changes = [{"terms": [f"{query}_{key}"]} for query, key in terms]
+    found = open_page().driver.execute_script(FORWARD, shown(run, image), image.ravel().tolist(), changes)
+    for (query, key), answer in zip(terms, found, strict=True):
+        q, k = (np.reshape(of(reads[what]), (-1, 3, 16)) for of, what in ((encoding.query, query), (encoding.key, key)))
+        expected = jax.nn.softmax(np.einsum("qhc,phc->hqp", q, k) / 4).reshape(3, -1)
+        np.testing.assert_allclose(answer["attention"], expected, atol=1e-5, err_msg=f"{query} {key}")
 
 
-# Every other network keeps its value maps: heads smaller than the hidden size.
-@pytest.mark.parametrize(
-    "network", [network | ({"head_size": 4} if n % 2 else {}) for n, network in enumerate(NETWORKS)], ids=name_of
-)
-def test_every_kind_and_its_changes(computed, picture, network):
-    run = random_run(3, **network, hidden_size=12, num_heads=(3, 2))
-    names = page_data(run, picture.shape[:2], title="")["terms"]
-    changes = [Change(), Change(off=((0, 1),)), Change(off=((0, 0), (1, 1))), Change(terms=())]
-    changes += [Change(terms=tuple(other for other in names if other != name)) for name in names]
-    changes += [Change(terms=(name,), off=((1, 0),)) for name in names]
-    moved = {"1,0": {"centre": [1.0, -0.5], "factor": 4.0}}
-    *logits, of_moved = computed(run, picture, [*(change.in_page() for change in changes), {"moved": moved}])
-    np.testing.assert_allclose(logits[0], logits_of(run, picture), atol=1e-5)
-    expected = changed_logits(run, picture, changes)
-    for change, found, row in zip(changes, logits, expected, strict=True):
-        np.testing.assert_allclose(found, row, atol=1e-5, err_msg=str(change))
-    position = run.model.blocks[1].attention.position
-    if isinstance(position, CentredEncoding):
-        position.centre[...] = position.centre[...].at[0].set(jnp.array([1.0, -0.5]))
-        position.spread[...] = position.spread[...].at[0].multiply(4)
-        np.testing.assert_allclose(of_moved, changed_logits(run, picture, [Change()])[0], atol=1e-5)
-        assert np.abs(of_moved - logits[0]).max() > 1e-4
+PROBABILITIES = """
+const [heads, position, grid, query] = arguments;
+const layer = { heads, position, gate: null }, terms = new Set([position.term]);
+return Array.from({ length: heads }, (_, h) => Array.from(headProbabilities(layer, h, null, query, grid, terms)));
+"""
 
 
-@pytest.mark.parametrize("encoding", ["distance", "landmark"])
-def test_encodings_of_ones_own(computed, picture, encoding):
-    run = random_run(encoding=encoding, content=True, hidden_size=12, head_size=4)
-    changes = [Change(), Change(terms=("content",))]
-    logits = computed(run, picture, [change.in_page() for change in changes])
-    np.testing.assert_allclose(logits, changed_logits(run, picture, changes), atol=1e-5)
+class Doubled(Quadratic):
+    """An encoding of a user's own, with scores that the parameters of the one before it do not describe."""
+
+    def axis_scores(self, height, width):
+        row, column = super().axis_scores(height, width)
+        return 2 * row, 2 * column
 
 
-@pytest.mark.parametrize("encoding", ["learned", "relative", "absolute_sinusoidal"])
-def test_pictures_smaller_than_those_of_training(computed, picture, encoding):
-    larger = (GRID[0] * 2 + 4, GRID[1] * 2 + 2, 3)
-    run = random_run(encoding=encoding, image_shape=larger, hidden_size=12, head_size=4)
-    logits = computed(run, picture, [Change().in_page()])
-    np.testing.assert_allclose(logits[0], logits_of(run, picture), atol=1e-4)
-
-
-def test_a_network_in_bfloat16_is_computed_in_float32(computed, picture):
-    half, single = (random_run(encoding="absolute_learned", dtype=dtype) for dtype in ("bfloat16", "float32"))
-    logits = computed(half, picture, [Change().in_page()])
-    np.testing.assert_allclose(logits[0], logits_of(single, picture), atol=1e-4)
+def test_positions_of_every_encoding(open_page):
+    """Those that the page has as parameters, and those that it has as a table of scores."""
+    driver, query = open_page().driver, (1, 4)
+    for name, kind in sorted((REGISTRY | {"doubled": Doubled}).items()):
+        encoding = kind.create(Sizes(3, 12, 4, GRID, jnp.float32), rngs=nnx.Rngs(2))
+        terms = encoding.position_terms(*GRID, jnp.array(query[:1]))
+        if not terms:
+            continue  # content alone, and positions that queries and keys read
+        expected = jax.nn.softmax(np.reshape(sum(terms.values())[:, 0, query[1]], (3, -1)))
+        given = in_json(position_parameters(encoding, GRID))
+        found = driver.execute_script(PROBABILITIES, 3, given, GRID, query)
+        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)

@@ -22,7 +22,7 @@ return { error, ...each(gradients, Array) };
 """
 
 
-def test_gradients_are_jaxs(probe):
+def test_gradients_are_jaxs(open_page):
     """Of the mean square over all images of noise, whose root is the twin's error on many of them."""
     kernel, rngs = learning.random_kernel(0), nnx.Rngs(0)
     layer = SelfAttention(Quadratic(5, rngs=rngs), num_heads=5, hidden_size=8, rngs=rngs)
@@ -45,15 +45,15 @@ def test_gradients_are_jaxs(probe):
     noise = learning.noise(jax.random.key(1), 1024, 8)
     sampled = float(learning.relative_error(skeleton, parameters, jnp.asarray(kernel), noise))
     given = {name: np.ravel(parameters[of]).astype(float).tolist() for name, of in NAMES.items()}
-    found = probe().driver.execute_script(GRADIENTS, given, kernel.ravel().astype(float).tolist())
+    found = open_page().driver.execute_script(GRADIENTS, given, kernel.ravel().astype(float).tolist())
     assert found["error"] == pytest.approx(float(square) ** 0.5, abs=1e-5) == pytest.approx(sampled, rel=0.01)
     for name, of in NAMES.items():
         np.testing.assert_allclose(found[name], np.ravel(gradients[of]), atol=1e-5, err_msg=name)
 
 
-def test_nine_heads_do_and_four_do_not(quiet, probe):
+def test_nine_heads_do_and_four_do_not(quiet, open_page):
     with emulated(quiet, prefers_reduced_motion="reduce"):
-        page = probe()
+        page = open_page()
         learn = page.find("#learn")
         assert not learn.is_enabled()  # the reader says beforehand whether they will do
         for heads, verdict, low, high in ((4, "Not as you said", 60, 75), (9, "As you said", 0.1, 1)):

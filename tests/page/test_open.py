@@ -1,6 +1,5 @@
 """A safetensors export that is brought to the page opens there; other files get a clear line."""
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -8,6 +7,7 @@ from safetensors.numpy import save_file
 from attn_cnn_jax import load_pretrained
 from attn_cnn_jax.runs import weights
 from tests.page.conftest import random_run
+from tests.support import networks
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +27,8 @@ def exported(run, folder):
     return folder / weights.FILE
 
 
-def test_exports_open_and_answer_as_in_jax(probe, tmp_path):
-    page = probe()
+def test_exports_open_and_answer_as_in_jax(open_page, tmp_path):
+    page = open_page()
     runs = {name: load_pretrained(name) for name in ("digits", "cifar10")}
     runs["gated"] = random_run(2, encoding="quadratic_generalized", content=True, gate=True, head_size=4)
     for name, run in runs.items():
@@ -36,7 +36,7 @@ def test_exports_open_and_answer_as_in_jax(probe, tmp_path):
         shape = tuple(run.config.model.image_shape)
         assert page.run("data.pictures.length") == 12  # those that were there, of its size now
         pixels = np.array(page.run("Array.from(bytesOf(data.pictures[0].image))"), np.uint8).reshape(1, *shape)
-        expected = np.asarray(jax.jit(lambda x, run=run: run.model(x)[0])(run.normalised(pixels)))[0]
+        expected = np.asarray(networks.logits_of(run.model, run.normalised(pixels))[0])
         np.testing.assert_allclose(page.logits(), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
         assert len(page.all(".head")) == sum(block.attention.num_heads for block in run.model.blocks)
         assert run.config.dataset.name in page.find("#facts").text
@@ -45,8 +45,8 @@ def test_exports_open_and_answer_as_in_jax(probe, tmp_path):
         assert np.abs(np.subtract(page.logits(), expected)).max() > 1e-3
 
 
-def test_what_does_not_open_says_why(probe, tmp_path):
-    page, path = probe(), exported(load_pretrained("digits"), tmp_path / "good")
+def test_what_does_not_open_says_why(open_page, tmp_path):
+    page, path = open_page(), exported(load_pretrained("digits"), tmp_path / "good")
     header, arrays = weights.read_arrays(path)
     save_file(arrays, tmp_path / "older.safetensors", {"step": "1"})
     assert "bring config.json" in brought(page, tmp_path / "older.safetensors")

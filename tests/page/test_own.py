@@ -6,38 +6,36 @@ from PIL import Image
 
 from attn_cnn_jax.page.images import LabelledImage, from_file
 from tests.page.browser import Page
-from tests.page.conftest import GRID, random_run, written
+from tests.page.conftest import SIZE, dataset_of, random_run, written
 
 pytestmark = pytest.mark.slow
-SIZE = (GRID[0] * 2, GRID[1] * 2)
 
 
-def open_to_draw(driver, folder):
-    """A page of one picture with its brush on: the page, its run, and the picture's pixels."""
+def test_a_drawing_is_classified_and_a_link_restores_it(quiet, tmp_path):
+    """Strokes anywhere on the canvas become one image: centred, and scaled to what the data fills."""
     run = random_run(2, encoding="learned", content=True, image_shape=(*SIZE, 1))
     run.config.dataset.name = "digits"
     pixels = np.zeros((*SIZE, 1), np.uint8)
     pixels[1:9, 4:10] = 255
-    path = written(run, [LabelledImage(pixels, "test 0", "3")], folder / "page.html", tuple("0123456789"))
-    page = Page(driver, path).open()
+    images = [LabelledImage(pixels, "test 0", "3")]
+    page = Page(quiet, written(run, tmp_path / "page.html", images, dataset_of(pixels[None], [3]))).open()
     page.find("#draw").click()
+    page.ready()
     assert page.view()["picture"] == 1
-    return page, run, pixels
-
-
-def test_a_drawing_is_classified(quiet, tmp_path):
-    """Strokes anywhere on the canvas become one picture: centred, and scaled to what the data fills."""
-    page, run, pixels = open_to_draw(quiet, tmp_path)
+    assert page.find("#caption").text == "your drawing"  # nothing is said of an empty canvas
+    assert {output.text for output in page.all("#bars output")} == {"–"}
     page.drag((0, 0), (2, 0))
     page.drag((2, 0), (2, 2))
     drawn = np.array(page.run("Array.from(bytesOf(data.pictures[1].image))"), np.uint8).reshape(pixels.shape)
     rows, columns = np.nonzero(drawn[..., 0] > 25)
     assert (rows.min(), rows.max()) == (1, 8) or (columns.min(), columns.max()) == (4, 9)
     assert abs(columns.mean() - 6.5) < 1.5
-    logits, found = run.model(run.normalised(drawn[None]))
-    np.testing.assert_allclose(page.logits(), logits[0], atol=1e-4)
-    query = page.view()["query"]
-    expected = found["layers"][1]["attention"][0, 1][tuple(query)]
+    found = run.intermediates(drawn[None])
+    np.testing.assert_allclose(page.logits(), found["logits"][0], atol=1e-4)
+    assert "predicted" in page.find("#caption").text
+    page.run("writeAddress()")
+    logits, address = page.logits(), page.run("location.hash")
+    expected = found["layers"][1]["attention"][0, 1][tuple(page.view()["query"])]
     np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)
     # The box is that of the test pictures, also of a page that lists none.
     box = page.run("(data.pictures.forEach((picture) => { picture.label = ''; }), frameOfTests())")
@@ -55,6 +53,9 @@ def test_a_drawing_is_classified(quiet, tmp_path):
     assert not page.find("#clear").is_displayed()
     page.point(0, 0).click().perform()
     assert page.view()["query"] == [0, 0]  # the pointer chooses again
+    assert page.open(address).view()["picture"] == 1
+    np.testing.assert_array_equal(page.logits(), logits)
+    assert page.open("#drawing=AAAA").view()["picture"] == 0  # of another size
 
 
 def brought(page, path):
@@ -63,28 +64,6 @@ def brought(page, path):
     page.find("#file").send_keys(str(path))
     page.wait(lambda: page.find("#caption").text.startswith(f"{path.name} · predicted"))
     return np.array(page.run(f"Array.from(bytesOf(data.pictures[{number}].image))"), int)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_file_is_what_the_command_line_makes_of_it(quiet, tmp_path, channels):
-    """Transparent parts are white, colours grey by Pillow's weights; other sizes nearly so, which the page says."""
-    shape = (*SIZE, channels)
-    page = Page(quiet, written(random_run(encoding="quadratic", image_shape=shape), [], tmp_path / "page.html")).open()
-    random = np.random.default_rng(3)
-    for height, width in (SIZE, (50, 300), (67, 310)):
-        rgba = random.integers(96, 160, (height, width, 4), np.uint8)
-        rgba[..., 3] = 255
-        if (height, width) == SIZE:  # canvases round what they put on white, which the filter would add up
-            rgba[: height // 2, :, 3] = 128
-            rgba[0, :2] = (255, 0, 0, 255), (0, 0, 0, 0)
-        else:
-            rgba[:, : width // 2, :3] = 30
-        path = tmp_path / f"{height}x{width}.png"
-        Image.fromarray(rgba).save(path)
-        expected = from_file(path, shape).pixels.ravel().astype(int)
-        is_resized = (height, width) != SIZE
-        np.testing.assert_allclose(brought(page, path), expected, atol=20 if is_resized else 1, err_msg=path.name)
-        assert page.find("#resampled").is_displayed() == is_resized
 
 
 DROP = """
@@ -99,19 +78,32 @@ canvas.toBlob((blob) => {
 """
 
 
-def test_a_picture_of_ones_own(page, tmp_path):
-    opened = page("quadratic")
-    path = tmp_path / "<b>mine.png"
-    Image.new("RGB", (90, 60), (200, 30, 30)).save(path)
-    opened.find("#file").send_keys(str(path))
-    opened.wait(lambda: opened.view()["picture"] == 2)
-    assert opened.find("#caption").text == "<b>mine.png"
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_is_what_the_command_line_makes_of_it(quiet, tmp_path, channels):
+    """Transparent parts are white, colours grey by Pillow's weights; other sizes nearly so, which the page says."""
+    shape = (*SIZE, channels)
+    page = Page(quiet, written(random_run(encoding="quadratic", image_shape=shape), tmp_path / "page.html")).open()
+    random = np.random.default_rng(3)
+    for height, width in (SIZE, (50, 300), (67, 310)):
+        rgba = random.integers(96, 160, (height, width, 4), np.uint8)
+        rgba[..., 3] = 255
+        if (height, width) == SIZE:  # canvases round what they put on white, which the filter would add up
+            rgba[: height // 2, :, 3] = 128
+            rgba[0, :2] = (255, 0, 0, 255), (0, 0, 0, 0)
+        else:
+            rgba[:, : width // 2, :3] = 30
+        path = tmp_path / f"<b>{height}x{width}.png"
+        Image.fromarray(rgba).save(path)
+        expected = from_file(path, shape).pixels.ravel().astype(int)
+        is_resized = (height, width) != SIZE
+        np.testing.assert_allclose(brought(page, path), expected, atol=20 if is_resized else 1, err_msg=path.name)
+        assert page.find("#resampled").is_displayed() == is_resized
     path.write_text("no picture")
-    opened.find("#file").send_keys(str(path))
-    opened.wait(lambda: opened.find("#error").is_displayed())
-    assert opened.view()["picture"] == 2
-    opened.all("#pictures button")[1].click()
-    assert not opened.find("#error").is_displayed()  # goes with the next action
-    opened.driver.execute_async_script(DROP, "dropped.png")
-    opened.wait(lambda: opened.view()["picture"] == 3)
-    assert opened.find("#caption").text == "dropped.png"
+    page.find("#file").send_keys(str(path))
+    page.wait(lambda: page.find("#error").is_displayed())
+    assert page.view()["picture"] == 2
+    page.all("#pictures button")[1].click()
+    assert not page.find("#error").is_displayed()  # goes with the next action
+    page.driver.execute_async_script(DROP, "dropped.png")
+    page.wait(lambda: page.view()["picture"] == 3)
+    assert page.find("#caption").text.startswith("dropped.png · predicted")

@@ -9,50 +9,30 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.export import export
-from attn_cnn_jax.models.encodings import Content, Quadratic
+from attn_cnn_jax.models.encodings import Content
 from attn_cnn_jax.page.build import check, page_data
 from attn_cnn_jax.page.history import MOST_EPOCHS, parameters, recorded_epochs
 from attn_cnn_jax.page.network import reason_not_to_compute
 from attn_cnn_jax.page.render import render
-from attn_cnn_jax.page.scores import CONTENT, position_parameters
+from attn_cnn_jax.page.scores import CONTENT
 from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.run import Run
-
-HEIGHT, WIDTH = 5, 7
-
-
-class Doubled(Quadratic):
-    """An encoding of a user's own, with scores that the parameters of the one before it do not describe."""
-
-    def axis_scores(self, height, width):
-        row, column = super().axis_scores(height, width)
-        return 2 * row, 2 * column
-
-
-def test_scores_of_ones_own_are_not_those_of_the_encoding_before_it():
-    before, own = (encoding(3, rngs=nnx.Rngs(0)) for encoding in (Quadratic, Doubled))
-    known, found = (position_parameters(encoding, (HEIGHT, WIDTH)) for encoding in (before, own))
-    assert (known["kind"], found["kind"], "centre" in found) == ("quadratic", "axes", False)
-    shifts = np.arange(1 - HEIGHT, HEIGHT)
-    centre, spread = np.asarray(known["centre"]), np.asarray(known["spread"])
-    row = -(spread[:, None] ** 2) * (shifts - centre[:, :1]) ** 2
-    np.testing.assert_allclose(np.diff(found["row"]), np.diff(row), rtol=1e-4, atol=1e-4)
+from tests.page.conftest import GRID, NETWORKS, SIZE
 
 
 def test_a_page_is_one_file_without_addresses(pages):
-    for _, path in pages.values():
-        text = path.read_text()
+    for name in NETWORKS:
+        text = pages(name).read_text()
         assert not re.findall(r"""(?:src|href)=["'](?!data:|#|\$\{)""", text)
         assert "http" not in text.replace("http-equiv", "")
         assert text.count("</script>") == 3  # the data and two scripts: no name closes one
 
 
-def test_texts_that_html_or_the_template_would_read_are_left_alone(pages):
+def test_texts_that_html_or_the_template_would_read_are_left_alone(runs):
     title = "<!-- PAGE --> </script><!-- & <script> <!-- STYLE --> \u2028 é"
-    text = re.search(r'id="data">(.*?)</script>', render(pages["learned"][0] | {"title": title}), re.DOTALL)[1]
+    page = render(page_data(runs["learned"], SIZE, title=title))
+    text = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1]
     assert not re.search(r"[<>&\u2028]", text)
     assert json.loads(text)["title"] == title
 
@@ -80,15 +60,10 @@ def test_course_of_training_ends_with_the_checkpoint():
 
 def test_the_course_goes_with_the_weights(tmp_path, runs):
     """What a run recorded up to a step is in its export, and the page of the export plays it."""
-    records = [
-        {**record(step, 3), "layers": record(step, 3)["layers"] + record(step, 1)["layers"]} for step in (0, 20, 40)
-    ]
-    run = dataclasses.replace(runs["quadratic"], positions=records)
     out = tmp_path / "exported"
-    export(run, out)
-    assert load_run(out).positions == records
-    data = page_data(load_run(out), (2 * HEIGHT, 2 * WIDTH), title="")
-    assert [entry["epoch"] for entry in data["epochs"]] == [0, 2, 4]
+    export(runs["quadratic"], out)
+    assert load_run(out).positions == runs["quadratic"].positions
+    assert [entry["epoch"] for entry in page_data(load_run(out), SIZE, title="")["epochs"]] == [1, 2, 3]
 
 
 def test_recorded_moments_become_a_gaussian_with_them():
@@ -100,20 +75,18 @@ def test_recorded_moments_become_a_gaussian_with_them():
     assert np.all(np.isfinite(spread[1]))
 
 
-def test_a_run_that_diverged_is_refused():
-    config = attention_config(image_shape=(4, 4, 1), num_layers=1, num_heads=1, hidden_size=4)
-    model = create_model(config.model, rngs=nnx.Rngs(0))
-    model.blocks[0].attention.position.centre[...] = jnp.array([[jnp.nan, 0.0]])
+def test_a_run_that_diverged_is_refused(quadratic):
+    model = nnx.clone(quadratic.model)
+    model.blocks[0].attention.position.centre[...] *= jnp.nan
     with pytest.raises(UserError, match="not finite"):
-        check(Run(config, 7, model), (4, 4))
+        check(dataclasses.replace(quadratic, model=model), SIZE)
 
 
 def test_networks_that_the_page_cannot_run_are_explained(runs):
     run = runs["quadratic"]
-    assert reason_not_to_compute(run, (HEIGHT, WIDTH)) is None
-    assert "100 (--parameters" in reason_not_to_compute(run, (HEIGHT, WIDTH), 100)
+    assert reason_not_to_compute(run, GRID) is None
     assert "too much for a browser" in reason_not_to_compute(run, (100, 100))
-    assert reason_not_to_compute(runs["landmark"], (HEIGHT, WIDTH)) is None  # position scores are enough
+    assert reason_not_to_compute(runs["landmark"], GRID) is None  # position scores are enough
 
 
 def doubled(self, projections, query_rows):
@@ -128,5 +101,5 @@ def test_content_of_ones_own_is_run_where_the_table_has_it(runs, monkeypatch, is
     model.blocks[1].attention.content = other(2, 16, 16, rngs=nnx.Rngs(0))
     if is_described:
         monkeypatch.setitem(CONTENT, other, CONTENT[Content])
-    found = reason_not_to_compute(dataclasses.replace(run, model=model), (HEIGHT, WIDTH))
+    found = reason_not_to_compute(dataclasses.replace(run, model=model), GRID)
     assert found == (None if is_described else "its encoding Other is not in attn_cnn_jax.page.scores.CONTENT")
