@@ -76,7 +76,7 @@ def table() -> str:
 def line(name: str, what: str) -> tuple[str, ...]:
     """The cells of a configuration."""
     config = complete(load_config(name))
-    paper, runs = TABLE_1[name].accuracy if name in TABLE_1 else ABSENT, kept_runs(folder(name))
+    paper, runs = TABLE_1[name][0] if name in TABLE_1 else ABSENT, kept_runs(folder(name))
     if name.endswith("_pruned"):  # its network depends on the run that it continues
         return f"`{name}`", what, "fewer", "fewer", paper, reached(runs) if runs else "not run here"
     here, minutes = "not run here", 0 if runs else round(bound(config, "h100").run / 60)
