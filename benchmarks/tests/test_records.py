@@ -14,13 +14,24 @@ from attn_cnn_jax.config import attention_config, complete, validate
 from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from benchmarks import fifteen_minutes, fine_tuning, learn_convolution, locality, miniature, records, results, tricks
+from benchmarks import (
+    fifteen_minutes,
+    fine_tuning,
+    learn_convolution,
+    locality,
+    miniature,
+    records,
+    results,
+    tricks,
+    your_network,
+)
 from benchmarks.records import DOCS, RESULTS
 
 table_of_results = functools.cache(results.table)  # of two pages
 PAGES = {
     **{(page, "results"): table_of_results for page in results.PAGES},
     (miniature.PAGE, "results"): lambda: miniature.tables(RESULTS / "miniature"),
+    (your_network.PAGE, "networks"): lambda: your_network.tables(RESULTS / "your_network"),
     (tricks.PAGE, "contenders"): lambda: records.markdown(
         fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
     ),

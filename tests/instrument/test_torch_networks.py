@@ -96,6 +96,50 @@ def test_networks_of_timm(name, options, prefix, torch):
     assert (np.max([share.max() for share in report.prefix_share]) > 0.01) == (prefix > 0)
 
 
+def plant(model, torch):
+    """Sets heads 1 to 9 of layer 2 of timm's ViT by Theorem 1, with positions in 10 channels that nothing else writes.
+
+    Head h scores key k by -46 |p_k - p_q - shift_h|^2, up to what is the same for all keys of q. Channels hold row,
+    column, their squares, 1, and a filler that gives all patches one norm, so that layer norm divides them by the same;
+    and all of them negated, so that it subtracts nothing.
+    """
+    places = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0)) - 1.5
+    features = torch.cat([places, places.square().sum(dim=1, keepdim=True), torch.ones(16, 1)], dim=1)
+    features = torch.cat([features, (30 - features.square().sum(dim=1, keepdim=True)).sqrt()], dim=1)
+    size, scale = model.embed_dim // 12, 30.0
+    model.patch_embed.proj.weight[:10] = model.patch_embed.proj.bias[:10] = 0
+    model.pos_embed[0, :, :10] = scale * torch.cat([features, -features], dim=1)
+    for output in (model.blocks[0].attn.proj, model.blocks[0].mlp.fc2):
+        output.weight[:10] = output.bias[:10] = 0
+    after_norm = (2 * 30 / model.embed_dim) ** 0.5  # what a feature of 1 is divided by
+    query, key = (torch.zeros(12, size, 4) for _ in range(2))
+    for head in range(9):
+        shift = torch.tensor(divmod(head, 3)) - 1
+        query[head, :3] = (
+            46 * size**0.5 * torch.tensor([[2, 0, 0, 2 * shift[0]], [0, 2, 0, 2 * shift[1]], [0, 0, 0, -1]])
+        )
+        key[head, :3] = torch.eye(4)[:3]
+    for n, maps in enumerate((query, key)):
+        rows = slice(n * model.embed_dim, n * model.embed_dim + 9 * size)
+        model.blocks[1].attn.qkv.bias[rows] = model.blocks[1].attn.qkv.weight[rows] = 0
+        half = after_norm / 2 * maps[:9].flatten(0, 1)
+        model.blocks[1].attn.qkv.weight[rows, :4], model.blocks[1].attn.qkv.weight[rows, 5:9] = half, -half
+
+
+def test_heads_planted_in_timms_vit_are_found_and_replaced(torch):
+    timm = pytest.importorskip("timm")
+    options = {"img_size": 64, "depth": 2, "num_heads": 12, "class_token": False, "global_pool": "avg"}
+    model = timm.create_model("vit_tiny_patch16_224", **options)
+    with torch.no_grad():
+        plant(model, torch)
+    report = inspect(model, torch.randn(4, 3, 64, 64))
+    assert report.convolutions() == [(1, head) for head in range(9)]
+    np.testing.assert_allclose(report.anatomy[1, :9], np.tile([1.0, 0, 0], (9, 1)), atol=1e-5)
+    changes = {row["heads"]: row["logits"] for row in report.replaced}
+    assert max(change for heads, change in changes.items() if heads <= 9) < 1e-5
+    assert changes[24] > 1e-3
+
+
 def test_windowed_attention_is_refused(torch):
     timm = pytest.importorskip("timm")
     with pytest.raises(UserError, match="windowed attention"):
