@@ -9,6 +9,7 @@ compute in bfloat16. Training needs PyTorch. Test images are read once, after it
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -213,7 +214,7 @@ def draw(folder: Path) -> Figure:
 
 
 @says_errors
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--network", choices=NETWORKS, default=NETWORKS[0])
     described.add_argument("--epochs", type=int, default=4)
@@ -227,7 +228,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.write:
             put(PAGE, "networks", text)
             put_figure(draw(options.show), DOCS / "your_network.png")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
