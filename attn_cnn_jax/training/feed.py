@@ -147,6 +147,14 @@ def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
 
 
 def on_devices(images: np.ndarray, labels: np.ndarray, first: int, mesh: Mesh) -> Chunk:
-    """Returns a chunk, given the rows of this process of each of its batches."""
-    found = [jax.make_array_from_process_local_data(over_devices(mesh), each) for each in (images, labels)]
-    return Chunk(found[0], found[1], place(np.int32(first), mesh))
+    """Returns a chunk, given the rows of this process of each of its batches; as `jax.transfer_guard` demands."""
+    devices = mesh.local_devices
+
+    def put(rows: np.ndarray) -> jax.Array:
+        count, mine, *rest = rows.shape
+        parts = np.split(rows, len(devices), axis=1)
+        copies = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
+        shape = count, mine // len(devices) * mesh.size, *rest
+        return jax.make_array_from_single_device_arrays(shape, over_devices(mesh), copies)
+
+    return Chunk(put(images), put(labels), place(np.int32(first), mesh))

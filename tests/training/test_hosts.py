@@ -12,10 +12,19 @@ from attn_cnn_jax.training import hosts
 # Arguments: number, port, directory, a run.
 PROCESS = """
 import json, pathlib, socket, sys
+import jax, numpy as np
 from attn_cnn_jax import load_run
+from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.training import hosts
-from attn_cnn_jax.training.mesh import mesh_for
+from attn_cnn_jax.training import feed, hosts
+from attn_cnn_jax.training.mesh import data_mesh, mesh_for, replicated
+
+def labels():  # of all images, which the processes share, as the loop reads them
+    mesh, split = data_mesh(), Split(np.zeros((5, 8, 8, 1), np.uint8), np.arange(1, 6, dtype=np.int32))
+    with jax.transfer_guard("disallow"):
+        (chunk,) = feed.evaluation_chunks({"test": split}, 4, mesh)["test"]()
+        summed = jax.jit(lambda labels: labels.sum(axis=0), out_shardings=replicated(mesh))
+        return jax.device_get(summed(chunk.labels)).tolist()
 
 number, port, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:])
 checks = {
@@ -25,6 +34,7 @@ checks = {
     "shared": lambda: hosts.check_shared(folder / "0"),
     "not shared": lambda: hosts.check_shared(folder / str(number)),
     "batch": lambda: mesh_for(7).size,
+    "labels": labels,
     "read alone": lambda: hosts.everyone(number or load_run(run).step),
     "elsewhere": lambda: socket.create_server((f"127.0.0.{2 + number}", port)).close(),  # fails if it listens there too
 }
@@ -80,6 +90,7 @@ def test_two_processes_compare_what_they_have_and_end_together(tmp_path, quadrat
     assert first["differ"].startswith(differ)
     assert "process 1 does not see the run directory of process 0, " in first["not shared"]
     assert first["batch"].startswith("config.train.batch_size=7: allowed is a multiple of 2")
+    assert first["labels"] == [1 + 5, 2 - 1, 3 - 1, 4 - 1]  # -1 fills up the second batch
     assert first["read alone"] == [20, 1]  # while the other process waits elsewhere
     assert reason.splitlines()[-1] == "no room on the disk"
     assert "another process of this run has ended: " in lost
