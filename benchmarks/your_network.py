@@ -32,7 +32,7 @@ from attn_cnn_jax.files import write_atomically
 from benchmarks.records import DOCS, markdown, parse, parser, put, put_figure
 
 TIMM = {"vit_tiny": "vit_tiny_patch16_224", "convit_tiny": "convit_tiny"}
-NETWORKS = ("pretrained:digits", "pretrained:cifar10", "nnx_vit", *TIMM)
+NETWORKS = ("pretrained:digits", "pretrained:cifar10", "pretrained:cifar10_maps16", "nnx_vit", *TIMM)
 BATCH, RATE, DECAY, WARMUP = 100, 1e-3, 0.05, 0.05
 MEASURED = 100  # test images whose attention is measured
 PAGE = DOCS / "your_network.md"
@@ -153,15 +153,16 @@ def gates(network: Any) -> list[float]:
 
 def measure(name: str, epochs: int, data_dir: str | None) -> dict:
     """Trains or loads a network, and returns what its attention is like by layer."""
-    shipped = name.startswith("pretrained:")
-    dataset = sources.load(name.removeprefix("pretrained:") if shipped else "cifar10", data_dir)
-    images = dataset.test.images[:MEASURED]
-    if shipped:
+    if name.startswith("pretrained:"):
         network = attn_cnn_jax.load_run(name)
+        dataset = sources.load(network.config.dataset.name, data_dir)
+        images = dataset.test.images[:MEASURED]
         about = {"accuracy": network.evaluate(dataset.test.images, dataset.test.labels).accuracy}
     else:
+        dataset = sources.load("cifar10", data_dir)
         network, about = train(name, epochs, dataset)
-        images = channels_first(scaled(images)) if name in TIMM else jnp.asarray(scaled(images))
+        images = scaled(dataset.test.images[:MEASURED])
+        images = channels_first(images) if name in TIMM else jnp.asarray(images)
     report = attn_cnn_jax.inspect(network, images, labels=dataset.test.labels[:MEASURED])
     print(report)
     return {"network": name, "grid": report.grid, **about, "layers": report.layers(), "replaced": report.replaced}
