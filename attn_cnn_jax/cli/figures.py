@@ -121,11 +121,11 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
             drawn["course"] = history.draw(history.history(run, records), "layers over training")
     if "pictures" in wanted:
         drawn |= draw_images(args, run, queries)
-    if not wanted & {"scheme", "centres", "maps", "span", "parabolas"}:
+    if "parabolas" in wanted:
+        drawn["parabolas"] = parabolas.draw(run, images.first_images(run, args.images, args.data_dir).images)
+    if not wanted & {"scheme", "centres", "maps", "span"}:
         return drawn
     num_images = images.averaged_over(run, args.images, args.data_dir)
-    if "parabolas" in wanted:
-        drawn["parabolas"] = parabolas.draw(run, images.first_images(run, num_images, args.data_dir)[0])
     layers = images.mean_attention(run, num_images, args.data_dir)
     mean, chosen = f", mean over {num_images} test images" if content else "", layers[layer]
     if "scheme" in wanted:

@@ -55,8 +55,7 @@ def draw(run: Run, images: UInt8[np.ndarray, "b H W c"]) -> Figure:
     """
     if not has(run):
         raise UserError(f"the encoding {run.config.model.encoding} has no parabolas, which pape and pape_ri have")
-    intermediates = run.intermediates(images)
-    inputs = [intermediates["embedding"], *(layer["output"] for layer in intermediates["layers"][:-1])]
+    inputs = [layer["input"] for layer in run.intermediates(images)["layers"]]
     side = max(inputs[0].shape[1:3])
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.6)
