@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     if args.configs:
         found = dict(each for name in args.configs for each in read(name, args.overrides))
     else:
-        found = {name: (load_config(name), "") for name in (*TABLE_1, *known_configs())}
+        found = {name: (load_config(name), "") for name in dict.fromkeys((*TABLE_1, *known_configs()))}
     papers = {described(load_config(name).model): published for name, published in TABLE_1.items()}
     say(table([row(name, *of, papers) for name, of in found.items()], HEADER))
     for name, (config, _) in found.items():
