@@ -8,9 +8,7 @@ when it is complete, which is when it has `about.json`.
 
 import contextlib
 import dataclasses
-import gzip
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -26,12 +24,12 @@ from filelock import FileLock, Timeout
 from PIL import Image
 
 from attn_cnn_jax.data import own
+from attn_cnn_jax.data.digits import digits
 from attn_cnn_jax.data.own import Collection, Entry
 from attn_cnn_jax.data.pictures import Unreadable, fit
 from attn_cnn_jax.data.sets import (
     OWN,
     SPECS,
-    STROKES,
     WITH_SCIKIT_LEARN,
     Dataset,
     Source,
@@ -42,7 +40,6 @@ from attn_cnn_jax.data.sets import (
     hash_labels,
     hashes,
 )
-from attn_cnn_jax.data.strokes import drawn
 from attn_cnn_jax.errors import UserError, command_line, listed, shortened
 from attn_cnn_jax.output import say
 
@@ -78,27 +75,6 @@ def folder_of(source: Source, data_dir: str | Path | None = None) -> Path:
     choices += ["skip_unreadable"] * source.skip_unreadable
     tag = hashlib.blake2b(repr(choices).encode(errors="surrogateescape"), digest_size=5).hexdigest()
     return data_folder(data_dir) / "prepared" / (source.name if source.name in SPECS else f"{slug(source)}_{tag}")
-
-
-def digits(name: str) -> Dataset:
-    """The 1,797 handwritten digits, 8x8 grey pixels, that come with scikit-learn, in its order.
-
-    Every fifth image of each class is a test image. Values 0 .. 16 become round(255 / 16 * value). In
-    "digits_and_strokes" as many training images, drawn as strokes, follow those.
-    """
-    # What `sklearn.datasets.load_digits` reads; to import scikit-learn takes two seconds.
-    package: Any = importlib.util.find_spec("sklearn")
-    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
-        values = np.loadtxt(file, delimiter=",")
-    images = np.round(values[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    labels = values[:, -1].astype(np.int32)
-    is_test = np.zeros(len(labels), bool)
-    for digit in range(10):
-        is_test[np.flatnonzero(labels == digit)[4::5]] = True
-    train, test = Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test])
-    if name == STROKES.name:
-        train = Split(*map(np.concatenate, zip(train, drawn(len(train.labels)), strict=True)))
-    return Dataset(train, test, SPECS[name])
 
 
 def load(source: Source | str, data_dir: str | Path | None = None) -> Dataset:

@@ -1,15 +1,20 @@
-"""Digits drawn as strokes, to train with scans: how people draw with a mouse or a finger differs from pen on paper.
+"""Handwritten digits: scikit-learn's scans, and as many drawn as strokes, to train with.
 
-Each is one of a few shapes with its points moved at random, sheared and narrowed, drawn with a pen of random width and
-made an image as scikit-learn's digits were: a bitmap four times as fine, of which squares of 4x4 are counted.
+How people draw with a mouse or a finger differs from pen on paper. Each drawn one is one of a few shapes with its
+points moved at random, sheared and narrowed, drawn with a pen of random width and made an image as the scans were: a
+bitmap four times as fine, of which squares of 4x4 are counted.
 """
 
 import functools
+import gzip
+import importlib.util
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from attn_cnn_jax.data.sets import Split
+from attn_cnn_jax.data.sets import SPECS, STROKES, Dataset, Split
 
 # By digit: strokes with commas between them, smooth through points "column row" of a grid of 10 x 10.
 SHAPES = (
@@ -30,6 +35,27 @@ WIDTHS = (1.0, 1.7)  # of the pen, in pixels
 SIZE, FINE = 8, 4  # pixels of a side, and parts that one is cut into
 FRAME = (6, 8)  # width and height of the box in the middle that a digit fills, as most scans do
 SAMPLES = 32  # places along a stroke between two of its points
+
+
+def digits(name: str) -> Dataset:
+    """The 1,797 handwritten digits, 8x8 grey pixels, that come with scikit-learn, in its order.
+
+    Every fifth image of each class is a test image. Values 0 .. 16 become round(255 / 16 * value). In
+    "digits_and_strokes" as many training images, drawn as strokes, follow those.
+    """
+    # What `sklearn.datasets.load_digits` reads; to import scikit-learn takes two seconds.
+    package: Any = importlib.util.find_spec("sklearn")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        values = np.loadtxt(file, delimiter=",")
+    images = np.round(values[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    labels = values[:, -1].astype(np.int32)
+    is_test = np.zeros(len(labels), bool)
+    for digit in range(10):
+        is_test[np.flatnonzero(labels == digit)[4::5]] = True
+    train, test = Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test])
+    if name == STROKES.name:
+        train = Split(*map(np.concatenate, zip(train, drawn(len(train.labels)), strict=True)))
+    return Dataset(train, test, SPECS[name])
 
 
 def smooth(points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "m 2"]:
