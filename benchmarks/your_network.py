@@ -21,6 +21,7 @@ import numpy as np
 import optax
 from flax import nnx
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 import attn_cnn_jax
 from attn_cnn_jax.analysis.anatomy import PARTS
@@ -29,6 +30,7 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.instrument.figures import COLOURS
 from benchmarks.records import DOCS, markdown, parse, parser, put, put_figure
 
 TIMM = {"vit_tiny": "vit_tiny_patch16_224", "convit_tiny": "convit_tiny"}
@@ -206,9 +208,10 @@ def draw(folder: Path) -> Figure:
         for axes, record in zip(panels, records, strict=True):
             shares = 100 * np.array([[layer[part] for part in PARTS] for layer in record["layers"]])
             below, numbers = np.cumsum(shares, axis=1) - shares, np.arange(1, len(shares) + 1)
-            for n, part in enumerate(PARTS):
-                axes.bar(numbers, shares[:, n], bottom=below[:, n], width=0.9, label=part)
+            for n, (part, colour) in enumerate(COLOURS.items()):
+                axes.bar(numbers, shares[:, n], bottom=below[:, n], width=0.9, color=colour, label=part)
             axes.set(title=record["network"].removeprefix("pretrained:"), xlabel="layer")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         panels[0].set_ylabel("share of variance (%)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
