@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import struct
 import zlib
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Source
 from attn_cnn_jax.errors import UserError
-from tests.support.own_pictures import random_picture, write_folder
+from tests.support.own_pictures import png, png_chunk, random_picture, write_folder
 
 
 def refused(path, message, *names, kind="folder", **options):
@@ -25,16 +24,6 @@ def refused(path, message, *names, kind="folder", **options):
     assert len(said.splitlines()) <= 2
     assert said.isprintable() or "\n" in said
     assert not [file for file in data_dir.rglob("*") if file.suffix != ".lock" and file.is_file()]
-
-
-def chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png_of_size(width, height):
-    """The header of a PNG file that claims a size, with too little in it."""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"0" * 99)) + chunk(b"IEND", b"")
 
 
 def encoded(kind):
@@ -51,10 +40,10 @@ FILES = {
     "half a PNG": ("bad.png", PNG[:800], "cannot be read as an image"),
     "half a JPEG": ("bad.jpg", encoded("JPEG")[:900], "truncated"),
     "a flipped byte": ("bad.png", PNG[:60] + bytes([PNG[60] ^ 0xFF]) + PNG[61:], "cannot be read as an image"),
-    "a bomb": ("bad.png", png_of_size(50_000, 50_000), "2500000000 pixels"),
+    "a bomb": ("bad.png", png((50_000, 50_000), b""), "2500000000 pixels"),
     "a bomb of text": (  # a comment that unpacks to 100 MB
         "bad.png",
-        PNG[:33] + chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100 << 20), 9)) + PNG[33:],
+        PNG[:33] + png_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100 << 20), 9)) + PNG[33:],
         "cannot be read as an image",
     ),
 }

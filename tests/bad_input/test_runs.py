@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.runs import checkpoints, directory
 from tests.support import cifar_archives
+from tests.support.own_pictures import png
 
 
 @pytest.fixture
@@ -123,9 +123,7 @@ def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused):
     (tmp_path / "empty").mkdir()
     Image.new("L", (50, 50)).save(tmp_path / "half.png")
     (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:60])
-    header = b"IHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
-    claim = b"\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big")
-    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + claim + b"\0\0\0\0IDAT")
+    (tmp_path / "bomb.png").write_bytes(png((60_000, 60_000), b""))
     for command, flags, message in FLAGS:
         run = tmp_path / "text" if command == "summary" else quadratic_run
         argv = [command, str(run), *flags.replace("TMP", str(tmp_path)).split()]
@@ -133,21 +131,29 @@ def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused):
     refused(lambda: main(["heads", "~/x"]), f"{Path('~/x').expanduser()} is not a run directory")
 
 
-NO_FLAGS = [
-    ("heads", "--step=soon", "'soon': allowed is latest, best or"),
-    ("heads", "--images=0", "'0': allowed is an integer from 1"),
-    ("figures", "--figures=portrait", "'portrait': allowed is some of"),
-    ("figures", "--epochs=soon", "'soon': allowed is numbers"),
-    ("figures", "--pictures=a", "'a': allowed is different integers from 0"),
-    ("page", "--size=0x3", "'0x3': allowed is"),
-    ("export", "--format=tensorflow", "invalid choice: 'tensorflow'"),
-    ("convolution", "--kernel-sizes=3,x", "'3,x': allowed is an integer from 1, or several"),
-]
+NO_FLAGS = {
+    "heads run --step=soon": "--step: 'soon': allowed is latest, best or",
+    "heads run --images=0": "--images: '0': allowed is an integer from 1",
+    "figures run --figures=portrait": "--figures: 'portrait': allowed is some of",
+    "figures run --epochs=soon": "--epochs: 'soon': allowed is numbers",
+    "figures run --pictures=a": "--pictures: 'a': allowed is different integers from 0",
+    "page run --size=0x3": "--size: '0x3': allowed is",
+    "export run --format=tensorflow": "--format: invalid choice: 'tensorflow'",
+    "convolution run --kernel-sizes=3,x": "--kernel-sizes: '3,x': allowed is an integer from 1, or several",
+    "summary --config.seed=1": "name the CONFIG that it changes",
+    "prepare": "required: NAME",
+    "prepare mnist": "'mnist': allowed is cifar10, cifar100, digits, digits_and_strokes, folder, npz or tfds:NAME",
+    "prepare cifar10 --arkive x": "--arkive",
+    "prepare digits --archive x": "digits takes no --archive",
+    "prepare folder": "folder needs --path",
+    "prepare digits --image-size=64": "digits takes no --image-size",
+}
 
 
-def test_bad_flags(refused):
-    for command, flag, message in NO_FLAGS:
-        refused(lambda argv=(command, "run", flag): main([*argv]), f"{flag.partition('=')[0]}: {message}", status=2)
+def test_bad_flags(refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    for line, message in NO_FLAGS.items():
+        refused(lambda line=line: main(line.split()), message, status=2)
 
 
 GOOD = np.zeros((2, 8, 8, 1), np.uint8)

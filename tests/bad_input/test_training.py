@@ -28,6 +28,8 @@ REFUSED = [
     ((), 2, "are required: --config"),
     ((DIGITS, "--multihost", "--coordinator-address=h:99999"), 2, "'h:99999': allowed is HOST:PORT"),
     ((DIGITS, "--process-id=1"), 2, "--process-id need --multihost"),
+    *(((DIGITS, f"--seeds={text}"), 2, "--seeds") for text in ("4-0", "1,1", "-1", "")),
+    ((DIGITS, "--seeds=0", "--config.seed=3"), 2, "leave out --config.seed"),
     ((*TOGETHER, "--num-processes=2", "--process-id=2"), 1, "--process-id=2: allowed is an integer from 1, and one"),
     ((DIGITS, "--config.model.content", "False"), 1, "config.model.content has no value"),
     ((DIGITS, "--config.model.num_heds=3"), 1, "did you mean config.model.num_heads?"),

@@ -22,14 +22,6 @@ def test_a_name_is_the_file_in_any_folder_also_beside_a_folder_of_that_name(tmp_
         assert run_name(name) == called
 
 
-def test_another_data_set_brings_its_pictures_and_classes():
-    other = "--config.dataset.name=cifar100"
-    model = complete(load_config("digits", [other])).model
-    assert (model.image_shape, model.num_classes) == ((32, 32, 3), 100)
-    with pytest.raises(UserError, match=r"config.model.image_shape=\(8, 8, 1\): allowed is \(32, 32, 3\) for cifar100"):
-        complete(load_config("digits", ["--config.model.image_shape=(8, 8, 1)", other]))
-
-
 def test_overrides_have_the_type_of_their_key():
     """Of several, the last counts."""
     for override, value in {

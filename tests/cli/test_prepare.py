@@ -29,17 +29,3 @@ def test_an_archive_is_named_prepared_and_read_back(command, tmp_path, capsys):
     assert command("cifar10", "--archive", other) == 1
     assert "from another archive.\nAdd --replace" in capsys.readouterr().err
     assert command("cifar10", "--archive", other, "--replace") == 0
-
-
-def test_bad_flags_are_status_2_and_write_nothing(command, tmp_path, capsys):
-    for flags, message in (
-        ([], "required: NAME"),
-        (["mnist"], "'mnist': allowed is cifar10, cifar100, digits, digits_and_strokes, folder, npz or tfds:NAME"),
-        (["cifar10", "--arkive", "x"], "--arkive"),
-        (["digits", "--archive", "x"], "digits takes no --archive"),
-        (["folder"], "folder needs --path"),
-        (["digits", "--image-size=64"], "digits takes no --image-size"),
-    ):
-        assert command(*flags) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "d").exists()

@@ -5,12 +5,10 @@ import statistics
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.cli import train
-from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import flatten, schema_of
-from attn_cnn_jax.errors import UserError, command_line
+from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.runs.metrics import last_records
 
 SMALL = (
@@ -56,28 +54,6 @@ def test_each_seed_is_a_run_and_the_same_command_ends_with_mean_and_deviation_ag
     assert f"final test accuracy {accuracies[1]:.2%} after step 18" in lines
     assert f"in Python: attn_cnn_jax.load_run({str(folders[1])!r})" in lines
     assert any(line.endswith(command_line("page", folders[1])) for line in lines)
-
-
-def test_seeds_in_words(command, capsys):
-    for text, expected in {"0-2": [0, 1, 2], "7": [7], "0,2,5": [0, 2, 5], "8-9,1": [8, 9, 1]}.items():
-        assert integers(text) == expected
-    for flags in ("--seeds=4-0", "--seeds=1,1", "--seeds=-1", "--seeds=", "--seeds=0 --config.seed=3"):
-        assert command(*flags.split()) == 2
-        assert "--seeds" in capsys.readouterr().err
-
-
-def test_flags_of_several_processes_are_passed_on(monkeypatch, command):
-    seen = []
-
-    def connect(*arguments):
-        seen.append(arguments)
-        raise UserError("far enough")
-
-    monkeypatch.setattr(train, "connect", connect)
-    flags = ("--coordinator-address=host:1", "--num-processes=2", "--process-id=1")
-    assert command("--multihost", *flags) == 1
-    assert seen == [("host:1", 2, 1)]
-    assert command(*flags) == 2
 
 
 def test_the_help_lists_every_key_with_its_default_and_what_is_allowed(capsys):

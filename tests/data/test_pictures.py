@@ -2,27 +2,21 @@
 
 import io
 import struct
-import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from attn_cnn_jax.data.pictures import Unreadable, fit, read_picture
-from tests.support.own_pictures import random_picture
+from tests.support import own_pictures
+from tests.support.own_pictures import png_chunk, random_picture
 
 
-def png(depth, kind, row, clear=b"", palette=b"", interlace=0):
+def png(depth, kind, row, clear=b"", palette=b""):
     """A PNG of one row, of samples that Pillow does not write."""
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
-    header = struct.pack(">IIBBBBB", len(row) * 8 // depth // channels, 1, depth, kind, 0, 0, interlace)
-    extra = (chunk(b"PLTE", palette) if palette else b"") + (chunk(b"tRNS", clear) if clear else b"")
-    data = chunk(b"IDAT", zlib.compress(b"\0" + row))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra + data + chunk(b"IEND", b"")
+    extra = b"".join(png_chunk(name, data) for name, data in ((b"PLTE", palette), (b"tRNS", clear)) if data)
+    return own_pictures.png((len(row) * 8 // depth // channels, 1), b"\0" + row, depth, kind, extra)
 
 
 def scaled(samples, clear, top):

@@ -6,7 +6,6 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.images import first_images
-from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
@@ -32,25 +31,6 @@ def test_a_resumed_run_cuts_back_to_its_checkpoint_and_a_half_line_is_not_read(t
     append(path, record(15, "test"))
     assert read_metrics(path) == [record(5), record(10), record(15, "test")]
     assert path.read_text().endswith("\n")
-
-
-def test_a_run_directory_belongs_to_one_configuration(tmp_path):
-    config = attention_config()
-    directory.claim(tmp_path, config)
-    config.dataset.data_dir = "/elsewhere"  # the same experiment on another machine
-    directory.claim(tmp_path, config)
-    config.train.num_epochs += 1  # and for longer
-    directory.claim(tmp_path, config)
-    assert directory.read_config(tmp_path).train.num_epochs == config.train.num_epochs
-    config.train.num_epochs -= 1
-    config.train.batch_size = 50
-    config.model.encoding = "learned"
-    with pytest.raises(UserError) as error:
-        directory.claim(tmp_path, config)
-    assert "model.encoding ('quadratic' there, 'learned' here)" in str(error.value)
-    assert "train.batch_size (100 there, 50 here)" in str(error.value)
-    assert "train.num_epochs" in str(error.value)
-    assert directory.read_config(tmp_path).train.batch_size == 100
 
 
 def test_a_run_directory_belongs_to_one_process_and_goes_with_a_run_that_does_not_begin(tmp_path):

@@ -4,13 +4,14 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import chex
 import jax
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 
 import attn_cnn_jax
-from attn_cnn_jax import load_pretrained, load_run
+from attn_cnn_jax import create_model, load_pretrained, load_run
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.pictures import as_image, fit
@@ -33,6 +34,28 @@ def by_content(content_run):
 
 def test_the_face_of_the_package():
     assert attn_cnn_jax.__all__ == ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
+
+
+def test_a_network_of_explicit_values():
+    model = create_model(image_shape=(4, 4, 1), num_layers=1, num_heads=2, hidden_size=8, downsample=1)
+    assert [block.attention.num_heads for block in model.blocks] == [2]
+    assert model(np.zeros((3, 4, 4, 1), np.float32))[0].shape == (3, 10)
+    same, other = (create_model(hidden_size=8, num_layers=1, seed=seed) for seed in (0, 1))
+    assert not np.array_equal(same.classifier.kernel[...], other.classifier.kernel[...])
+    for values, said in (
+        ({"num_head": 2}, r"did you mean config\.model\.num_heads"),
+        ({"hidden_size": 0}, "hidden_size=0"),
+        ({"name": "vgg"}, "attention, resnet"),
+        ({"gate": True}, "a gate weighs position and content"),
+    ):
+        with pytest.raises(UserError, match=said):
+            create_model(**values)
+
+
+def test_intermediates_come_as_arrays_joined_over_batches(by_content):
+    found = by_content.intermediates(IMAGES, batch_size=2)
+    logits, expected = jax.jit(by_content.model)(by_content.normalised(IMAGES))
+    chex.assert_trees_all_close(found, expected | {"logits": logits}, rtol=0, atol=1e-5)
 
 
 def test_evaluation_is_that_of_the_logits(by_position):

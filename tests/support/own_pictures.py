@@ -1,5 +1,8 @@
 """Small folders and files of pictures such as users have."""
 
+import struct
+import zlib
+
 import numpy as np
 from PIL import Image
 
@@ -21,3 +24,14 @@ def write_folder(root, classes=("cat", "dog"), count=4, splits=("",), size=(8, 8
                 seed = 1000 * s + count * label + n
                 random_picture(seed, size, mode).save(folder / f"{name}_{n}.png")
     return root
+
+
+def png_chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def png(size, data, depth=8, kind=0, extra=b""):
+    """A PNG of (width, height) pixels by its header, whatever its compressed `data` are; `extra` chunks before them."""
+    header = struct.pack(">IIBBBBB", *size, depth, kind, 0, 0, 0)
+    chunks = png_chunk(b"IHDR", header) + extra + png_chunk(b"IDAT", zlib.compress(data))
+    return b"\x89PNG\r\n\x1a\n" + chunks + png_chunk(b"IEND", b"")

@@ -18,7 +18,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import reporter as module
-from attn_cnn_jax.training.reporter import Reporter, SilentReporter, TensorBoard, clock, create_logger
+from attn_cnn_jax.training.reporter import Reporter, SilentReporter, TensorBoard, create_logger
 
 
 def record(step, split="train", **more):
@@ -138,8 +138,3 @@ def test_a_run_is_one_record_of_a_service_which_says_why_it_cannot_begin(tmp_pat
     monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
     with pytest.raises(UserError, match=r"pip install -e \"\.\[trackio\]\""):
         create_logger(config, tmp_path, 0)
-
-
-def test_clock():
-    for seconds, text in ((5, "0:05"), (95, "1:35"), (4000, "1:06:40"), (90_000, "1 day 1 h"), (13e6, "150 days 11 h")):
-        assert clock(seconds) == text
