@@ -14,7 +14,7 @@ from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.encodings import Quadratic
+from attn_cnn_jax.models.encodings import LookHere, Quadratic
 from attn_cnn_jax.models.encodings.absolute import sinusoidal_positions
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
 from attn_cnn_jax.models.variables import join, split
@@ -170,6 +170,14 @@ def test_sinusoidal_positions_by_hand():
     expected = [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
     expected += [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
     np.testing.assert_allclose(sinusoidal_positions(2, 3, 8, jnp.dtype("float64"))[1, 2], expected, rtol=1e-15)
+
+
+def test_lookhere_shares_out_sixteen_heads_as_its_authors_do():
+    """Two rounds of four quadrants; eight heads see everything, two with each of four slopes."""
+    encoding = LookHere(16, dtype=jnp.float64)
+    slopes = np.repeat([1 / 2, 1 / 4], 4), np.repeat([1 / 4, 1 / 16, 1 / 64, 1 / 256], 2)
+    np.testing.assert_array_equal(value(encoding.slope), 1.5 * np.concatenate(slopes))
+    assert not value(encoding.direction)[8:].any()
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ LAYERS = (1.5, 0.5)  # factors of the slopes in the first and in the last layer
 class LookHere(Alibi):
     """LookHere with fields of 90 degrees: `score_h(delta) = -g m_h |delta|` in the head's quadrant, else `-infinity`.
 
-    The query's own row and column are in the quadrant. A third of the heads, the last ones, see everything. `g` falls
-    linearly over layers, from 1.5 to 0.5; `m_h` is 1/2 for the first four heads with a quadrant, 1/4 for the next four,
-    and so on; 1/4, 1/16 and so on for those that see everything. Nothing is learned.
+    The query's own row and column are in the quadrant. Two rounds of the four quadrants (one below eight heads) come
+    first, all other heads see everything, as in the authors' networks of 6, 12 and 16 heads. `g` falls linearly over
+    layers, from 1.5 to 0.5; `m_h` is 1/2 in the first round, 1/4 in the second; 1/4, 1/16, 1/64 and 1/256 for those
+    that see everything, each for a quarter of them. Nothing is learned.
 
     Attributes:
       slope: `g m`, `(h,)` one over pixels.
@@ -32,11 +33,11 @@ class LookHere(Alibi):
 
     def __init__(self, num_heads: int, *, layer: int = 0, num_layers: int = 1, dtype: DTypeLike = jnp.float32):
         super().__init__(num_heads, dtype=dtype)
-        everywhere = num_heads // 3
-        slopes = [0.5 ** (1 + n // 4) for n in range(num_heads - everywhere)] + [
-            0.25 ** (1 + n) for n in range(everywhere)
-        ]
-        directions = [CORNERS[n % 4] for n in range(num_heads - everywhere)] + [(0, 0)] * everywhere
+        directed = min(2, num_heads // len(CORNERS)) * len(CORNERS)
+        everywhere = num_heads - directed
+        slopes = [0.5 ** (1 + n // 4) for n in range(directed)]
+        slopes += [0.25 ** (1 + 4 * n // max(4, everywhere)) for n in range(everywhere)]
+        directions = [CORNERS[n % 4] for n in range(directed)] + [(0, 0)] * everywhere
         self.slope[...] = jnp.asarray(np.linspace(*LAYERS, num_layers)[layer] * np.array(slopes), self.slope.dtype)
         self.direction = nnx.Param(jnp.asarray(directions, self.slope.dtype))
 
