@@ -23,12 +23,11 @@ from attn_cnn_jax.data.sets import SPECS, Spec, Split
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.evaluate import NOTHING, create_add
-from attn_cnn_jax.training.feed import Chunk, over_devices, padded
+from attn_cnn_jax.training.feed import Chunk, padded
 from attn_cnn_jax.training.limits import check_counts
-from attn_cnn_jax.training.mesh import data_mesh, replicated
+from attn_cnn_jax.training.mesh import data_mesh, replicated, split_along
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
-from attn_cnn_jax.training.step import create_train_steps
+from attn_cnn_jax.training.step import NOTHING, create_add, create_train_steps
 
 GIB = 2**30
 
@@ -172,7 +171,7 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
     state = TrainState(shape((), jnp.int32), *jax.tree.map(lambda x: shape(x.shape, x.dtype), arrays))
     train_set = Split(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
     batch_size = padded(config.train.eval_batch_size, mesh)
-    size, of_batch = (-(-spec.test_examples // batch_size), batch_size), over_devices(mesh)
+    size, of_batch = (-(-spec.test_examples // batch_size), batch_size), split_along(mesh, 1)
     sums, count = tuple(shape((), each.dtype) for each in NOTHING), shape((), jnp.int32)
     images = shape((*size, *spec.image_shape), jnp.uint8, of_batch)
     test_set = Chunk(images, shape(size, jnp.int32, of_batch), count)

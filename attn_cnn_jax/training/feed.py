@@ -5,27 +5,25 @@ that is resumed reads what the uninterrupted run would have read.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Int, UInt8
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.data.augment import order_on_host
 from attn_cnn_jax.data.sets import Split
-from attn_cnn_jax.training.mesh import place
+from attn_cnn_jax.training.mesh import place, split_along
 
 CHUNK_BYTES = 2**24  # of all devices together: read in a tenth of a second, copied in a few milliseconds
 MAX_STEPS_PER_DISPATCH = 256
 NONE = -1  # the label of what only fills up a batch in evaluation
-
-Item = TypeVar("Item")
-Found = TypeVar("Found")
 
 
 class Chunk(NamedTuple):
@@ -99,28 +97,18 @@ def evaluation_chunks(
     size = max(map(batches_per_chunk, splits.values(), [batch_size] * len(counts), counts))
 
     def chunks(split: Split) -> Iterator[Chunk]:
-        def read(first: int) -> tuple[np.ndarray, np.ndarray]:
+        def read(first: int) -> tuple[np.ndarray, np.ndarray, int]:
             indices = np.arange(first, first + size)[:, None] * batch_size + rows
             images, labels = split.at(np.minimum(indices, len(split.labels) - 1))
-            return images, np.where(indices < len(split.labels), labels, np.int32(NONE))
+            return images, np.where(indices < len(split.labels), labels, np.int32(NONE)), first
 
-        firsts = range(0, -(-len(split.labels) // batch_size), size)
-        for first, found in zip(firsts, ahead(read, firsts), strict=True):
-            yield on_devices(*found, first, mesh)
+        with ThreadPoolExecutor(1) as thread:
+            firsts = range(0, -(-len(split.labels) // batch_size), size)
+            found: Iterator[Any] = itertools.chain((thread.submit(read, first) for first in firsts), [None])
+            for one, _ in itertools.pairwise(found):  # the other is being read
+                yield on_devices(*one.result(), mesh=mesh)
 
     return {name: functools.partial(chunks, split) for name, split in splits.items()}
-
-
-def ahead(read: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[Found]:
-    """Yields `read(item)` for all items; a thread reads each while the one before is used."""
-    with ThreadPoolExecutor(1) as thread:
-        waiting = None
-        for item in items:
-            before, waiting = waiting, thread.submit(read, item)
-            if before is not None:
-                yield before.result()
-        if waiting is not None:
-            yield waiting.result()
 
 
 def batches_per_chunk(split: Split, batch_size: int, num_batches: int) -> int:
@@ -134,14 +122,9 @@ def padded(batch_size: int, mesh: Mesh) -> int:
     return -(-batch_size // mesh.size) * mesh.size
 
 
-def over_devices(mesh: Mesh) -> NamedSharding:
-    """Returns how the arrays of a chunk are laid out: the second axis split over the devices."""
-    return NamedSharding(mesh, PartitionSpec(None, "data"))
-
-
 def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
     """Returns which images of a batch the devices of this process hold, device by device."""
-    places = NamedSharding(mesh, PartitionSpec("data")).addressable_devices_indices_map((batch_size,))
+    places = split_along(mesh, 0).addressable_devices_indices_map((batch_size,))
     rows = np.arange(batch_size)
     return np.concatenate([rows[places[device]] for device in mesh.local_devices])
 
@@ -155,6 +138,6 @@ def on_devices(images: np.ndarray, labels: np.ndarray, first: int, mesh: Mesh) -
         parts = np.split(rows, len(devices), axis=1)
         copies = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
         shape = count, mine // len(devices) * mesh.size, *rest
-        return jax.make_array_from_single_device_arrays(shape, over_devices(mesh), copies)
+        return jax.make_array_from_single_device_arrays(shape, split_along(mesh, 1), copies)
 
     return Chunk(put(images), put(labels), place(np.int32(first), mesh))

@@ -17,7 +17,6 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, metrics
 from attn_cnn_jax.training import hosts
-from attn_cnn_jax.training.evaluate import create_evaluate
 from attn_cnn_jax.training.feed import Feed, evaluation_chunks
 from attn_cnn_jax.training.hosts import say
 from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, expected_time
@@ -25,7 +24,7 @@ from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter
 from attn_cnn_jax.training.start import begin, left_alone, restore
-from attn_cnn_jax.training.step import create_train_steps, initial_state, most_steps
+from attn_cnn_jax.training.step import create_evaluate, create_train_steps, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.

@@ -48,6 +48,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
+def split_along(mesh: Mesh, axis: int) -> NamedSharding:
+    """Returns the sharding of an array, such as a batch, of which each device holds its part along an axis."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * axis, "data"))
+
+
 def place(tree: Any, mesh: Mesh) -> Any:
     """Puts the same host values on every device of every process; explicitly, as `jax.transfer_guard` demands."""
 
@@ -56,8 +61,3 @@ def place(tree: Any, mesh: Mesh) -> Any:
         return jax.make_array_from_single_device_arrays(np.shape(x), replicated(mesh), copies)
 
     return jax.tree.map(put, tree)
-
-
-def split_over_devices(mesh: Mesh, x: jax.Array) -> jax.Array:
-    """Splits the first axis of an array over the mesh, inside a jitted function."""
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("data")))

@@ -1,14 +1,15 @@
-"""One training step as a pure function, and many of them in one dispatch over a mesh of devices.
+"""Training steps, many of them in one dispatch over a mesh of devices, and the evaluation of a data set.
 
 Everything random is a function of `(seed, step)`: the order of the images in an epoch, augmentation, dropout. The
 arrays are global, so that the numbers are the same for any number of devices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -21,12 +22,14 @@ from attn_cnn_jax.data.sets import Spec, Split
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.encodings.quadratic import covariance_penalty
 from attn_cnn_jax.models.layers import in_precision
+from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk
-from attn_cnn_jax.training.mesh import platform_of, replicated, split_over_devices
+from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, NONE, Chunk
+from attn_cnn_jax.training.mesh import place, platform_of, replicated, split_along
 
 MAGNITUDE = 0.5  # of the strongest augmentation
+NOTHING = np.float32(0), np.int32(0), np.int32(0)  # sums to begin with: of losses, right predictions and images
 
 
 def initial_state(model: nnx.Module, optimizer: optax.GradientTransformation) -> tuple[Skeleton, TrainState]:
@@ -78,7 +81,7 @@ def gathered(config: ConfigDict, mesh: Mesh, train_set: Split, step: jax.Array) 
 
     def batch(n):
         indices = jax.lax.dynamic_slice_in_dim(order, (first + n) * batch_size, batch_size)
-        indices = split_over_devices(mesh, indices)
+        indices = jax.lax.with_sharding_constraint(indices, split_along(mesh, 0))
         return Split(train_set.images[indices], train_set.labels[indices])
 
     return batch
@@ -142,3 +145,47 @@ def create_train_steps(
 
     train_steps = in_precision(config.train.matmul_precision, train_steps)
     return jax.jit(train_steps, donate_argnums=0, out_shardings=replicated(mesh))
+
+
+def create_evaluate(
+    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec
+) -> Callable[[TrainState, Iterable[Chunk]], dict[str, float]]:
+    """Returns `evaluate(state, chunks)`: mean `loss` (nats) and `accuracy`, every image counted once.
+
+    See `create_add` for the arguments, and `feed.evaluation_chunks` for the chunks.
+    """
+    add = create_add(config, mesh, skeleton, spec)
+
+    def evaluate(state: TrainState, chunks: Iterable[Chunk]) -> dict[str, float]:
+        sums = place(NOTHING, mesh)
+        for chunk in chunks:
+            sums = add(state, sums, chunk)
+        loss, right, count = jax.device_get(sums)
+        return {"loss": float(loss / np.float32(count)), "accuracy": float(np.float32(right) / np.float32(count))}
+
+    return evaluate
+
+
+def create_add(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec) -> jax.stages.Wrapped:
+    """Returns the jitted `add(state, sums, chunk)`: the sums that `NOTHING` begins, with those of a chunk.
+
+    Mean and standard deviation of `spec` normalise the images, the devices of `mesh` share a batch.
+    """
+
+    def add(state: TrainState, sums: Any, chunk: Chunk):
+        network = for_platform(join(skeleton, state.parameters, state.statistics), platform_of(mesh))
+        model = merged(network, config.model.image_shape)
+
+        def body(n, sums):
+            images, labels = (jax.lax.dynamic_index_in_dim(each, n, keepdims=False) for each in chunk[:2])
+            images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
+            loss, right = losses(model(images)[0], labels)
+            counts = labels != NONE
+            losses_sum = jnp.where(counts, loss, 0).sum().astype(jnp.float32)
+            found = losses_sum, (counts & right).sum(dtype=jnp.int32), counts.sum(dtype=jnp.int32)
+            return jax.tree.map(jnp.add, sums, found)
+
+        num_batches = (chunk.labels != NONE).any(axis=1).sum(dtype=jnp.int32)
+        return jax.lax.fori_loop(0, num_batches, body, sums)
+
+    return jax.jit(in_precision(config.train.matmul_precision, add), out_shardings=replicated(mesh))

@@ -17,11 +17,13 @@ from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training import feed
-from attn_cnn_jax.training.evaluate import NOTHING, create_add, create_evaluate
 from attn_cnn_jax.training.feed import evaluation_chunks
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
+    NOTHING,
+    create_add,
+    create_evaluate,
     create_train_steps,
     epoch_order,
     initial_state,
