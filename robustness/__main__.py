@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from attn_cnn_jax.data import sources
 from robustness.attacks import ATTACKS, EPOCHS, EPOCHS_OF_KILLS, Attack
 from robustness.processes import Trainer
 
@@ -34,8 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = options.only or list(ATTACKS)
     with tempfile.TemporaryDirectory(prefix="robustness_") as name:
         folder = Path(name)
-        trainer = Trainer(folder / "data", folder / "cache", folder / "references")
-        sources.load("digits", trainer.data_dir)
+        trainer = Trainer(folder / "cache", folder / "references")
         print("training the undisturbed runs", flush=True)
         for length, processes in ((EPOCHS, 1), (EPOCHS_OF_KILLS, 1), (EPOCHS, 2)):
             trainer.reference(length, processes)

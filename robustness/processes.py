@@ -1,6 +1,5 @@
 """Real training processes of a run that takes seconds: starts, watches, ends and compares them."""
 
-import json
 import os
 import re
 import socket
@@ -15,6 +14,7 @@ import numpy as np
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.runs.metrics import read_metrics
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -36,12 +36,10 @@ class Trainer(NamedTuple):
     """Starts `python train.py` for a small run on scikit-learn's digits: `trainer(workdir, epochs, ...) -> Popen`.
 
     Attributes:
-      data_dir: of the prepared data set.
       cache_dir: of compiled programs: all processes compile the same few.
       references: folder of the runs that nobody disturbs.
     """
 
-    data_dir: Path
     cache_dir: Path
     references: Path
 
@@ -60,7 +58,6 @@ class Trainer(NamedTuple):
             ROOT / "train.py",
             f"--config={ROOT / 'configs/digits.py'}",
             f"--workdir={workdir}",
-            f"--config.dataset.data_dir={self.data_dir}",
             f"--config.train.num_epochs={epochs}",
             *SMALL,
             *arguments,
@@ -120,7 +117,7 @@ def wait_for_records(process: subprocess.Popen, workdir: Path, count: int) -> No
     """Returns once a process has written so many more records of metrics, or has ended."""
     before = None
     while process.poll() is None:
-        found = len(lines(workdir))
+        found = len(records(workdir))
         # A resumed run first cuts the file back.
         before = found if before is None or found < before else before
         if found >= before + count:
@@ -128,16 +125,9 @@ def wait_for_records(process: subprocess.Popen, workdir: Path, count: int) -> No
         time.sleep(0.005)
 
 
-def lines(workdir: Path) -> list[str]:
-    """Returns the whole lines of metrics.jsonl."""
-    path = workdir / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
 def records(workdir: Path) -> list[dict]:
     """Returns the records of metrics.jsonl without what measures time."""
-    found = [json.loads(line) for line in lines(workdir)]
+    found = read_metrics(workdir / "metrics.jsonl")
     return [{key: record[key] for key in COMPARED if key in record} for record in found]
 
 
