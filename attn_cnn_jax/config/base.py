@@ -29,15 +29,12 @@ def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
     return Field(default, lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
 
 
-def number(default: float, low: float, high: float = 1e6, *, open_low=False, open_high=True) -> Field:
+def number(default: float, low: float, high: float = 1e6, *, open_low=False) -> Field:
     def allows(value):
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return False
-        # No comparison holds for NaN.
-        return (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and (low < value if open_low else low <= value) and value < high  # none holds for NaN
 
-    bounds = f"{'above' if open_low else 'from'} {low:g} {'and below' if open_high else 'to'} {high:g}"
-    return Field(default, allows, f"a number {bounds}")
+    return Field(default, allows, f"a number {'above' if open_low else 'from'} {low:g} and below {high:g}")
 
 
 def choice(default: Any, *others: Any) -> Field:
@@ -66,7 +63,7 @@ def either(one: Field, many: Field, allowed: str) -> Field:
 
 COUNT = integer(1, 1)
 HEADS = integer(9, 1, 10_000)
-DROPOUT = number(0.1, 0, 0.9999, open_high=False)  # rates are multiples of 2^-16 below 1
+DROPOUT = number(0.1, 0, 0.9999)  # rates are multiples of 2^-16 below 1
 
 MODEL_COMMON = {
     # Taken from the data set in training; the image size of learned position tables.
