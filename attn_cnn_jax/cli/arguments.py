@@ -81,14 +81,9 @@ def import_file(name: str) -> None:
         raise UserError(f"--load={name}: Python has another module {path.stem!r}: rename the file")
 
 
-def run_directory(text: str) -> Path:
-    """Returns the folder of a run directory, of exported weights, or of `pretrained:NAME`."""
-    return located(text).expanduser()
-
-
 def run_directories(text: str) -> list[Path]:
     """Returns the folder of a run, or those of all seeds in a folder that `attn-cnn train --seeds` made."""
-    folder = run_directory(text)
+    folder = located(text)
     seeds = [] if (folder / "config.json").exists() else [path.parent for path in folder.glob("seed_*/config.json")]
     return sorted(seeds, key=lambda path: (len(path.name), path.name)) or [folder]
 
@@ -138,7 +133,7 @@ AVERAGED = "test images to average content over (100, or all where there are few
 SIZE = "run the network at this size in pixels, without training: positions and patches grow with the image"
 LOG = "with --size: multiply scores of attention by log n / log n_train, n pixels of attention"
 SHARED: dict[str, dict[str, Any]] = {
-    "run": dict(type=run_directory, metavar="RUN", help=f"run directory, {RUN}"),
+    "run": dict(type=located, metavar="RUN", help=f"run directory, {RUN}"),
     "runs": dict(type=run_directories, metavar="RUN", nargs="+", help=f"run directory or folder of --seeds, {RUN}"),
     "--step": dict(type=step, default="latest", help="checkpoint: latest (default), best, or its number"),
     "--data-dir": dict(metavar="DIR", help="folder of the data set, if not the one used in training"),

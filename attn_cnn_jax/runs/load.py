@@ -24,7 +24,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     folder = located(workdir)
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
-    reader = weights if weights.is_weights(folder) else checkpoints
+    reader = weights if (folder / weights.FILE).is_file() else checkpoints
     number, config, arrays, data, settings = reader.read_network(folder, step)
     config = with_defaults(config)
     if (encoding := config.model.get("encoding", "quadratic")) not in REGISTRY:

@@ -13,14 +13,14 @@ def names() -> list[str]:
     return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
-def folder_of(name: str) -> Path:
-    """Returns the folder of an included network; UserError where there is no such name."""
+def located(run: Path | str) -> Path:
+    """Returns the directory of a run, which may be given as `pretrained:NAME`; UserError where there is no such name.
+
+    `~` is the home folder.
+    """
+    name = str(run).removeprefix(PREFIX)
+    if name == str(run):
+        return Path(run).expanduser()
     if name not in names():
         raise UserError(f"no pretrained network is called {name!r}: allowed are {', '.join(names())}")
     return FOLDER / name
-
-
-def located(run: Path | str) -> Path:
-    """Returns the directory of a run, which may be given as `pretrained:NAME`."""
-    text = str(run)
-    return folder_of(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(run)

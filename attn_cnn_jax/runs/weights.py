@@ -28,11 +28,6 @@ FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others
 
 
-def is_weights(folder: Path) -> bool:
-    """Returns whether a folder holds a network without its training."""
-    return (folder / FILE).is_file()
-
-
 def write(folder: Path, run: Run) -> None:
     """Writes a run's network into a folder that exists, with its test record and positions, where there are any."""
     _, parameters, statistics = split(run.model)

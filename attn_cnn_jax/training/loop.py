@@ -83,7 +83,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.transfer_guard("allow"))  # whatever JAX_TRANSFER_GUARD says, until the loop
-        config, workdir = complete(config), Path(workdir)
+        config, workdir = complete(config), Path(workdir).expanduser()
         mesh = mesh_for(config.train.batch_size)
         hosts.check_same(hosts.settings(config))
         ckpt.check_folder(workdir)

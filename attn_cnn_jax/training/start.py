@@ -33,7 +33,6 @@ from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.hosts import everyone, is_main, say
 
@@ -61,7 +60,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
         for room, key in (name.split(".") for name in (*directory.MAY_CHANGE, *directory.MAY_GROW)):
             saved[room][key] = config[room][key]
         return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
-    first = load_run(Path(located(start.run)).expanduser())
+    first = load_run(start.run)
     if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
         first.config.model.layers = "attention"
         first = dataclasses.replace(first, model=convolutions_to_attention(first.model, config.model.sharpness))

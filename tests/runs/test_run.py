@@ -130,11 +130,11 @@ def test_a_step_that_there_is_not(quadratic_run):
 def test_the_networks_of_the_package_are_small_and_digits_is_as_accurate_as_its_card_says():
     assert set(pretrained.names()) == {"cifar10", "cifar10_maps16", "digits"}
     for name in pretrained.names():
-        files = {path.name for path in pretrained.folder_of(name).iterdir()}
+        files = {path.name for path in (pretrained.FOLDER / name).iterdir()}
         assert files >= {"README.md", "config.json", "metrics.jsonl", "model.safetensors"}
-        assert json.loads((pretrained.folder_of(name) / "config.json").read_text())["dataset"]["data_dir"] == ""
+        assert json.loads((pretrained.FOLDER / name / "config.json").read_text())["dataset"]["data_dir"] == ""
     assert sum(path.stat().st_size for path in pretrained.FOLDER.rglob("*")) <= 3_000_000
-    run, card = load_pretrained("digits"), (pretrained.folder_of("digits") / "README.md").read_text()
+    run, card = load_pretrained("digits"), (pretrained.FOLDER / "digits" / "README.md").read_text()
     assert f"{run.test_record['accuracy']:.2%} of the test images, all scans, at step {run.step}" in card
     found = run.evaluate(*sources.load("digits").test)
     assert (found.right, run.test_record["accuracy"]) == (353, pytest.approx(found.accuracy, rel=1e-6))
