@@ -1,0 +1,204 @@
+"""Encodings compared: position encodings and starts in the network of configs/cifar10_cpu.py, each as well as it can.
+
+    python -m benchmarks.encodings --out=OUT --minutes=15             # first, on an idle machine: images per second
+    python -m benchmarks.encodings --out=OUT --data-dir=DIR [--seeds=0-2] [--only pape rope]
+    python -m benchmarks.encodings --show=results/encodings [--write]
+
+The first times a training step of every row, in turns in one process: a row's epochs are as many as fit into the
+minutes. The second searches each row's learning rate, the same RATES for all, by an epoch on 45,000 training images and
+the accuracy on the 5,000 held out; then it trains every row with its best for its own epochs and for those of the first
+row, seed by seed, and reads the test images once, at the end. It resumes where it stopped, and keeps what it measured
+in OUT/kept. The third prints the table; --write puts it and its figure into the documentation.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.analysis.heads import run_statistics
+from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import complete
+from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.training.mesh import data_mesh
+from benchmarks.measure import turns, write_json
+from benchmarks.networks import random_images, training
+from benchmarks.records import DOCS, accuracies, kept_runs, markdown, parse, parser, put, put_figure, with_deviation
+from benchmarks.records import train as train_and_keep
+from benchmarks.tricks import name_of
+
+# Position alone; scores of the image as the encoding has them or with q . k beside it; other starts.
+POSITION = ("quadratic", "quadratic_generalized", "learned", "alibi", "alibi_manhattan", "kerple", "fire", "lookhere")
+CONTENT = ("pape", "pape_ri", "rope", "rope_mixed", "relative", "absolute_learned", "absolute_sinusoidal", "content")
+BESIDE = ("quadratic", "learned", "alibi", "kerple", "fire", "lookhere")
+STARTS = ("grid", "identity", "impulse", "mimetic")
+ROWS: dict[str, tuple[str, ...]] = {name: (f"model.encoding={name}",) for name in (*POSITION, *CONTENT)}
+ROWS |= {f"{name} + content": (f"model.encoding={name}", "model.content=True") for name in BESIDE}
+ROWS |= {f"quadratic, {start}": (f"model.init={start}",) for start in STARTS}
+ROWS |= {
+    f"quadratic + content, {start}": ("model.content=True", f"model.init={start}") for start in ("grid", "mimetic")
+}
+RATES = (0.002, 0.004, 0.008)
+SIZES = (32, 48, 64)
+BUDGET = "budget.json"  # minutes, and by row the images per second in training
+COLUMNS = ("encoding", "learning rate", "parameters", "FLOPs per image", "images per second", "epochs")
+COLUMNS += ("same time (%)", "at 48 x 48", "at 64 x 64", "same epochs (%)", "within 3x3 (%)", "residual of Lemma 3")
+PAGE = DOCS / "encodings.md"
+
+
+@says_errors
+def main(argv: Sequence[str] | None = None) -> int:
+    described = parser(__doc__)
+    described.add_argument("--minutes", type=float, metavar="N", help="measure how many epochs fit into them")
+    described.add_argument("--only", choices=ROWS, nargs="+", default=list(ROWS), metavar="ROW")
+    options = parse(described, argv)
+    kept = options.show or options.out / "kept"
+    if options.minutes and options.out:
+        budget = {"minutes": options.minutes, "images_per_second": speeds(repeats=3)}
+        kept.mkdir(parents=True, exist_ok=True)
+        write_json(kept / BUDGET, budget)
+        return 0
+    if options.out:
+        for seed in options.seeds:
+            for row in options.only:
+                train(row, seed, options.out, options.data_dir)
+    found = rows(kept)
+    text = markdown(found, COLUMNS)
+    print(text, end="")
+    if options.write:
+        put(PAGE, "encodings", text)
+        put_figure(draw(kept), DOCS / "encodings.png")
+    return 0
+
+
+def configured(row: str, seed: int, epochs: int, rate: float, *, held_out: int = 0, data_dir: str = "") -> ConfigDict:
+    """The configuration of a run."""
+    settings = (*ROWS[row], f"seed={seed}", f"train.num_epochs={epochs}", f"optimizer.learning_rate={rate}")
+    config = load_config("cifar10_cpu", [f"--config.{each}" for each in settings])
+    config.dataset.update({"data_dir": data_dir, "num_validation": held_out})
+    config.train.update({"logger": "none", "eval_every_epochs": epochs})
+    return config
+
+
+def speeds(repeats: int) -> dict[str, float]:
+    """Images per second that each row trains at: medians of turns in one process."""
+    mesh, steps, batch = data_mesh(jax.devices()), {}, 0
+    for row in ROWS:
+        config = complete(configured(row, 0, 1, RATES[0]))
+        batch = config.train.batch_size
+        train_steps = training(config, mesh, random_images(config, 10 * batch, mesh))
+        steps[row] = lambda train_steps=train_steps: train_steps(10)
+    return {row: 10 * batch / statistics.median(times) for row, times in turns(steps, repeats).items()}
+
+
+def epochs_of(kept: Path) -> dict[str, int]:
+    """By row, the epochs that fit into the minutes."""
+    if not (kept / BUDGET).exists():
+        raise UserError(f"no {kept / BUDGET}: measure the rows first, with --minutes=N on an idle machine")
+    budget = json.loads((kept / BUDGET).read_text(encoding="utf-8"))
+    images = {row: 60 * budget["minutes"] * speed for row, speed in budget["images_per_second"].items()}
+    return {row: max(1, round(count / 50_000)) for row, count in images.items()}
+
+
+def train(row: str, seed: int, out: Path, data_dir: str) -> None:
+    """Trains a row for its epochs and for those of the first row; before that, its learning rates."""
+    epochs = epochs_of(out / "kept")
+    for rate in RATES:
+        place = Path(name_of(row), "search", str(rate))
+        if not (out / "kept" / place).exists():
+            train_and_keep(out, place, configured(row, 0, 1, rate, held_out=5_000, data_dir=data_dir))
+    for number in dict.fromkeys([epochs[row], epochs[next(iter(ROWS))]]):
+        place = Path(name_of(row), f"epochs_{number}", f"seed_{seed}")
+        if not (out / "kept" / place / "measured.json").exists():
+            rate, _ = best_rate(out / "kept", row)
+            train_and_keep(out, place, configured(row, seed, number, rate, data_dir=data_dir))
+            write_atomically(out / "kept" / place / "measured.json", json.dumps(measured(out / place, data_dir)) + "\n")
+
+
+def best_rate(kept: Path, row: str) -> tuple[float, float]:
+    """The learning rate of a row and the validation accuracy (%) that chose it."""
+    reached = {rate: accuracies(kept / name_of(row) / "search" / str(rate), "validation")[-1] for rate in RATES}
+    rate = max(reached, key=reached.__getitem__)
+    return rate, reached[rate]
+
+
+def measured(workdir: Path, data_dir: str) -> dict[str, Any]:
+    """Accuracy (%) by image size without training, and by layer the share of attention within 3x3 and the residual."""
+    run = load_run(workdir)
+    images, labels = load_dataset(run, data_dir).test
+    found: dict[str, Any] = {"sizes": {}}
+    for size in SIZES:
+        resized = images if size == SIZES[0] else np.stack([fit(as_image(image), (size, size)) for image in images])
+        found["sizes"][size] = round(100 * run.at_size(size).evaluate(resized, labels).accuracy, 2)
+    layers = run_statistics(run, num_images=20, grid_size=3, data_dir=data_dir)
+    found["within"] = [round(100 * float(layer.shift_mass.sum(axis=1).mean()), 1) for layer in layers]
+    return found | {"residual": [round(layer.span_residual, 3) for layer in layers]}
+
+
+def results(kept: Path) -> Iterator[tuple[str, list[dict], list[dict]]]:
+    """Every row of which runs are kept: its name, what was measured in the same time and after the same epochs."""
+    epochs = epochs_of(kept)
+    for row in ROWS:
+        places = [kept / name_of(row) / f"epochs_{number}" for number in (epochs[row], epochs[next(iter(ROWS))])]
+        of_time, of_epochs = (
+            [json.loads((run / "measured.json").read_text(encoding="utf-8")) for run in kept_runs(place)]
+            for place in places
+        )
+        if of_time or of_epochs:
+            yield row, of_time, of_epochs
+
+
+def rows(kept: Path) -> list[dict[str, Any]]:
+    """The rows of the table: means and standard deviations over seeds; of heads, means in the same time, by layer."""
+    table, epochs = [], epochs_of(kept)
+    speed = json.loads((kept / BUDGET).read_text(encoding="utf-8"))["images_per_second"]
+    for row, of_time, of_epochs in results(kept):
+        model = complete(configured(row, 0, 1, RATES[0])).model
+        cells = [f"`{row}`", best_rate(kept, row)[0], f"{count_parameters(model):,}", short(count_flops(model).full)]
+        cells += [f"{speed[row]:.0f}", epochs[row]]
+        cells += [reached(of_time, size) for size in SIZES] + [reached(of_epochs, SIZES[0])]
+        for name, digits in (("within", 0), ("residual", 2)):
+            layers = zip(*(run[name] for run in of_time), strict=True)
+            cells.append(", ".join(f"{statistics.mean(values):.{digits}f}" for values in layers))
+        table.append(dict(zip(COLUMNS, cells, strict=True)))
+    return table
+
+
+def reached(runs: Sequence[dict], size: int) -> str:
+    """Accuracy over seeds at a size, nothing where there is no run."""
+    return with_deviation([run["sizes"][str(size)] for run in runs]) if runs else ""
+
+
+def draw(kept: Path) -> Figure:
+    """Accuracy after the same epochs against the time of an image: a point a row, with its deviation over seeds."""
+    speed = json.loads((kept / BUDGET).read_text(encoding="utf-8"))["images_per_second"]
+    with style.styled():
+        figure = style.create_figure(style.PAGE, 3.6)
+        axes = figure.subplots()
+        for row, _, of_epochs in results(kept):
+            if values := [run["sizes"][str(SIZES[0])] for run in of_epochs]:
+                deviation = statistics.stdev(values) if len(values) > 1 else 0
+                at = 1000 / speed[row], statistics.mean(values)
+                axes.errorbar(*at, yerr=deviation, fmt="o", markersize=3, linewidth=0.8)
+                axes.annotate(row, at, xytext=(4, 2), textcoords="offset points", fontsize=6)
+        axes.set(xlabel="training, milliseconds per image", ylabel="test accuracy (%)")
+        axes.grid(color="0.9", linewidth=0.4)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(main())
