@@ -57,6 +57,19 @@ def make_run(tmp_path_factory, data_dir):
     return make
 
 
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def promotion():
+    """Flax's norms promote float64 against float32 by themselves."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 def on_one_device():
     """Training in this process uses one device: batches need not be split, and programs compile sooner."""
     with pytest.MonkeyPatch.context() as patch:

@@ -1,27 +1,38 @@
-"""Records the numbers that no change of structure may move, and compares two records.
+"""Computes the numbers that no change of structure may move, and compares them with those of version 0.2.
 
-    python tests/golden/record.py OUT.json [--only digits flops ...] [--images IMAGES.npy]
-    python tests/golden/record.py --compare tests/golden/v0_2.json OUT.json
+    python -m tests.golden.record [PART ...] [--write]
 
-It trains through train.py and reads metrics.jsonl, so that any version can be recorded. Parts: `digits` (losses of an
-epoch of configs/digits.py), `paper` (50 losses of the paper's networks at batch 4, without dropout), `float64` (5
-steps of plain gradient descent on them in double precision), `pretrained` (classes and probabilities of the networks
-that the package includes), `tables` (what `attn-cnn heads`, `summary` and `convolution` print), `theorem` (errors of
-convolutions as attention). `--images` adds classes of images `(n, 32, 32, 3)` uint8 by the networks for CIFAR-10.
+Parts: `digits` (losses of an epoch of configs/digits.py), `paper` (50 losses of the paper's networks), `float64` (5
+steps of gradient descent on them in double precision), `pretrained` (classes, probabilities and attention of the
+networks that the package includes), `tables` (what `attn-cnn heads`, `summary` and `convolution` print), `theorem`
+(errors of convolutions as attention). `--write` keeps what was found instead.
 """
 
 import argparse
+import contextlib
+import io
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from flax import nnx
+from sklearn.datasets import load_digits
 
-ROOT = Path(os.environ.get("PYTHONPATH") or Path(__file__).parents[2])
+import attn_cnn_jax
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.cli.main import main as attn_cnn
+from attn_cnn_jax.config import create_model
+from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.theorem.to_attention import conv_to_attention
+
+RECORD = Path(__file__).with_name("v0_2.json")
 PAPER = ("quadratic", "learned_rel", "learned_rel_content")
 PRETRAINED = {"digits": (8, 8, 1), "cifar10": (32, 32, 3), "cifar10_maps16": (32, 32, 3)}
 TABLES = {
@@ -33,144 +44,99 @@ TABLES = {
 TOLERANCE = {"digits": 1e-4, "paper": 1e-4, "float64": 1e-10, "pretrained": 1e-5, "tables": 0, "theorem": 1e-6}
 
 
-def losses(config: str, *flags: str) -> list[float]:
-    """Returns the training losses of every step of an epoch."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "train.py", f"--config={config}", f"--workdir={folder}/run", *flags]
-        common = ["--config.train.log_every_steps=1", "--config.train.num_epochs=1"]
-        subprocess.run([*command, *common], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        records = map(json.loads, Path(folder, "run", "metrics.jsonl").read_text().splitlines())
-        return [record["loss"] for record in records]
+def losses(name: str, folder: Path, **values: object) -> list[float]:
+    """Returns the training losses of every step of an epoch; last, the test loss."""
+    values |= {"dataset.data_dir": folder / "data", "train.log_every_steps": 1, "train.num_epochs": 1}
+    config = load_config(name, [f"--config.{key}={value}" for key, value in values.items()])
+    attn_cnn_jax.train(config, folder / name)
+    return [record["loss"] for record in read_metrics(folder / name / "metrics.jsonl")]
 
 
-def digits() -> dict:
-    """Returns the losses of version 0.2's configs/digits.py: order of the images, augmentation, optimizer; last, the
-    test loss."""
-    flags = ("--config.dataset.name=digits", "--config.optimizer.name=sgd", "--config.optimizer.learning_rate=0.05")
-    return {"losses": losses("configs/digits.py", *flags)}
+def digits(folder: Path) -> dict:
+    """Returns the losses of version 0.2's configs/digits.py: order of the images, augmentation, optimizer."""
+    values = {"dataset.name": "digits", "optimizer.name": "sgd", "optimizer.learning_rate": 0.05}
+    return {"losses": losses("digits", folder, **values)}
 
 
-def noise(count: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+def noise(count: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Returns images of uniform noise, uint8."""
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), np.uint8)
 
 
-def paper() -> dict:
-    """Returns 50 losses of the paper's networks on noise, batch 4, without dropout; last, the test loss."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "noise.npz")
-        labels = np.arange(220) % 10
-        images = noise(220, (32, 32, 3))
-        np.savez(file, images=images[:200], labels=labels[:200], test_images=images[200:], test_labels=labels[200:])
-        flags = [
-            "--config.dataset.name=npz",
-            f"--config.dataset.path={file}",
-            f"--config.dataset.data_dir={folder}/data",
-            "--config.train.batch_size=4",
-            "--config.model.dropout=0.0",
-            "--config.model.attention_dropout=0.0",
-            "--config.optimizer.learning_rate=0.01",
-        ]
-        return {name: losses(f"configs/{name}.py", *flags) for name in PAPER}
+def paper(folder: Path) -> dict:
+    """Returns 50 losses of the paper's networks on noise, batch 4, without dropout."""
+    images, labels, file = noise(220, (32, 32, 3), 0), np.arange(220) % 10, folder / "noise.npz"
+    np.savez(file, images=images[:200], labels=labels[:200], test_images=images[200:], test_labels=labels[200:])
+    values = {"dataset.name": "npz", "dataset.path": file, "train.batch_size": 4, "optimizer.learning_rate": 0.01}
+    values |= {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+    return {name: losses(name, folder, **values) for name in PAPER}
 
 
-def float64() -> dict:
+def float64(_: Path) -> dict:
     """Returns the losses of 5 steps of gradient descent in double precision, batch 2."""
-    code = f"""
-import json, importlib.util, jax, jax.numpy as jnp, numpy as np, optax
-from flax import nnx
-from attn_cnn_jax.config import create_model
-jax.config.update("jax_enable_x64", True)
-images = np.random.default_rng(1).normal(size=(2, 32, 32, 3))
-labels = np.array([3, 7])
-result = {{}}
-for name in {PAPER!r}:
-    spec = importlib.util.spec_from_file_location(name, f"configs/{{name}}.py")
-    module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)
-    config = module.get_config(); config.model.dtype = "float64"
-    model = create_model(config.model, rngs=nnx.Rngs(0))
-    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-    @jax.jit
-    def step(parameters):
-        def loss(parameters):
-            logits = nnx.merge(graph, parameters, rest)(images)[0]
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-        value, gradient = jax.value_and_grad(loss)(parameters)
-        return jax.tree.map(lambda p, g: p - 0.01 * g, parameters, gradient), value
-    found = []
-    for _ in range(5):
-        parameters, value = step(parameters)
-        found.append(float(value))
-    result[name] = found
-print(json.dumps(result))
-"""
-    ran = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
-    return json.loads(ran.stdout.splitlines()[-1])
+    images, labels, found = np.random.default_rng(1).normal(size=(2, 32, 32, 3)), np.array([3, 7]), {}
+    for name in PAPER:
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            model = load_config(name, ["--config.model.dtype=float64"]).model
+            skeleton, parameters, statistics = split(create_model(model, rngs=nnx.Rngs(0)))
+
+            @jax.jit
+            def step(parameters, skeleton=skeleton, statistics=statistics):
+                def loss(parameters):
+                    logits = join(skeleton, parameters, statistics)(images)[0]
+                    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+                value, gradient = jax.value_and_grad(loss)(parameters)
+                return jax.tree.map(lambda p, g: p - 0.01 * g, parameters, gradient), value
+
+            found[name] = []
+            for _ in range(5):
+                parameters, value = step(parameters)
+                found[name].append(float(value))
+    return found
 
 
-def pretrained(images: Path | None = None) -> dict:
-    """Returns classes of images as one text of digits, and probabilities of the first 20, of every included network."""
-    import attn_cnn_jax
-
-    sets = {name: noise(20, shape, 2) for name, shape in PRETRAINED.items()}
-    from sklearn.datasets import load_digits
-
-    scans = np.round(load_digits().images * (255 / 16)).astype(np.uint8)[..., None]
-    sets["digits"] = scans
+def pretrained(_: Path) -> dict:
+    """Returns classes of images as one text of digits, probabilities of the first 20, sums of attention."""
     found = {}
-    for name, given in sets.items():
-        run = attn_cnn_jax.load_pretrained(name)
-        probabilities = run.predict(given)
+    for name, shape in PRETRAINED.items():
+        run, images = attn_cnn_jax.load_pretrained(name), noise(20, shape, 2)
+        if name == "digits":
+            images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)[..., None]
+        probabilities = run.predict(images)
         attention = [np.asarray(layer, np.float64) for layer in run.attention()]
         found[name] = {
             "classes": "".join(map(str, probabilities.argmax(axis=1))),
             "probabilities": probabilities[:20].astype(float).round(9).tolist(),
             "attention": [[float(np.square(layer).sum()), float(layer.max())] for layer in attention],
         }
-        if images is not None and given.shape[1:] == (32, 32, 3):
-            probabilities = run.predict(np.load(images))
-            found[name]["classes of images"] = "".join(map(str, probabilities.argmax(axis=1)))
-            found[name]["mean of largest"] = float(probabilities.max(axis=1).astype(float).mean())
     return found
 
 
-def tables() -> dict:
+def tables(_: Path) -> dict:
     """Returns the numbers in the tables that commands print."""
     found = {}
     for name, command in TABLES.items():
-        ran = subprocess.run(
-            [sys.executable, "-m", "attn_cnn_jax", *command], check=True, cwd=ROOT, capture_output=True, text=True
-        )
-        found[name] = [float(number.replace(",", "")) for number in re.findall(r"[-+]?\d[\d,]*\.?\d*", ran.stdout)]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert attn_cnn(command) == 0
+        numbers = re.findall(r"[-+]?\d[\d,]*\.?\d*", printed.getvalue())
+        found[name] = [float(number.replace(",", "")) for number in numbers]
     return found
 
 
-def theorem() -> dict:
+def theorem(_: Path) -> dict:
     """Returns sums of a convolution as attention, and its error, for sharpness from soft to hard."""
-    import jax
-    import jax.numpy as jnp
-
-    from attn_cnn_jax.theorem.to_attention import conv_to_attention
-
-    random = np.random.default_rng(3)
+    random, found = np.random.default_rng(3), {}
     kernel = random.normal(size=(3, 3, 4, 5)).astype(np.float32)
     image = random.normal(size=(1, 8, 8, 4)).astype(np.float32)
     exact = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    found = {}
     for sharpness in (1.0, 5.0, 46.0):
         attended = conv_to_attention(kernel, sharpness=sharpness)(jnp.asarray(image))
         found[str(sharpness)] = [float(jnp.abs(attended - exact).max()), float(jnp.square(attended).sum())]
     return found
 
 
-PARTS = {
-    "digits": digits,
-    "paper": paper,
-    "float64": float64,
-    "pretrained": pretrained,
-    "tables": tables,
-    "theorem": theorem,
-}
+PARTS = {part.__name__: part for part in (digits, paper, float64, pretrained, tables, theorem)}
 
 
 def difference(old: object, new: object) -> float:
@@ -186,26 +152,20 @@ def difference(old: object, new: object) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--images", type=Path)
-    parser.add_argument("--compare", type=Path, metavar="OLD")
-    options = parser.parse_args()
-    if options.compare:
-        old, new = (json.loads(file.read_text()) for file in (options.compare, options.out))
-        worst = 0
-        for part in old.keys() & new.keys():
-            for name in old[part]:
-                found = difference(old[part][name], new[part].get(name))
-                passed = found <= TOLERANCE[part]
-                worst |= not passed
-                print(f"{'ok    ' if passed else 'DIFFERS'} {part} {name}: {found:.2e}, allowed {TOLERANCE[part]:.0e}")
-        return int(worst)
-    record = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for part in options.only:
-        record[part] = pretrained(options.images) if part == "pretrained" else PARTS[part]()
-        options.out.write_text(json.dumps(record) + "\n")
-    return 0
+    parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS))
+    parser.add_argument("--write", action="store_true")
+    options, recorded, worst = parser.parse_args(), json.loads(RECORD.read_text()), 0
+    for part in options.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            found = PARTS[part](Path(folder))
+        for name, old in recorded[part].items():
+            distance, allowed = difference(old, found[name]), TOLERANCE[part]
+            worst |= distance > allowed
+            print(f"{'DIFFERS' if distance > allowed else 'ok'} {part} {name}: {distance:.2e}, allowed {allowed:.0e}")
+        if options.write:
+            recorded[part] = found
+            RECORD.write_text(json.dumps(recorded) + "\n")
+    return int(worst)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from attn_cnn_jax.training.step import losses
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test EXTRAS=test,torch")
 from tests.support import torch_networks  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("float64", "promotion")]
 
 torch.set_num_threads(1)  # its idle threads would spin beside XLA's
 
@@ -29,13 +29,6 @@ ENCODINGS = {
     "learned_content": {"encoding": "learned", "content": True},
 }
 SIZES = {"image_shape": (6, 8, 3), "num_classes": 5, "hidden_size": 12, "intermediate_size": 20, "num_layers": 2}
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    # Flax's normalisation layers promote float64 against float32 by themselves.
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        yield
 
 
 def pair(name):

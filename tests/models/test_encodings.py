@@ -25,12 +25,7 @@ READ_THE_IMAGE = (*TODAY[:4], "relative", "absolute_learned", "absolute_sinusoid
 FACTORISE = ("quadratic", "learned", "alibi_manhattan", "kerple", "fire")
 FIXED = {"alibi": ("slope",), "alibi_manhattan": ("slope",), "lookhere": ("slope", "direction")}
 FIXED |= {"rope": ("frequency",), "pape_ri": ("direction",)}  # what is not trained
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def layer_of(encoding, height=HEIGHT, width=WIDTH, **model):

@@ -11,12 +11,7 @@ from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.theorem.bounds import attention_bound
 
 SIZE, CHANNELS = 6, 9
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def config(**model):

@@ -23,12 +23,6 @@ HIDDEN, HEADS = 8, 3
 CONTENT = {"encoding": "learned", "content": True}
 
 
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as Flax's norm needs in float64
-        yield
-
-
 def network(grid=GRID, *, dtype="float64", **options):
     sizes = {"downsample": 1, "num_layers": 1, "hidden_size": HIDDEN, "intermediate_size": HIDDEN, "num_heads": HEADS}
     config = attention_config(image_shape=(*grid, 3), dtype=dtype, **sizes | options).model
@@ -48,23 +42,26 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(cpu, "factorised", cpu.factorised.__wrapped__)  # nothing traced with parts of another size
 
 
-ON_PLATFORMS = {
-    "dense": {"implementation": "dense"},
-    "value maps": {"implementation": "dense", "head_size": 3},
-    "factorised": {"implementation": "factorised", "attention_dropout_on": "factors"},
-    "factorised value maps": {"implementation": "factorised", "attention_dropout_on": "factors", "head_size": 3},
-    "blocked": {"encoding": "learned", "implementation": "blocked"},
-    "content": {**CONTENT, "implementation": "dense", "attention_dropout": 0.0},
-    "content alone": {"encoding": "content", "implementation": "dense", "attention_dropout": 0.0},
-    "gated content": {**CONTENT, "gate": True, "implementation": "dense"},
-}
+POSITIONS = [
+    {"implementation": "dense"},
+    {"implementation": "dense", "head_size": 3},
+    {"implementation": "factorised", "attention_dropout_on": "factors"},
+    {"implementation": "factorised", "attention_dropout_on": "factors", "head_size": 3},
+    {"encoding": "learned", "implementation": "blocked"},
+]
+OF_CONTENT = [  # a gate's last: only the others have merged maps of content
+    {**CONTENT, "implementation": "dense", "attention_dropout": 0.0},
+    {"encoding": "content", "implementation": "dense", "attention_dropout": 0.0},
+    {**CONTENT, "gate": True, "implementation": "dense"},
+]
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ON_PLATFORMS)
-def test_accelerators_compute_the_same_network_and_gradients(name):
-    """With the same masks of dropped probabilities, on a grid that is not square; intermediates, too."""
-    model = network(**{"attention_dropout": 0.4, "dropout": 0.0} | ON_PLATFORMS[name])
+@pytest.mark.usefixtures("float64", "promotion")
+@pytest.mark.parametrize("cases", [POSITIONS, OF_CONTENT], ids=["positions", "content"])
+def test_accelerators_compute_the_same_network_and_gradients(cases):
+    """A layer per case, with the same masks of dropped probabilities; on a grid that is not square; intermediates."""
+    model = network(dropout=0.0)
+    model.blocks = nnx.List([network(**{"attention_dropout": 0.4, "dropout": 0.0} | case).blocks[0] for case in cases])
     skeleton, parameters, statistics = split(model)
     images = jnp.asarray(np.random.default_rng(0).normal(size=(4, *GRID, 3)))
 
@@ -77,14 +74,16 @@ def test_accelerators_compute_the_same_network_and_gradients(name):
     on_cpu, on_gpu = run(parameters, images, "cpu"), run(parameters, images, "gpu")
     chex.assert_trees_all_close(on_gpu, on_cpu, rtol=1e-9, atol=1e-10)
     assert model.blocks[0].attention.platform is None  # left as it was
-    assert (model.blocks[0].attention.merged_content() is not None) == (name in ("content", "content alone"))
+    merged = [block.attention.merged_content() is not None for block in model.blocks]
+    assert merged == [cases is OF_CONTENT and "gate" not in case for case in cases]
 
 
-@pytest.mark.parametrize("dropout_on", ["probabilities", "factors"])
-def test_images_split_over_devices_are_not_gathered(dropout_on):
+def test_images_split_over_devices_are_not_gathered():
     """In the accelerators' order of axes, where images are not the first: the same loss on 1 and on 4 devices."""
-    options = {"implementation": "dense" if dropout_on == "probabilities" else "factorised", "dtype": "float32"}
-    skeleton, *arrays = split(network(attention_dropout=0.1, attention_dropout_on=dropout_on, **options))
+    common = {"attention_dropout": 0.1, "dtype": "float32"}
+    model = network(implementation="dense", **common)
+    model.blocks.append(network(implementation="factorised", attention_dropout_on="factors", **common).blocks[0])
+    skeleton, *arrays = split(model)
 
     def loss(arrays, images):
         model = for_platform(join(skeleton, *arrays), "gpu")
@@ -118,7 +117,7 @@ def assert_gradient_is_slope(loss, arrays, step=1e-5):
     np.testing.assert_allclose(both(flat)[1] @ direction, slope, rtol=1e-7)
 
 
-@pytest.mark.usefixtures("float64")
+@pytest.mark.usefixtures("float64", "promotion")
 def test_content_of_a_few_images_at_a_time_is_that_of_all(monkeypatch):
     """On CPUs; with the same dropout, and no array of a step has the probabilities of all images."""
     attention, key = layer(**CONTENT, gate=True, attention_dropout=0.4), jax.random.key(2)
@@ -134,7 +133,7 @@ def test_content_of_a_few_images_at_a_time_is_that_of_all(monkeypatch):
     chex.assert_trees_all_close(*found, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.usefixtures("float64")
+@pytest.mark.usefixtures("float64", "promotion")
 def test_factors_are_dropped_on_their_own_and_keep_the_mean():
     """Each probability becomes P times two factors, 0 or 1/(1 - rate), one for its row shift and one for its column."""
     rate = 0.5
@@ -152,7 +151,7 @@ def test_factors_are_dropped_on_their_own_and_keep_the_mean():
     np.testing.assert_allclose(factor, expected, rtol=1e-9)
 
 
-@pytest.mark.usefixtures("float64", "small_parts")
+@pytest.mark.usefixtures("float64", "promotion", "small_parts")
 def test_every_block_draws_a_mask_of_its_own(monkeypatch):
     """A mask that is one number for a whole block shows which block has which; whole masks keep the mean."""
     attention = layer(attention_dropout=0.4, implementation="blocked", encoding="quadratic_generalized")
@@ -167,7 +166,7 @@ def test_every_block_draws_a_mask_of_its_own(monkeypatch):
     assert len(set(masks[:, 0].round(6).tolist())) == 3
 
 
-@pytest.mark.usefixtures("float64", "small_parts")
+@pytest.mark.usefixtures("float64", "promotion", "small_parts")
 @pytest.mark.parametrize(
     ("implementation", "platform"), [("dense", "cpu"), ("dense", "gpu"), ("blocked", "cpu"), ("factorised", "cpu")]
 )
@@ -201,10 +200,10 @@ def peak_bytes(encoding, implementation, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("encoding", "implementation"), [({}, "factorised"), (CONTENT, "blocked")])
-def test_memory_grows_as_the_pixels(encoding, implementation):
-    assert peak_bytes(encoding, implementation, 96) <= 1.2 * 4 * peak_bytes(encoding, implementation, 48)
-    assert peak_bytes(encoding, "dense", 48) > 2 * 4 * peak_bytes(encoding, "dense", 24)  # the check can fail
+def test_memory_grows_as_the_pixels():
+    for encoding, implementation in (({}, "factorised"), (CONTENT, "blocked")):
+        assert peak_bytes(encoding, implementation, 96) <= 1.2 * 4 * peak_bytes(encoding, implementation, 48)
+    assert peak_bytes({}, "dense", 48) > 2 * 4 * peak_bytes({}, "dense", 24)  # the check can fail
 
 
 TAKEN = [  # side in attention pixels, platform, batch, content: which implementation `auto` takes in training

@@ -23,12 +23,6 @@ REMOVED = {0: {1}, 1: {0, 2, 3}}
 COUNTS, LEFT = (4, 4), (3, 1)
 
 
-@pytest.fixture
-def float64():
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 def model_config(num_heads, **model):
     config = attention_config(
         dtype="float64", image_shape=(6, 4, 3), downsample=1, num_layers=2, hidden_size=8, intermediate_size=8
@@ -41,7 +35,7 @@ def value_maps(parameters, layer):
     return parameters[f"blocks.{layer}.attention.output.kernel"].reshape(COUNTS[layer], -1, 8)
 
 
-@pytest.mark.usefixtures("float64")
+@pytest.mark.usefixtures("float64", "promotion")
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_the_pruned_network_computes_what_zero_value_maps_compute(name):
     network = create_model(model_config(4, **ENCODINGS[name]), rngs=nnx.Rngs(0))
@@ -60,7 +54,7 @@ def test_the_pruned_network_computes_what_zero_value_maps_compute(name):
     assert np.abs(found - logits_of(network, images)).max() > 1e-3  # the heads did matter
 
 
-@pytest.mark.usefixtures("float64")
+@pytest.mark.usefixtures("float64", "promotion")
 def test_every_parameter_with_heads_is_known():
     """A network of five heads instead of four differs in exactly the axes that pruning cuts: of all encodings."""
     ours = [name for name, kind in REGISTRY.items() if kind.__module__.startswith("attn_cnn_jax.")]
@@ -90,7 +84,7 @@ def test_what_is_fixed_is_positions_and_value_maps_of_all_other_heads():
 NAMES = ("blocks.0.attention.position.spread", "blocks.1.attention.position.spread")
 
 
-@pytest.mark.usefixtures("float64")
+@pytest.mark.usefixtures("float64", "promotion")
 def test_the_penalty_is_that_of_the_eigenvalues_of_all_layers_and_its_gradient_the_finite_difference():
     matrices = np.asarray(jax.random.normal(jax.random.key(3), (4, 2, 2), jnp.float64))
     of_layers = lambda m: dict(zip(NAMES, (m[:3], m[3:]), strict=True)) | {"blocks.0.attention.position.centre": m}  # noqa: E731

@@ -23,12 +23,7 @@ from attn_cnn_jax.theorem.to_attention import conv_to_attention, convolutions_to
 
 # Sums of at most a few hundred products of numbers near one, in another order.
 ROUNDING = 1e-11
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @nnx.jit

@@ -25,12 +25,7 @@ from attn_cnn_jax.theorem.to_convolution import (
 
 GRID = (6, 7)
 CHANNELS = 4
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def layer(**model):
