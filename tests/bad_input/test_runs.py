@@ -95,7 +95,6 @@ def test_damaged_records(copy, refused):
 
 FLAGS = [
     ("heads", "--step=99", "step=99: "),
-    ("heads", "--step=best", "has no best checkpoint"),
     ("heads", "--query=8,0", "allowed is ROW,COLUMN from 0,0 to 7,7"),
     ("heads", "--grid=100000", "--grid=100000: allowed is 1 to 15"),
     ("heads", "--csv=TMP", ": Is a directory"),
@@ -128,6 +127,7 @@ def test_what_is_asked_of_a_good_run(quadratic_run, tmp_path, refused):
         run = tmp_path / "text" if command == "summary" else quadratic_run
         argv = [command, str(run), *flags.replace("TMP", str(tmp_path)).split()]
         refused(lambda argv=argv: main(argv), message)
+    refused(lambda: main(["heads", "pretrained:x"]), "no pretrained network is called 'x': allowed are cifar10,")
     refused(lambda: main(["heads", "~/x"]), f"{Path('~/x').expanduser()} is not a run directory")
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import json
 import re
 import shlex
 from pathlib import Path
@@ -162,3 +163,18 @@ def test_the_forward_pass_for_readers_of_exported_arrays_is_that_of_the_network(
 def test_the_version_is_that_of_the_newest_entry_of_the_changelog():
     version = re.search(r"^version = (.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
     assert re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == version
+
+
+@pytest.mark.slow
+def test_live_pages_are_those_of_the_front_page_and_small_and_recognise_the_drawings(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    pages = {path.name: path.read_text() for path in importlib.import_module("live_pages").write_pages(tmp_path)}
+    front = (ROOT / "docs/index.md").read_text()
+    assert set(pages) == set(re.findall(r'(?:src|href)="(\w+\.html)(?:\?figure)?"', front))
+    data = r'<script type="application/json" id="data">(.*?)</script>'
+    found = {name: json.loads(re.search(data, page, re.DOTALL)[1]) for name, page in pages.items()}
+    for name, page in pages.items():
+        assert len(page.encode()) <= 2_000_000, name
+        assert found[name]["network"] is not None
+    for picture in found["cifar10.html"]["pictures"]:
+        assert picture["name"] == f"{picture['prediction']}.png"

@@ -127,10 +127,7 @@ def test_load_run_predicts_what_the_run_measured_also_under_jit(digits_run, conf
         "  attention layers with 4 heads; encoding quadratic; 1,918 parameters, float32\n"
         "  images 8x8x1 uint8 -> 10 classes"
     )
-    steps = [2 * STEPS_PER_EPOCH, LAST]  # the last two are kept
-    assert load_run(digits_run, step=steps[0]).step == steps[0]
-    with pytest.raises(UserError, match=f"has checkpoints of steps {steps[0]}, {steps[1]}"):
-        load_run(digits_run, step=1)
+    assert load_run(digits_run, step=2 * STEPS_PER_EPOCH).step == 2 * STEPS_PER_EPOCH  # the last two are kept
 
 
 def test_a_finished_run_is_of_one_configuration_and_is_given_more_epochs_on_other_devices(

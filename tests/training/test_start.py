@@ -203,16 +203,22 @@ def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir,
             np.testing.assert_allclose(layer["centre"], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_frozen(first, data_dir, tmp_path, capsys):
-    origin = first()
-    config = complete(config_of(data_dir, run=str(origin), freeze="encoder"))
-    network = begin(config, tmp_path / "tuned")[1]
-    assert "a new classifier for 10 classes, before 7" in capsys.readouterr().out
-    before, after = parameters(load_run(origin)), split(network)[1]
-    assert after["classifier.kernel"].shape == (8, 10)
-    encoder = {name for name in before if not name.startswith("classifier.")}
-    assert set(left_alone(config, network)) == encoder
-    chex.assert_trees_all_equal(*({name: each[name] for name in encoder} for each in (before, after)))
+def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_frozen(
+    first, data_dir, tmp_path, capsys, monkeypatch
+):
+    """From a run directory, exported weights, and weights of the package."""
+    origin, exported = first(), tmp_path / "weights/mine"
+    export(load_run(origin), exported)
+    monkeypatch.setattr(pretrained, "FOLDER", exported.parent)
+    for run in (str(origin), str(exported), "pretrained:mine"):
+        config = complete(config_of(data_dir, run=run, freeze="encoder"))
+        network = begin(config, tmp_path / "tuned")[1]
+        assert "a new classifier for 10 classes, before 7" in capsys.readouterr().out
+        before, after = parameters(load_run(origin)), split(network)[1]
+        assert after["classifier.kernel"].shape == (8, 10)
+        encoder = {name for name in before if not name.startswith("classifier.")}
+        assert set(left_alone(config, network)) == encoder
+        chex.assert_trees_all_equal(*({name: each[name] for name in encoder} for each in (before, after)))
 
 
 def test_tables_keep_the_vector_of_every_shift_that_both_know():
@@ -248,15 +254,6 @@ def test_of_other_encodings_a_quadratic_one_takes_any_image_and_a_vector_per_pix
     write_run(tmp_path / "per_pixel", small, new_network(small))
     with pytest.raises(UserError, match=r"position.position has the shape \(2, 2, 8\) there and \(4, 4, 8\) here"):
         begin(config, tmp_path / "tuned")
-
-
-def test_training_starts_from_exported_weights_and_pretrained_names(first, data_dir, tmp_path, monkeypatch):
-    origin = first()
-    export(load_run(origin), tmp_path / "weights" / "mine")
-    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "weights")
-    for name in (str(tmp_path / "weights" / "mine"), "pretrained:mine"):
-        found = begun(config_of(data_dir, run=name), tmp_path / "tuned")
-        np.testing.assert_array_equal(found["embedding.kernel"], parameters(load_run(origin))["embedding.kernel"])
 
 
 def test_what_is_frozen_is_named_by_patterns_and_keeps_its_running_statistics(data_dir):
