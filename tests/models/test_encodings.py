@@ -13,7 +13,6 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import cpu, parts
-from attn_cnn_jax.models.attention import layer as attention_module
 from attn_cnn_jax.models.encodings import LookHere, Quadratic
 from attn_cnn_jax.models.encodings.absolute import sinusoidal_positions
 from attn_cnn_jax.models.encodings.relative import RELATIVE_TERMS
@@ -179,7 +178,7 @@ def test_lookhere_shares_out_sixteen_heads_as_its_authors_do():
 def small_parts(monkeypatch):
     """One image and one row of queries at a time."""
     monkeypatch.setattr(parts, "QUERIES_PER_BLOCK", WIDTH)
-    monkeypatch.setattr(attention_module, "PART_BYTES", 1)
+    monkeypatch.setattr(parts, "PART_BYTES", 1)
     monkeypatch.setattr(cpu, "PIXELS_PER_PART", HEIGHT * WIDTH)
     monkeypatch.setattr(cpu, "factorised", cpu.factorised.__wrapped__)  # nothing traced with parts of another size
 

@@ -125,7 +125,7 @@ def test_content_of_a_few_images_at_a_time_is_that_of_all(monkeypatch):
     pixels = GRID[0] * GRID[1]
     found = []
     for images in (6, 2):
-        monkeypatch.setattr(attention_module, "PART_BYTES", 4 * images * HEADS * pixels**2)
+        monkeypatch.setattr(parts, "PART_BYTES", 4 * images * HEADS * pixels**2)
         program = str(jax.make_jaxpr(lambda x: jax.vjp(lambda x: attention(x, key), x)[1](x))(x))
         assert f"f64[{images},{HEADS},{pixels},{pixels}]" in program
         assert (f"f64[6,{HEADS},{pixels},{pixels}]" in program) == (images == 6)

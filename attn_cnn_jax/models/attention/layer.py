@@ -14,26 +14,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from attn_cnn_jax.arrays import Activations, AnyArray, Attention, Grid
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import accelerator, cpu
+from attn_cnn_jax.models import layers
+from attn_cnn_jax.models.attention import accelerator, cpu, parts
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Rows, check_encodings
-from attn_cnn_jax.models.attention.parts import (
-    IMPLEMENTATIONS,
-    PART_BYTES,
-    implementation_for,
-    in_parts,
-    rows_per_block,
-)
+from attn_cnn_jax.models.attention.parts import in_parts
 from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, add_shared, outer, softmax
-from attn_cnn_jax.models.layers import (
-    at_least_float32,
-    check_choice,
-    check_rate,
-    check_sizes,
-    dropout,
-    dropout_mask,
-    linear,
-    masked,
-)
+from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear, masked
 
 Model = TypeVar("Model", bound=nnx.Module)
 Terms = dict[str, Float[Array, "..."]]
@@ -95,10 +81,10 @@ class SelfAttention(nnx.Module):
           dtype: of activations; parameters, scores and softmax are float32 or wider.
         """
         output_size, head_size = (hidden_size if size is None else size for size in (output_size, head_size))
-        check_sizes(num_heads=num_heads, hidden_size=hidden_size, head_size=head_size, output_size=output_size)
-        check_choice("dropout_on", dropout_on, ("probabilities", "factors"))
-        check_choice("implementation", implementation, IMPLEMENTATIONS)
-        check_rate("dropout_rate", dropout_rate)
+        layers.check_sizes(num_heads=num_heads, hidden_size=hidden_size, head_size=head_size, output_size=output_size)
+        layers.check_choice("dropout_on", dropout_on, ("probabilities", "factors"))
+        layers.check_choice("implementation", implementation, parts.IMPLEMENTATIONS)
+        layers.check_rate("dropout_rate", dropout_rate)
         check_encodings(position, content, num_heads, hidden_size)
         if gated and content is None:
             raise UserError("gated=True: a gate weighs position and content; give content, such as Content(...)")
@@ -243,7 +229,7 @@ class SelfAttention(nnx.Module):
         x = x.astype(self.output.dtype)
         form = cpu if self.target == "cpu" else accelerator
         (_, height, width, _), size, attention = x.shape, (x.shape[1], x.shape[2]), None
-        implementation = implementation_for(self, x.shape, training=key is not None)
+        implementation = parts.implementation_for(self, x.shape, training=key is not None)
         if implementation == "dense" and self.depends_on_content:
             return self._attend_by_content(x, key) + self.bias, None
         of_factors, key = (key, None) if self.dropout_on == "factors" else (None, key)
@@ -266,7 +252,7 @@ class SelfAttention(nnx.Module):
                 dropped = dropout(block_key, probabilities(query_rows), self.dropout_rate)
                 return form.dense(dropped, x, self.maps())
 
-            attended = in_parts(of_block, x, height=height, rows=rows_per_block(height, width))
+            attended = in_parts(of_block, x, height=height, rows=parts.rows_per_block(height, width))
         else:
             flat = probabilities(jnp.arange(height))
             attention = flat.reshape(-1, *size, *size) if of_factors is None else None
@@ -289,7 +275,7 @@ class SelfAttention(nnx.Module):
             probabilities = self._softmax_of_scores(self._project(images), (height, width), query_rows)
             return cpu.dense(masked(probabilities, keep, factor), images, self.maps())
 
-        most = PART_BYTES // (4 * self.num_heads * pixels**2) if on_cpu else None
+        most = parts.PART_BYTES // (4 * self.num_heads * pixels**2) if on_cpu else None
         return in_parts(of_images, (x, keep), images=most, height=height)
 
 
