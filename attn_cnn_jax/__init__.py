@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from attn_cnn_jax.instrument.report import inspect
     from attn_cnn_jax.interop.export import export
     from attn_cnn_jax.models import AttentionClassifier, ResNet
-    from attn_cnn_jax.page.inline import show
+    from attn_cnn_jax.page.build import show
     from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.runs.run import Run
 
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     if name == "load_run":
         from attn_cnn_jax.runs.load import load_run as found
     elif name == "show":
-        from attn_cnn_jax.page.inline import show as found
+        from attn_cnn_jax.page.build import show as found
     elif name == "export":
         from attn_cnn_jax.interop.export import export as found
     elif name == "inspect":

@@ -190,12 +190,9 @@ def measures(found: Statistics, averaged: str = "all") -> dict[str, np.ndarray]:
 
 
 def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None = None) -> list[dict]:
-    """Returns the table, one dictionary per head; layers and heads count from 1, as in the paper.
+    """Returns the table of what `run_statistics` found; layers and heads count from 1, as in the paper.
 
-    Args:
-      run: the run.
-      statistics: of its layers, as `run_statistics` returns them.
-      query: the one query pixel they are of; None where they are means over all. The columns say which.
+    `query` is the one query pixel that it is of, None where it has means over all. The columns say which.
     """
     table = []
     for layer, found in enumerate(statistics):

@@ -61,14 +61,9 @@ def is_recorded(run: Run) -> bool:
 
 
 def history(run: Run, records: Sequence[dict]) -> History:
-    """Returns the history of a run.
+    """Returns the history of a run, at any step, from the records of its positions.jsonl.
 
-    Args:
-      run: the run, at any step.
-      records: of its positions.jsonl, from `read_positions`; of many epochs some, the first and the last among them.
-
-    Raises:
-      UserError: the records do not determine the attention.
+    Of many epochs some, the first and the last among them. UserError if they do not determine the attention.
     """
     if not is_recorded(run):
         raise UserError(

@@ -92,10 +92,7 @@ def over_patches(
 def watch(model: Any, images: Any, replace: Replace | None = None) -> Watched:
     """Runs a network in evaluation mode with the adapter for its library; UserError where it sees no attention.
 
-    Args:
-      model: a run of this package, a Flax NNX module or a PyTorch module.
-      images: as the network takes them.
-      replace: gives the attention to use in the place of a layer's own.
+    It is a run of this package, a Flax NNX or a PyTorch module; `replace` gives attention in place of a layer's own.
     """
     if isinstance(model, Run):
         model, images = model.model, model.normalised(images)
@@ -140,13 +137,8 @@ def replace_heads(
 ) -> tuple[list[Float[np.ndarray, " _h"]], list[dict[str, float]]]:
     """Replaces heads of a network, cheapest first; the user's object stays as it is.
 
-    Args:
-      model, images, watched: the network, images as it takes them, and what it computed of them, see `watch`.
-      kernels: of every layer, `(h, q, p)` from `best_kernel`, for `kernel_size`.
-      labels: classes of the images, `(b,)`.
-
-    Returns:
-      `output_change` and `replaced` of a report, relative changes in the Euclidean norm.
+    `watched` is what it computed of the images, see `watch`, `kernels` what `best_kernel` gives for every layer, labels
+    are the images' classes. Returns `output_change` and `replaced` of a report, relative changes in the Euclidean norm.
     """
     own, layers = watched
     changes = [changed(layer, of_layer) for layer, of_layer in zip(layers, kernels, strict=True)]

@@ -4,6 +4,7 @@ The first three are folders with `config.json`, a model card (README.md) and the
 function from uint8 images to logits for any batch size. Each is read back and compared before it appears.
 """
 
+import dataclasses
 import importlib
 import logging
 import os
@@ -43,9 +44,8 @@ EXACT, ROUNDED = 1e-4, 5e-2
 def write_safetensors(folder: Path, run: Run) -> float:
     """Writes the arrays; returns the largest difference of the logits of the network that is read back."""
     weights.write(folder, run)
-    skeleton, *arrays = split(network(folder, run.config.model, weights.read_network(folder)[2]))
-    logits = jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])
-    return difference(run, lambda images: logits(arrays, run.normalised(np.asarray(images))))
+    model = network(folder, run.config.model, weights.read_network(folder)[2])
+    return difference(run, dataclasses.replace(run, model=model).logits)
 
 
 def write_stablehlo(folder: Path, run: Run) -> float:
@@ -175,10 +175,8 @@ def difference(run: Run, found: Callable[[Images], Any]) -> float:
     with one. UserError if the difference is more than rounding.
     """
     images = np.random.default_rng(0).integers(0, 256, (SAMPLE, *run.config.model.image_shape), np.uint8)
-    skeleton, *arrays = split(run.model)
-    with jax.default_matmul_precision("highest"):  # of what is traced here; an exported function keeps its own
-        expected = np.asarray(jax.jit(lambda arrays, x: join(skeleton, *arrays)(x)[0])(arrays, run.normalised(images)))
-        differences = [np.abs(np.asarray(found(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
+    expected = run.logits(images)
+    differences = [np.abs(np.asarray(found(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
     # Beside CPUs, products of float32 are rounded to TensorFloat-32 or bfloat16 unless the highest precision is set.
     products = jax.default_backend() != "cpu" and run.config.train.matmul_precision != "highest"
     relative = ROUNDED if products or run.config.model.dtype == "bfloat16" else EXACT

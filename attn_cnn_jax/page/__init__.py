@@ -1,8 +1,8 @@
 """One self-contained HTML page that shows what every head of a run attends to, and runs the network.
 
-`build.py` says what the page knows, `scores.py` what it computes attention scores from, `network.py` holds the weights,
-`images.py` its images, `history.py` the course of training; `render.py` puts them and the files of `web/` into one
-HTML file, `inline.py` shows it in a notebook.
+`build.py` says what the page knows, and puts it and the files of `web/` into one HTML file, or into a notebook;
+`scores.py` says what it computes attention scores from, also in the course of training, `network.py` holds the weights,
+`images.py` its images.
 
 In `web/`: `numbers.js`, `maps.js`, `convolution.js`, `network.js` and `learning.js` are pure functions, the maths;
 `worker.js` runs them beside the page, `compute.js` asks it. `view.js` holds what is chosen, `address.js` writes it as a

@@ -1,6 +1,14 @@
-"""Builds the page of a run: what it knows, its images and the network, in one HTML file."""
+"""Builds the page of a run: what it knows, its images, the network and the files of web/ in one HTML file.
 
-from typing import Any
+`show` puts it into a notebook.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,15 +18,27 @@ from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.page.history import recorded_epochs
-from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset
+from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset, shown_images
 from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
-from attn_cnn_jax.page.render import render
-from attn_cnn_jax.page.scores import content_parameters, position_parameters
+from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
 from attn_cnn_jax.runs.run import Run
 
+TITLE = "What the heads attend to"  # in a notebook
 TEST_IMAGES = 100  # whose accuracy the page counts
 MOST_HEADS = 1024
+
+WEB = Path(__file__).parent / "web"
+# In the order in which they stand in the page: each may use what those before it define.
+OF_WORKER = ("numbers.js", "maps.js", "convolution.js", "network.js", "learning.js", "worker.js")
+OF_PAGE = (
+    *("drawing.js", "view.js", "compute.js", "changes.js", "panels.js", "own.js", "strokes.js", "open.js", "play.js"),
+    *("steps.js", "theorem.js", "student.js", "figure.js", "address.js", "show.js", "page.js"),
+)
+# Only what this file holds: no script, style or address of anybody else.
+POLICY = (
+    "default-src 'none'; img-src data: blob:; style-src {}; script-src {} {}; worker-src blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 def build(
@@ -30,18 +50,10 @@ def build(
     title: str,
     most_parameters: int = MOST_PARAMETERS,
 ) -> str:
-    """Returns the HTML of a run's page.
+    """Returns the HTML of a run's page, with images of a size (H, W) to choose from and a title, plain text.
 
-    Args:
-      run: the run.
-      images: to choose from in the page.
-      dataset: names the classes, and has test images whose accuracy the page counts; None where it is not there.
-      size: (H, W) of the images, in pixels.
-      title: the page's title, plain text.
-      most_parameters: largest network that runs in the page.
-
-    Raises:
-      UserError: if the run has nothing to show, or too much.
+    The data set names the classes, and has test images whose accuracy the page counts; None where it is not there. A
+    network of more than `most_parameters` does not run. UserError if the run has nothing to show, or too much.
     """
     data = page_data(run, size, title=title)
     class_names = dataset.class_names if dataset else run.class_names
@@ -141,3 +153,61 @@ def in_json(tree: Any) -> Any:
     """A tree with its arrays as nested lists, of numbers with no more digits than float32 has."""
     digits = np.vectorize(lambda x: float(f"{x:.9g}"), otypes=[float])
     return jax.tree.map(lambda x: digits(x).tolist() if isinstance(x, np.ndarray | jax.Array) else x, tree)
+
+
+def render(data: dict) -> str:
+    """The HTML text of a page of `data`, what `build.page_data` returns."""
+    files = {"STYLE": ["page.css"], "WORKER": OF_WORKER, "PAGE": OF_PAGE}
+    texts = {part: "".join((WEB / name).read_text("utf-8") for name in names) for part, names in files.items()}
+    parts = {"POLICY": POLICY.format(*map(hash_of, texts.values())), **texts, "DATA": as_script_text(data)}
+    # From the template on the left to the right, so that no part is searched for the next one's place.
+    text, rest = "", (WEB / "page.html").read_text("utf-8")
+    for name in ("POLICY", "STYLE", "DATA", "WORKER", "PAGE"):
+        before, rest = rest.split(f"<!-- {name} -->")
+        text += before + parts[name]
+    return text + rest
+
+
+def hash_of(text: str) -> str:
+    """As a content security policy names a script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def as_script_text(data: dict) -> str:
+    """JSON that can stand in a <script> element: nothing in it ends the element or opens another."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+class Inline(NamedTuple):
+    """A page that notebooks show in a frame, without a file or a request; `height` is the frame's, in pixels."""
+
+    html: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="{TITLE}" '
+            f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<page of a run, {len(self.html.encode()) / 1e6:.1f} MB>"
+
+
+def show(run: Run, images: int = 8, data_dir: str | None = None, height: int = 800) -> Inline:
+    """Returns the interactive page of a run's network, which a notebook shows in place.
+
+    Args:
+      run: as `load_run` returns it.
+      images: number of test images to choose from.
+      data_dir: folder of the data set, if not the one used in training. Without the data set there are no test
+        images; a network whose attention depends on content needs some.
+      height: of the frame, in pixels.
+
+    Raises:
+      UserError: if the network has no attention to show, or too much.
+    """
+    size = run.config.model.image_shape[0], run.config.model.image_shape[1]
+    chosen, dataset, _ = shown_images(run, images, size, data_dir)
+    return Inline(build(run, chosen, dataset, size, title=TITLE), height)

@@ -35,20 +35,13 @@ def reason_not_to_compute(run: Run, grid: Grid, most_parameters: int = MOST_PARA
 
 
 def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Sequence[LabelledImage] = ()) -> dict:
-    """Returns the network as the page computes it.
+    """Returns the network as the page computes it, over a grid of pixels; class names are () where they are unknown.
 
-    Args:
-      run: the run.
-      grid: rows and columns of pixels that attention works on.
-      class_names: one per class, or none where they are unknown.
-      test: labelled images whose accuracy the page counts while a visitor changes the network.
-
-    Returns:
-      `test`: `pixels`, base64 of the images' bytes, and `labels`, numbers of their classes; None without any.
-      `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data set's
-      normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `classifier`, in which
-      every array is `{at, shape}`: where it begins in the weights, in numbers, and its shape. Linear maps that
-      follow one another are merged where that is cheaper.
+    `test`: `pixels`, base64 of the bytes of test images, and `labels`, numbers of their classes; None without any.
+    `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data
+    set's normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `classifier`, in
+    which every array is `{at, shape}`: where it begins in the weights, in numbers, and its shape. Linear maps that
+    follow one another are merged where that is cheaper.
     """
     config, spec = run.config, spec_of(run.config)
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])

@@ -4,7 +4,7 @@ An encoding that is not in a table, or that changes scores of the class that is,
 scores as a table, read off `position_terms`; content scores none, and the page is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from attn_cnn_jax.models.encodings import Absolute, CentredEncoding, Content, Ge
 
 MOST_PAIRS = 2**20  # scores of heads and pairs of pixels in a table that is not by shift
 KINDS = {1: "quadratic", 3: "gaussian"}  # by the axes of spreads
+MOST_EPOCHS = 120  # 1 kB each; a slider of a few hundred pixels hardly tells more apart
+SMALLEST_VARIANCE = 0.05**2  # of attention to a single pixel, whose covariance has no inverse
 LOWEST = -1e30  # stands for minus infinity, which JSON does not have
 
 Parameters = dict[str, Any]
@@ -164,3 +166,38 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
     """Whether scores are the same up to a share of the largest one that is not `LOWEST`."""
     largest = np.abs(b[b > LOWEST]).max(initial=1.0)
     return np.allclose(a, b, rtol=tolerance, atol=tolerance * largest)
+
+
+def recorded_epochs(records: Sequence[dict], step: int, head_counts: list[int], term: str | None) -> list[dict]:
+    """The course of training up to the checkpoint at a step, oldest first, from the records of positions.jsonl.
+
+    Those of a network with other numbers of heads in its layers are left out. `term` is the name of the score term that
+    positions have, None where there is none. Entries have `epoch` and `layers`, with `layers[n].position` as in
+    `position_parameters`; the last one is the checkpoint itself, and has `layers` only if it was recorded.
+    """
+    records = [record for record in records if [len(x.get("centre", ())) for x in record["layers"]] == head_counts]
+    if term is None or not records or records[-1]["step"] == 0:
+        return []
+
+    def entry(record: dict) -> dict:
+        layers = [{"position": {"term": term, **recorded_parameters(layer)}} for layer in record["layers"]]
+        return {"epoch": record["epoch"], "layers": layers}
+
+    epoch = round(records[-1]["epoch"] * step / records[-1]["step"], 2)
+    last = entry(records.pop()) if records[-1]["step"] == step else {"epoch": epoch}
+    chosen = np.unique(np.linspace(0, len(records) - 1, min(len(records), MOST_EPOCHS)).round().astype(int))
+    return [*(entry(records[n]) for n in chosen), last]
+
+
+def recorded_parameters(layer: dict) -> dict:
+    """A recorded layer as the parameters of a quadratic encoding, to a thousandth.
+
+    A record of other encodings holds moments of the central pixel's attention; the Gaussian with them stands for it.
+    """
+    if "covariance" in layer:
+        variances, axes = np.linalg.eigh(np.asarray(layer["covariance"], np.float64))
+        spread = axes / np.sqrt(np.maximum(variances, SMALLEST_VARIANCE))[:, None, :]  # S S^T inverts the covariance
+    else:
+        spread = np.asarray(layer["spread"])
+    shown = {"centre": np.asarray(layer["centre"]), "spread": spread}
+    return {"kind": KINDS[spread.ndim]} | {name: np.round(array, 3).tolist() for name, array in shown.items()}

@@ -45,7 +45,7 @@ SMOOTH = 1 + 0.3 * np.random.default_rng(0).random((16, 16))
 )
 def test_contours_hold_half_and_nine_tenths_of_the_attention(probabilities):
     layers = [np.broadcast_to(probabilities, (1, 16, 16, 16, 16))]
-    figure = centres.draw_layers(layers, [np.zeros((1, 2))], (8, 7))
+    figure = centres.draw(layers, [np.zeros((1, 2))], (8, 7))
     for share in (0.5, 0.9):
         (lines,) = found(figure, f"head 0 {share:.0%}")
         assert mass_inside(lines, probabilities, (8, 7)) == pytest.approx(share, abs=0.01)
@@ -55,7 +55,7 @@ def test_scattered_attention_has_no_contours_and_is_named():
     random = np.random.default_rng(0).random((16, 16)) ** 8
     maps_ = np.stack([gaussian((8, 8), TILTED), random / random.sum(), gaussian((3, 3), TILTED)])
     layer = np.broadcast_to(maps_[:, None, None], (3, 16, 16, 16, 16))
-    figure = centres.draw_layers([layer], [np.zeros((3, 2))], (8, 7))
+    figure = centres.draw([layer], [np.zeros((3, 2))], (8, 7))
     assert found(figure, "head 0 50%")
     assert not found(figure, "head 1 50%")
     assert figure.axes[0].get_title() == "layer 1, scattered: 2"
@@ -67,7 +67,7 @@ def test_scattered_attention_has_no_contours_and_is_named():
 def test_numbers_of_heads_cover_neither_each_other_nor_a_mark(spread):
     places = spread * np.random.default_rng(0).normal(size=(9, 2))
     layer = np.broadcast_to(gaussian((8, 8), TILTED), (9, 16, 16, 16, 16))
-    figure = centres.draw_layers([layer], [places], (8, 8))
+    figure = centres.draw([layer], [places], (8, 8))
     notes = [note for head in range(9) for note in found(figure, f"number {head}")]
     assert [note.get_text() for note in notes] == [str(head + 1) for head in range(9)]
     style.pixels(figure)  # only then is a text's place known
@@ -84,7 +84,7 @@ def test_uniform_attention_has_no_contours_and_one_pixel_stays_in_its_pixel():
     uniform, one = np.full((8, 8), 1 / 64), np.zeros((8, 8))
     one[5, 2] = 1
     layer = np.broadcast_to(np.stack([uniform, one])[:, None, None], (2, 8, 8, 8, 8))
-    figure = centres.draw_layers([layer], [np.zeros((2, 2))], (4, 4))
+    figure = centres.draw([layer], [np.zeros((2, 2))], (4, 4))
     assert not found(figure, "head 0 50%")
     (lines,) = found(figure, "head 1 90%")
     vertices = lines.get_paths()[0].vertices + np.array([4, 4])

@@ -118,16 +118,11 @@ def test_stablehlo_computes_the_logits_of_any_batch_in_the_precision_of_the_run(
 def test_rounding_is_allowed_where_products_are_rounded(run_of, monkeypatch):
     """TensorFloat-32 rounds numbers by up to 1 in 2048, in products of an exported function too."""
     run = run_of("quadratic")
-
-    def rounded(images):
-        assert jax.config.jax_default_matmul_precision == "highest"  # of what is traced now
-        return (1 + 2**-11) * logits_of(run, images)
-
     for backend, precision, allowed in (("cpu", "default", 0), ("gpu", "default", 1), ("gpu", "highest", 0)):
         run.config.train.matmul_precision = precision
         monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
         with contextlib.nullcontext() if allowed else pytest.raises(UserError, match="more than rounding"):
-            assert export_module.difference(run, rounded) > 0
+            assert export_module.difference(run, lambda images: (1 + 2**-11) * logits_of(run, images)) > 0
 
 
 def test_stablehlo_loads_without_this_package(run_of, tmp_path):

@@ -14,7 +14,7 @@ from attn_cnn_jax.cli import page as command
 from attn_cnn_jax.cli.main import main as attn_cnn
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import images as sources
-from attn_cnn_jax.page.inline import show
+from attn_cnn_jax.page.build import show
 from attn_cnn_jax.runs.load import load_run
 from tests.page.conftest import dataset_of
 

@@ -12,11 +12,9 @@ from flax import nnx
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.export import export
 from attn_cnn_jax.models.encodings import Content
-from attn_cnn_jax.page.build import check, page_data
-from attn_cnn_jax.page.history import MOST_EPOCHS, parameters, recorded_epochs
+from attn_cnn_jax.page.build import check, page_data, render
 from attn_cnn_jax.page.network import reason_not_to_compute
-from attn_cnn_jax.page.render import render
-from attn_cnn_jax.page.scores import CONTENT
+from attn_cnn_jax.page.scores import CONTENT, MOST_EPOCHS, recorded_epochs, recorded_parameters
 from attn_cnn_jax.runs.load import load_run
 from tests.page.conftest import GRID, NETWORKS, SIZE
 
@@ -68,7 +66,7 @@ def test_the_course_goes_with_the_weights(tmp_path, runs):
 
 def test_recorded_moments_become_a_gaussian_with_them():
     covariance = np.array([[[2.0, 0.5], [0.5, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
-    found = parameters({"centre": [[1, 2], [0, 0]], "covariance": covariance.tolist()})
+    found = recorded_parameters({"centre": [[1, 2], [0, 0]], "covariance": covariance.tolist()})
     spread = np.array(found["spread"])
     assert found["kind"] == "gaussian"
     np.testing.assert_allclose(np.linalg.inv(spread[0] @ spread[0].T), covariance[0], atol=5e-3)

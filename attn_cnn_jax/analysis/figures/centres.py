@@ -6,13 +6,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import interpolate, ndimage
 
-from attn_cnn_jax.analysis import images
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import CentredEncoding
-from attn_cnn_jax.runs.run import Run
 
 SHARES = {0.5: 1.0, 0.9: 0.5}  # of the attention inside a contour: width of its line, in points
 MOST_PIECES = 2  # a contour of more closed lines than this cannot be read; content scatters attention so
@@ -21,25 +19,10 @@ RISE = 1.0  # nats at most above a pixel and its neighbours, where rough attenti
 FLOOR = -16.0  # nats below the largest probability: what is less likely does not show
 
 
-def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
-    """Returns where all heads look from the central query pixel, with contours that hold 50% and 90% (Fig. 4).
-
-    Args:
-      run: the run.
-      layers: one `(h, i, j, k, l)` per layer, as `images.mean_attention` gives them.
-    """
-    query, blocks = images.centre(run), run.model.blocks
-    found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
-    return draw_layers(layers, found, query)
-
-
-def draw_layers(layers: list[np.ndarray], centres: list[np.ndarray], query: tuple[int, int]) -> Figure:
+def draw(layers: list[np.ndarray], centres: list[np.ndarray], query: tuple[int, int]) -> Figure:
     """Returns centres of all heads of all layers, with contours that hold 50% and 90% of the attention (Fig. 4).
 
-    Args:
-      layers: one `(h, i, j, k, l)` array of probabilities per layer.
-      centres: one `(h, 2)` array of shifts per layer, pixels, row first.
-      query: the query pixel.
+    Each layer has probabilities `(h, i, j, k, l)` and centres `(h, 2)`, shifts from the query in pixels, row first.
     """
     height, width = layers[0].shape[-2:]
     with style.styled():
@@ -114,18 +97,14 @@ def layer_centres(attention: SelfAttention, probabilities: np.ndarray, query: tu
 
 
 def density(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns attention as a smooth density on the image.
+    """Returns attention `(k, l)` of one query pixel as a smooth density on the image.
 
     Akima's cubics through the logarithms at the pixels' centres: exact for a Gaussian, also in the half pixel towards
     the border, and local, so that rough attention elsewhere does not ring. Zero outside the image, so that contours
     close along its border.
 
-    Args:
-      probabilities: `(k, l)` of one query pixel.
-
-    Returns:
-      Rows `(m,)` and columns `(n,)` in pixels (a pixel's centre at its index), and the density `(m, n)`,
-      per square pixel, with a border of zeros.
+    Returns rows `(m,)` and columns `(n,)` in pixels (a pixel's centre at its index), and the density `(m, n)`, per
+    square pixel, with a border of zeros.
     """
     probabilities = moments.normalised(probabilities)
     logs = np.log(np.maximum(probabilities / probabilities.max(), np.exp(FLOOR)))

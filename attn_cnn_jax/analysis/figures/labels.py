@@ -21,9 +21,7 @@ LINE_FROM = 7.0  # points; farther away, a thin line leads to the mark
 def number_heads(figure: Figure, centres: dict[Axes, np.ndarray]) -> list[Annotation]:
     """Writes each head's number beside its mark, in its colour; marks outside the axes get none.
 
-    Args:
-      figure: with everything else drawn in it.
-      centres: for each axes, the marks `(h, 2)` in pixels, row first.
+    Everything else is drawn in the figure; `centres` are the marks of each axes, `(h, 2)` in pixels, row first.
     """
     figure.draw_without_rendering()  # only now is it known where pixels are on paper
     return [note for axes, marks in centres.items() for note in _number(axes, np.asarray(marks))]
@@ -71,9 +69,8 @@ def _free_place(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the nearest offset in points at which a number covers nothing, or least, and the box it fills."""
     low, high = mark + OFFSETS - half, mark + OFFSETS + half
-    shared = (
-        np.minimum(high[:, None], taken[:, 2:]) - np.maximum(low[:, None], taken[:, :2]) + 1
-    )  # each half a point more
+    # Each half a point more.
+    shared = np.minimum(high[:, None], taken[:, 2:]) - np.maximum(low[:, None], taken[:, :2]) + 1
     covered = np.maximum(shared, 0).prod(axis=-1).sum(axis=-1)
     outside = np.any((low < frame[:2]) | (high > frame[2:]), axis=-1)
     best = np.argmin(covered + 100 * outside)

@@ -22,11 +22,7 @@ def title(query: tuple[int, int], num_images: int | None, order: str) -> str:
 def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: str) -> Figure:
     """Returns maps of every head (columns) of every layer (rows) for one query pixel.
 
-    Args:
-      layers: one `(h, i, j, k, l)` array of probabilities per layer; numbers of heads may differ.
-      query: the query pixel.
-      order: of a layer's heads, see `ordered`.
-      title: of the whole figure.
+    From probabilities `(h, i, j, k, l)` of each layer, whose numbers of heads may differ; for the order see `ordered`.
     """
     most = max(len(layer) for layer in layers)
     with style.styled():
@@ -40,13 +36,9 @@ def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: st
 def draw_image(
     image: np.ndarray, name: str, layers: list[np.ndarray], query: tuple[int, int], order: str, downsample: int
 ) -> Figure:
-    """Returns one image, its query pixel marked, and beside it the maps for this image alone.
+    """Returns one image, `(H, W, C)` uint8, its query pixel marked, and beside it the maps for this image alone.
 
-    Args:
-      image: `(H, W, C)` uint8, C of 1 or 3.
-      name: what the image shows, in one or more lines.
-      layers: one `(h, i, j, k, l)` array per layer.
-      downsample: side of the square of the image's pixels that is one pixel of attention.
+    `name` says in one or more lines what it shows; a pixel of attention is a square of its pixels of side `downsample`.
     """
     with style.styled():
         width = 7.0
@@ -89,12 +81,10 @@ def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple
 
 
 def ordered(maps: np.ndarray, query: tuple[int, int], order: str) -> list[int]:
-    """Returns the order in which a layer's heads are shown.
+    """Returns the order in which a layer's heads are shown, from the attention `(h, k, l)` of the query pixel.
 
-    Args:
-      maps: `(h, k, l)` attention of the query pixel.
-      order: "distance" by mean distance attended to, nearest first; "position" by the row, then the column
-        of the nearest pixel to the centre of mass; "index" as they are.
+    "distance" is by the mean distance attended to, nearest first; "position" by the row, then the column of the pixel
+    nearest to the centre of mass; "index" as they are.
     """
     if order == "distance":
         return np.argsort(moments.distance(maps, query), kind="stable").tolist()

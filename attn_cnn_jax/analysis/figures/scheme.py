@@ -1,6 +1,7 @@
 """How a layer of attention computes one pixel, drawn from a real layer (the scheme of Fig. 1)."""
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, Rectangle
 
@@ -12,15 +13,13 @@ ROW = 0.36  # inches per head
 LEAST = 2.2  # inches
 
 
-def draw(attention: np.ndarray, value_maps: np.ndarray, query: tuple[int, int], title: str) -> Figure:
-    """Returns the scheme of one layer: input, each head's attention and value map, and the output pixel they add up to.
-
-    Args:
-      attention: `(h, i, j, k, l)`.
-      value_maps: `W^(h)`, `(h, d, o)`.
-      query: the query pixel.
-      title: of the figure.
-    """
+def draw(
+    attention: Float[np.ndarray, "h i j k l"],
+    value_maps: Float[np.ndarray, "h d o"],
+    query: tuple[int, int],
+    title: str,
+) -> Figure:
+    """Returns the scheme of a layer: input, each head's attention and `W^(h)`, and the output pixel they add up to."""
     num_heads, height, width = len(attention), *attention.shape[-2:]
     maps = attention[:, query[0], query[1]]
     size = np.quantile(np.abs(value_maps), 0.98)  # the few largest would leave the others white

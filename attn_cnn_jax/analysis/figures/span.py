@@ -3,26 +3,22 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.maps import QUERY
 from attn_cnn_jax.analysis.heads import interior_queries
+from attn_cnn_jax.arrays import SharedAttention
 from attn_cnn_jax.theorem import span
 
 
-def draw(attention: np.ndarray, shifts: np.ndarray, query: tuple[int, int], title: str) -> Figure:
+def draw(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], query: tuple[int, int], title: str) -> Figure:
     """Returns `E_q`, `A_q`, the weights `X` with `A_q X = E_q` as nearly as can be, and the residual of every query.
 
-    Args:
-      attention: of one layer, `(h, i, j, k, l)`; to one image or its mean where it depends on content.
-      shifts: of the kernel, `(n, 2)`.
-      query: the query pixel of the first two panels.
-      title: of the figure.
+    The attention of one layer, to one image or its mean where it depends on content, and the shifts of a kernel.
     """
     num_heads, height, width = attention.shape[:3]
     residuals = span.residuals(attention, shifts).reshape(height, width)
@@ -46,13 +42,12 @@ def draw(attention: np.ndarray, shifts: np.ndarray, query: tuple[int, int], titl
         color_heads(head_axes.get_xticklabels())
         color_heads(weight_axes.get_yticklabels())
         figure.colorbar(shown, ax=weight_axes, location="bottom", pad=0.02, aspect=12).ax.tick_params(labelsize=5)
-        residual_axes.imshow(residuals, cmap=style.ATTENTION, vmin=0, vmax=1, gid="residuals")
+        shown = residual_axes.imshow(residuals, cmap=style.ATTENTION, vmin=0, vmax=1, gid="residuals")
         style.mark_query(residual_axes, *query, colour=QUERY)
         inside = np.mean([residuals[q] for q in inner])
         text = f"residual by query\n(0: Lemma 3 holds)\nmean inside {inside:.2g}"
         residual_axes.set(title=text, xticks=[], yticks=[])
-        scale = ScalarMappable(Normalize(0, 1), style.ATTENTION)
-        bar = figure.colorbar(scale, ax=residual_axes, location="bottom", pad=0.02, ticks=[0, 1])
+        bar = figure.colorbar(shown, ax=residual_axes, location="bottom", pad=0.02, ticks=[0, 1])
         bar.ax.set_xticklabels(["0", "1"], fontsize=5)
         for axes in panels[:3]:
             axes.title.set_parse_math(True)

@@ -17,12 +17,9 @@ RANGE = 0.5  # pixels beyond the outermost centre
 
 
 def draw(records: list[dict], layer: int, epochs: list[float] | None = None) -> Figure:
-    """Returns panels with the centres of one layer's heads, one per epoch (Fig. 3).
+    """Returns panels with the centres of one layer's heads, from 0, one per epoch (Fig. 3).
 
-    Args:
-      records: of positions.jsonl, see runs/positions.py.
-      layer: from 0.
-      epochs: which to show; None chooses up to eight, from the first to the last.
+    Records are those of positions.jsonl; with None up to eight epochs are shown, from the first to the last.
     """
     chosen = choose(records, epochs, 8)
     last = records[-1]["layers"][layer]
