@@ -94,8 +94,7 @@ def parse(name: str) -> Target:
 def mesh_of(target: Target) -> Mesh:
     """Returns a mesh of a target's devices, which compile and do not compute.
 
-    Raises:
-      UserError: without the packages of the extras `compile-gpu` and `compile-tpu`, or for a slice that no TPU has.
+    UserError without the packages of the extras `compile-gpu` and `compile-tpu`, or for a slice that no TPU has.
     """
     arguments: dict[str, Any] = {"platform": "tpu", "topology_name": target.topology}
     if target.platform == "gpu":
@@ -185,10 +184,8 @@ def report(config: ConfigDict, target: Target) -> dict[str, Any]:
     """Compiles a run and returns what is known of it, ready for JSON.
 
     Keys: `target`, `devices`, `device_kind`, `batch_size`, `dtype`; `memory`, bytes per device in training by what they
-    are for; `collectives`, bytes per training step by kind; and `bound`, see `Bound`.
-
-    Raises:
-      UserError: if the compiler is missing, or the memory is too small for training or for evaluation.
+    are for; `collectives`, bytes per training step by kind; and `bound`, see `Bound`. UserError if the compiler is
+    missing, or the memory is too small for training or for evaluation.
     """
     mesh = mesh_of(target)
     check_counts(config.train.batch_size, config.dataset, known_spec(config).train_examples)
@@ -212,8 +209,7 @@ def fitting(
 ) -> tuple[jax.stages.Compiled, dict[str, int]]:
     """Compiles a program, `what` in words, with batches of `config.train[key]`; returns it and the bytes that it needs.
 
-    Raises:
-      UserError: if the memory of a device is too small.
+    UserError if the memory of a device is too small.
     """
     needed = None
     try:

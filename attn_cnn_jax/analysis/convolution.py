@@ -21,20 +21,12 @@ from matplotlib.figure import Figure
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.images import first_images, mean_attention
 from attn_cnn_jax.arrays import Activations, AnyArray, SharedAttention
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.run import Run, applied
-from attn_cnn_jax.theorem.to_convolution import (
-    OutputError,
-    convolved,
-    mass_outside,
-    output_error,
-    shift_weights,
-    truncated,
-)
+from attn_cnn_jax.theorem import to_convolution
 
 TEST_IMAGES, ERROR_IMAGES = 1000, 100
 SUBSTITUTES = {  # of a layer, in words
@@ -85,15 +77,16 @@ class Result(NamedTuple):
 
     kernel_size: int
     accuracy: dict[str, np.ndarray]
-    error: list[OutputError]
+    error: list[to_convolution.OutputError]
     mass_inside: list[np.ndarray]
 
 
 def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> SharedAttention:
     """Returns one of `SUBSTITUTES` for a layer's attention."""
     if kind == "truncated":
-        return truncated(attention, kernel_size)
-    return convolved(shift_weights(attention, kernel_size), (attention.shape[1], attention.shape[2]), kind)
+        return to_convolution.truncated(attention, kernel_size)
+    weights = to_convolution.shift_weights(attention, kernel_size)
+    return to_convolution.convolved(weights, (attention.shape[1], attention.shape[2]), kind)
 
 
 def replace_first(model: AttentionClassifier, attention: Sequence[Float[AnyArray, "_ i j k l"]]) -> AttentionClassifier:
@@ -133,30 +126,28 @@ def measure_run(
       data_dir: where the data set is, if not where the run had it.
       labelled: images and labels in place of test images.
 
-    Raises:
-      UserError: for a network without attention, or data that is not there.
+    UserError for a network without attention, or data that is not there.
     """
-    if not isinstance(run.model, AttentionClassifier):
-        raise UserError(f"a {run.config.model.name} has no attention to turn into convolutions: give an attention run")
+    model = run.attention_network()
     images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)
-    images, layers = run.normalised(images), [block.attention for block in run.model.blocks]
+    images, layers = run.normalised(images), [block.attention for block in model.blocks]
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
-    skeleton, *arrays = split(run.model)
+    skeleton, *arrays = split(model)
     inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
     seen, results = inputs(arrays, images[:ERROR_IMAGES]), []
     for size in kernel_sizes:
         given = {kind: [substitute(layer, size, kind) for layer in attention] for kind in SUBSTITUTES}
         accuracies = {
-            kind: [accuracy(run, replace_first(run.model, layers[: n + 1]), images, labels) for n in range(len(layers))]
+            kind: [accuracy(run, replace_first(model, layers[: n + 1]), images, labels) for n in range(len(layers))]
             for kind, layers in given.items()
         }
         errors = [
-            output_error(layer(x), GivenAttention(layer, kernel)(x), layer.bias.ravel(), size)
+            to_convolution.output_error(layer(x), GivenAttention(layer, kernel)(x), layer.bias.ravel(), size)
             for layer, x, kernel in zip(layers, seen, given["zeros"], strict=True)
         ]
-        inside = [1 - np.asarray(mass_outside(layer, size)) for layer in attention]
+        inside = [1 - np.asarray(to_convolution.mass_outside(layer, size)) for layer in attention]
         results.append(Result(size, {kind: np.array(of) for kind, of in accuracies.items()}, errors, inside))
-    return accuracy(run, run.model, images, labels), results
+    return accuracy(run, model, images, labels), results
 
 
 def draw(original: float, results: list[Result]) -> Figure:

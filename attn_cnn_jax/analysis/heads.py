@@ -111,8 +111,7 @@ def run_statistics(
       grid_size: K of the K x K shifts for `shift_mass`; None for the largest square of heads.
       data_dir: where the data set is, if not where the run had it.
 
-    Raises:
-      UserError: for a network without attention, a query or a grid outside the image, or data that is not there.
+    UserError for a network without attention, a query or a grid outside the image, or data that is not there.
     """
     grid = images.grid(run)
     if query is not None:

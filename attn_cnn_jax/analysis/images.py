@@ -22,8 +22,7 @@ BYTES_PER_BATCH = 2**28  # of attention in float32, all layers together
 def dataset_of(config: ConfigDict, data_dir: str | Path | None = None) -> Dataset:
     """Returns the data set of a run, from `data_dir` or else from where the run had it.
 
-    Raises:
-      UserError: it is not prepared there; who only looks prepares nothing.
+    UserError if it is not prepared there: who only looks prepares nothing.
     """
     if data_dir and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"--data-dir={data_dir}: there is no such folder")
@@ -45,8 +44,7 @@ def images_at(
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Returns test images `(n, H, W, C)` by index from 0, their labels `(n,)`, and the names of all classes.
 
-    Raises:
-      UserError: the data set is not there, or has no such image.
+    UserError if the data set is not there, or has no such image.
     """
     dataset = load_dataset(run, data_dir)
     total = len(dataset.test.labels)
@@ -61,8 +59,7 @@ def first_images(
 ) -> Split:
     """Returns the first `count` images of the test split; with None `usual`, or all where there are fewer.
 
-    Raises:
-      UserError: the data set is not there, or has fewer test images.
+    UserError if the data set is not there, or has fewer test images.
     """
     dataset = load_dataset(run, data_dir)
     total = len(dataset.test.labels)
@@ -119,8 +116,7 @@ def mean_attention(run: Run, num_images: int | None = None, data_dir: str | Path
 
 def grid(run: Run) -> tuple[int, int]:
     """Returns rows and columns of the pixels that attention works on: the image's over the down-sampling."""
-    if run.config.model.name != "attention":
-        raise UserError(f"a {run.config.model.name} has no attention to show")
+    run.attention_network()  # UserError for a network without
     return network.grid(run.config.model)
 
 

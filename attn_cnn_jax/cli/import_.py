@@ -13,8 +13,8 @@ import argparse
 from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.cli.configs import add_config, load_config
 from attn_cnn_jax.config import complete
+from attn_cnn_jax.config.network import describe
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.card import describe
 from attn_cnn_jax.interop.export import refuse_existing
 from attn_cnn_jax.interop.release import import_release
 from attn_cnn_jax.output import say
@@ -35,4 +35,4 @@ def run(args: argparse.Namespace) -> None:
     refuse_existing(args.out)
     config = complete(load_config(args.config, args.overrides))
     step = import_release(args.file, config, args.out)
-    say(f"{args.out}: {describe(config)}, step {step}")
+    say(f"{args.out}: {describe(config.model)}, step {step}")

@@ -67,6 +67,16 @@ def heads_by_layer(model: ConfigDict) -> tuple[int, ...]:
     return (heads,) * model.num_layers if isinstance(heads, int) else tuple(heads)
 
 
+def describe(model: ConfigDict) -> str:
+    """Returns what a network is, in words."""
+    if model.name == "resnet":
+        return f"ResNet-{model.depth} of {model.layers}s"
+    counts = heads_by_layer(model)
+    heads = "/".join(map(str, counts if len(set(counts)) > 1 else counts[:1]))
+    content = f" and content{', gated' if model.gate else ''}" if model.content else ""
+    return f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"
+
+
 def head_size(model: ConfigDict) -> int:
     """Returns `D_h`; 0 in the configuration stands for the hidden size, as in the paper."""
     return model.head_size or model.hidden_size

@@ -3,10 +3,8 @@
 import re
 from importlib.metadata import PackageNotFoundError, version
 
-from ml_collections import ConfigDict
-
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.config.network import heads_by_layer
+from attn_cnn_jax.config.network import describe
 from attn_cnn_jax.runs.run import Run
 
 CALL = "# images: uint8 (B, {shape}), as the data set has them; logits: float32 (B, {classes})"
@@ -38,7 +36,7 @@ def card(run: Run, format: str, note: str = "") -> str:
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
     rate, seed = f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule})", f"seed {config.seed}"
     rows = {
-        "network": describe(config),
+        "network": describe(config.model),
         "parameters": f"{count_parameters(config.model):,}",
         "FLOPs per image": short(count_flops(config.model).linear),
         "data": f"{markdown(config.dataset.name)}, images of {height}x{width}",
@@ -61,7 +59,7 @@ pipeline_tag: image-classification
 tags: [jax, self-attention, arxiv:1911.03584]
 ---
 
-# {markdown(config.dataset.name)}: {describe(config)}
+# {markdown(config.dataset.name)}: {describe(config.model)}
 
 An image classifier whose heads attend as in arXiv 1911.03584, trained by attn-cnn-jax.
 {markdown(note)}
@@ -86,13 +84,3 @@ def markdown(text: str) -> str:
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", text)
-
-
-def describe(config: ConfigDict) -> str:
-    """Returns what a network is, in words."""
-    model = config.model
-    if model.name == "resnet":
-        return f"ResNet-{model.depth}"
-    heads = "/".join(map(str, dict.fromkeys(heads_by_layer(model))))
-    content = " and content" if model.content else ""
-    return f"{model.encoding}{content}, {model.num_layers} layers, {heads} heads, hidden size {model.hidden_size}"

@@ -180,8 +180,7 @@ def from_release(
 ) -> list[dict[str, Any]]:
     """Returns groups of arrays by our names, in the types of `groups`, such as float32 for float16 and float64.
 
-    Raises:
-      UserError: with the names, for arrays that are missing, unknown, of another shape, not dense, or not finite.
+    UserError, with the names, for arrays that are missing, unknown, of another shape, not dense, or not finite.
     """
     expected = {ours: array for group in groups for ours, array in group.items()}
     names = {ours: pytorch_name(ours, blocks_a_stage) for ours in expected}

@@ -29,13 +29,9 @@ def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Ar
 
     Beyond the border its pixels repeat.
     """
-    if window == size:
-        b, height, width, channels = images.shape
-        x = images.reshape(b, height // size, size, width // size, size, channels)
-        return x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // size, width // size, -1)
     before = (window - size) // 2
     pads = (before, window - size - before)
-    x = jnp.pad(images, ((0, 0), pads, pads, (0, 0)), mode="edge")
+    x = jnp.pad(images, ((0, 0), pads, pads, (0, 0)), mode="edge") if window > size else images
     rows, columns = (n - size + 1 for n in images.shape[1:3])
     places = [(dy, dx) for dy in range(window) for dx in range(window)]
     return jnp.concatenate([x[:, dy : dy + rows : size, dx : dx + columns : size] for dy, dx in places], axis=-1)

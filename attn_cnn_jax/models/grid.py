@@ -29,12 +29,8 @@ def start(layer: SelfAttention, dense: nnx.Linear, init: str, locality: float, r
       `0.7 Z + 0.7 I` per head. `Z` is normal of variance `1/D`. `dense` begins as the identity.
     - "impulse" (arXiv 2505.19985): on the grid with nearly all attention on one pixel, and mimetic value maps.
 
-    Args:
-      layer: has centres, and a square number of heads, where heads are put on a grid.
-      dense: from and to the layer's channels.
-      init: one of these names.
-      locality: `alpha` of "grid" and "identity", in one over square pixels: larger is more local.
-      rngs: of what is random.
+    The layer has centres, and a square number of heads, where heads are put on a grid. `locality` is the `alpha` of
+    "grid" and "identity", in one over square pixels: larger is more local.
     """
     heads, channels = layer.num_heads, layer.output.out_features
     if init in ("grid", "identity", "impulse"):

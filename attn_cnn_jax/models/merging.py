@@ -16,12 +16,8 @@ def merged(model: Model, image_shape: Sequence[int]) -> Model:
     """A copy in which linear maps that follow one another are one; its logits are the same to rounding.
 
     In every block `dense` is merged into the attention's output map, `(Y W + b) W' + b' = Y (W W') + (b W' + b')`, and
-    value maps too where that is cheaper. For inference: the maps are not those that were trained. Other networks than
-    attention classifiers are returned as they are. Works on tracers too.
-
-    Args:
-      model: left as it is.
-      image_shape: rows and columns of the images to come; what follows them is not read.
+    value maps too where that is cheaper for images of such rows and columns. For inference: the maps are not those that
+    were trained. Other networks than attention classifiers are returned as they are. Works on tracers too.
     """
     if not isinstance(model, AttentionClassifier):
         return model

@@ -69,14 +69,12 @@ def build(
 
 def check(run: Run, size: tuple[int, int]) -> None:
     """UserError where a page would be of no use: no attention, or more of it than a browser can show."""
-    model = run.config.model
-    if model.name != "attention":
-        raise UserError(f"a {model.name} has no attention to show")
+    model, blocks = run.config.model, run.attention_network().blocks
     if size[0] % model.downsample or size[1] % model.downsample:
         raise UserError(f"--size={size[0]}x{size[1]}: both sides must be multiples of {model.downsample}")
     if not all(np.all(np.isfinite(array)) for array in split(run.model)[1].values()):
         raise UserError(f"the parameters at step {run.step} are not finite numbers: choose an earlier --step")
-    heads = sum(block.attention.num_heads for block in run.model.blocks)
+    heads = sum(block.attention.num_heads for block in blocks)
     pixels = size[0] * size[1] // model.downsample**2
     for what, amount, most in (
         ("heads in all", heads, MOST_HEADS),

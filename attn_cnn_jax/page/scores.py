@@ -32,10 +32,7 @@ def position_parameters(encoding: Encoding, grid: Grid) -> Parameters | None:
     `term` (its name), `kind`, and arrays by kind: "axes": `row` `(h, 2 H - 1)` and `column` `(h, 2 W - 1)`, which add
     up; "shifts": `table` `(h, 2 H - 1, 2 W - 1)`, both from the most negative shift; "pixels": `table` `(h, H W, H W)`,
     query by key; "quadratic" and "gaussian": `centre` `(h, 2)` and `spread`, `(h,)` and `(h, 2, 2)`: `S` of the score
-    `-1/2 |S^T (shift - centre)|^2`.
-
-    Raises:
-      UserError: if the scores depend on more than the shift, and are too many to list.
+    `-1/2 |S^T (shift - centre)|^2`. UserError if the scores depend on more than the shift, and are too many to list.
     """
     described = entry(POSITION, encoding, {"axis_scores", "position_terms"})
     return described(encoding, grid) if described else score_table(encoding, grid)

@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 
 from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Images, Labels
 from attn_cnn_jax.config import spec_of
-from attn_cnn_jax.config.network import abstract_model, heads_by_layer
+from attn_cnn_jax.config.network import abstract_model, describe, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sets import Fingerprint, Spec
 from attn_cnn_jax.errors import UserError, listed, shortened
@@ -112,14 +112,9 @@ class Run:
     def __repr__(self) -> str:
         model, dataset = self.config.model, self.config.dataset.name
         parameters = sum(array.size for array in split(self.model)[1].values())
-        kind = f"ResNet-{model.get('depth')} of {model.get('layers')}s"
-        if isinstance(self.model, AttentionClassifier):
-            heads = ", ".join(map(str, heads_by_layer(model)))
-            content = f" and content{', gated' if model.gate else ''}" if model.content else ""
-            kind = f"attention layers with {heads} heads; encoding {model.encoding}{content}"
         return (
             f"Run on {dataset} after step {self.step}, seed {self.config.seed}\n"
-            f"  {kind}; {parameters:,} parameters, {model.dtype}\n"
+            f"  {describe(model)}; {parameters:,} parameters, {model.dtype}\n"
             f"  images {'x'.join(map(str, model.image_shape))} uint8 -> {model.num_classes} classes"
         )
 
@@ -148,7 +143,7 @@ class Run:
         needed, as in `predict`, and it is `(b, h, i, j, k, l)`. Query pixel `(i, j)`, key pixel `(k, l)`; sums to one
         over key pixels. UserError for a network without attention.
         """
-        model = self._attention_network()
+        model = self.attention_network()
         if not model.depends_on_content:
             with jax.transfer_guard("allow"):
                 return [np.asarray(layer) for layer in model.attention(self.config.model.image_shape)]
@@ -191,7 +186,7 @@ class Run:
         `heads` are pairs of layer and head, both from 0 as in arrays; tables and figures count them from 1. UserError
         for a head that there is not, or if a layer would have none left.
         """
-        model, counts, removed = self._attention_network(), heads_by_layer(self.config.model), set(heads)
+        model, counts, removed = self.attention_network(), heads_by_layer(self.config.model), set(heads)
         if wrong := removed - {(layer, head) for layer, count in enumerate(counts) for head in range(count)}:
             raise UserError(f"{wrong.pop()} is no head: layers, from 0, have {', '.join(map(str, counts))} heads")
         chosen = {layer: {head for other, head in removed if other == layer} for layer in range(len(counts))}
@@ -230,7 +225,7 @@ class Run:
         `centres` are one array per layer, rows and columns in pixels from the query; None leaves a layer as it is.
         UserError if the encoding has no centres, or arrays are of another number or shape, or not finite.
         """
-        skeleton, parameters, statistics = split(self._attention_network())
+        skeleton, parameters, statistics = split(self.attention_network())
         if len(centres) != self.config.model.num_layers:
             raise UserError(f"centres of {len(centres)} layers: the network has {self.config.model.num_layers}")
         for layer, given in enumerate(centres):
@@ -270,7 +265,8 @@ class Run:
         values["model"] |= described
         return dataclasses.replace(self, config=ConfigDict(values), model=model, test_record=None)
 
-    def _attention_network(self) -> AttentionClassifier:
+    def attention_network(self) -> AttentionClassifier:
+        """Returns the network; UserError where it has no attention."""
         if not isinstance(self.model, AttentionClassifier):
             raise UserError(f"a {self.config.model.name} has no attention to show")
         return self.model

@@ -52,7 +52,7 @@ NETWORKS = [
 FORWARD = """
 const [page, bytes, changes] = arguments;
 const { weights, test, ...network } = page.network;
-const loaded = withWeights(network, floatsOf(weights));
+const loaded = withWeights(network, new Float32Array(bytesOfText(weights).buffer));
 return changes.map(({ terms = page.terms, off = [], moved = {} }) => {
   const layers = page.layers.map((layer, l) => withMoves(layer, l, moved));
   const state = { terms: new Set(terms), off: new Set(off), convolved: { layers: 0 } };

@@ -124,7 +124,7 @@ def test_load_run_predicts_what_the_run_measured_also_under_jit(digits_run, conf
     np.testing.assert_allclose(jax.nn.softmax(logits), probabilities[:5], rtol=1e-5)
     assert repr(restored) == (
         f"Run on digits after step {LAST}, seed 0\n"
-        "  attention layers with 4 heads; encoding quadratic; 1,918 parameters, float32\n"
+        "  quadratic, 1 layers, 4 heads, hidden size 16; 1,918 parameters, float32\n"
         "  images 8x8x1 uint8 -> 10 classes"
     )
     assert load_run(digits_run, step=2 * STEPS_PER_EPOCH).step == 2 * STEPS_PER_EPOCH  # the last two are kept

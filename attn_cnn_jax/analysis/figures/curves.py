@@ -20,14 +20,9 @@ LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "tr
 def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) -> Figure:
     """Returns the curves of runs, finished or not; a colour per run, a kind of line per split.
 
-    Of several seeds their mean, with a band of one standard deviation to either side.
-
-    Args:
-      workdirs: run directories; several in one entry are seeds of one configuration, and share a curve.
-      labels: what to call the entries; by default the names of their folders.
-
-    Raises:
-      UserError: if a run has no metrics yet.
+    Several run directories in one entry are seeds of one configuration, and share a curve: their mean, with a band of
+    one standard deviation to either side. Labels of the entries are by default the names of their folders. UserError if
+    a run has no metrics yet.
     """
     groups = [[entry] if isinstance(entry, Path) else list(entry) for entry in workdirs]
     labels = labels or names([group[0] for group in groups])
@@ -82,11 +77,7 @@ def draw_mean(axes: Axes, records: list[dict], name: str, split: str, n: int, sc
 
 
 def read_group(workdirs: list[Path]) -> list[dict]:
-    """Returns the records of runs that differ in their seed alone, in the order of their steps.
-
-    Raises:
-      UserError: if a run has no metrics yet.
-    """
+    """Returns the records of runs that differ in their seed alone, by their steps; UserError if a run has none yet."""
     records = []
     for workdir in workdirs:
         found = read_metrics(workdir / "metrics.jsonl")

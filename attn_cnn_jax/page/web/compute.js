@@ -44,7 +44,7 @@ function startWorker() {
 
 /** Tells the worker which network it is; what it said of another one is forgotten. */
 function startNetwork() {
-  if (network) network.weights = typeof network.weights === "string" ? floatsOf(network.weights) : network.weights;
+  if (typeof network?.weights === "string") network.weights = new Float32Array(bytesOfText(network.weights).buffer);
   const { weights, test, ...rest } = network ?? {};
   const counted = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
   ask({ start: { network: network && rest, weights, grid, size: data.size[0] / grid[0], test: counted } });
@@ -108,8 +108,6 @@ function forgetCount() {
   accuracy.now = null;
   answers.delete(counting);
 }
-
-const bytesOfText = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 
 /** Pixels of an image or canvas, `channels` bytes each. */
 function bytesOf(image) {

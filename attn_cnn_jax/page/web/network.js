@@ -12,11 +12,7 @@ function withWeights(tree, weights) {
   return Object.fromEntries(Object.entries(tree).map(([name, item]) => [name, withWeights(item, weights)]));
 }
 
-/** Little-endian float32 numbers of a base64 text. */
-function floatsOf(text) {
-  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  return new Float32Array(bytes.buffer);
-}
+const bytesOfText = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0)); // base64
 
 /** Squares of `size` pixels as one pixel each, of the grid, with channels in the order (row, column, channel); or back. */
 function spaceToDepth(x, size, grid, isBack = false) {
