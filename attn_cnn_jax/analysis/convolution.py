@@ -1,9 +1,7 @@
 """Measures how convolutional a network is: its attention layers replaced by their KxK convolutions.
 
-A convolution's weights are a head's attention on each shift at interior queries, those whose KxK window lies
-inside the image (theorem/to_convolution.py). Three substitutes are compared: "zeros" beyond the border, "edge"
-pixels repeated there, and "truncated": no convolution, but every query's own attention inside its window.
-Where attention depends on content, its mean over test images takes its place.
+Weights and substitutes are those of theorem/to_convolution.py. Where attention depends on content, its mean over test
+images takes its place.
 """
 
 import functools
@@ -120,13 +118,9 @@ def measure_run(
 ) -> tuple[float, list[Result]]:
     """Returns the test accuracy of a run's network, and for each kernel size what replacing its layers changes.
 
-    Args:
-      num_images: test images over which content-dependent attention is averaged; None for `images.AVERAGED`.
-      test_images: test images on which accuracy is measured; the first ERROR_IMAGES serve for the output error.
-      data_dir: where the data set is, if not where the run had it.
-      labelled: images and labels in place of test images.
-
-    UserError for a network without attention, or data that is not there.
+    Attention that depends on content is averaged over `num_images` test images, `images.AVERAGED` by default. Accuracy
+    is measured on `test_images`, or on labelled ones in their place, of which the first ERROR_IMAGES serve for the
+    output error. UserError for a network without attention, or data that is not there.
     """
     model = run.attention_network()
     images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)

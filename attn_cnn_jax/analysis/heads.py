@@ -103,13 +103,10 @@ def run_statistics(
     grid_size: int | None = None,
     data_dir: str | Path | None = None,
 ) -> list[Statistics]:
-    """Returns the statistics of every layer of a run.
+    """Returns the statistics of every layer of a run, from one query pixel or over all.
 
-    Args:
-      num_images: test images to average over where attention depends on content; None for `images.AVERAGED`.
-      query: one query pixel; None averages over all.
-      grid_size: K of the K x K shifts for `shift_mass`; None for the largest square of heads.
-      data_dir: where the data set is, if not where the run had it.
+    Where attention depends on content, over `num_images` test images, `images.AVERAGED` by default. `grid_size` is K of
+    the K x K shifts for `shift_mass`, by default of the largest square of heads.
 
     UserError for a network without attention, a query or a grid outside the image, or data that is not there.
     """

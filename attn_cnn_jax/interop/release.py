@@ -111,10 +111,8 @@ def stages(model: ConfigDict) -> tuple[int, ...] | None:
 def import_release(path: Path, config: ConfigDict, out: Path) -> int:
     """Writes the run directory `out`, whole or not at all, with the network in a file of the release; returns its step.
 
-    Args:
-      path: of `torch.save`: the release's checkpoint, or a bare dictionary of its arrays.
-      config: complete; describes the network. UserError where the file is damaged or holds another one.
-      out: does not exist yet.
+    The file is of `torch.save`: the release's checkpoint, or a bare dictionary of its arrays. The configuration is
+    complete and describes the network: UserError where the file is damaged or holds another one.
     """
     content = read(path)
     network = abstract_model(config.model)

@@ -25,15 +25,16 @@ Intermediates = dict[str, Any]
 
 
 def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Array, "b i j f"]:
-    """Images in which windows around squares of `size` pixels are one pixel, `f = window^2 C` in order `(dy, dx, C)`.
+    """Images in which windows around the middle of squares of `size` pixels are one pixel, `f = window^2 C`.
 
-    Beyond the border its pixels repeat.
+    Channels are in the order `(dy, dx, C)`; beyond the border its pixels repeat.
     """
-    before = (window - size) // 2
+    before = (window - size) // 2  # pixels from a window's first to its square's; negative where the window is smaller
     pads = (before, window - size - before)
     x = jnp.pad(images, ((0, 0), pads, pads, (0, 0)), mode="edge") if window > size else images
     rows, columns = (n - size + 1 for n in images.shape[1:3])
-    places = [(dy, dx) for dy in range(window) for dx in range(window)]
+    along = range(max(0, -before), max(0, -before) + window)
+    places = [(dy, dx) for dy in along for dx in along]
     return jnp.concatenate([x[:, dy : dy + rows : size, dx : dx + columns : size] for dy, dx in places], axis=-1)
 
 
@@ -133,16 +134,7 @@ class AttentionClassifier(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
-        """Creates the network.
-
-        Args:
-          image_shape: height, width and channels of the images; learned tables reach across this size.
-          encoding, encoding_options: name of a registered encoding, and the values of its own options.
-          num_heads: `N_h`, one number or (after pruning) one per layer.
-          hidden_size, head_size: `D` and `D_h`.
-          dropout: rate after `dense` and after the feed-forward part; of attention see `SelfAttention`.
-          Others: as `config.model` describes them.
-        """
+        """Creates the network: `head_size` is a number here, `encoding_options` are the encoding's own keys."""
         common = {"dtype": dtype, "rngs": rngs}
         height, width, channels = image_shape
         grid = height // downsample, width // downsample

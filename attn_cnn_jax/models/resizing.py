@@ -33,7 +33,7 @@ def resized(model: AttentionClassifier, before: Grid, after: Grid, *, log_pixels
             block.attention.score_factor *= math.log(pixels[1]) / math.log(pixels[0])
     channels = model.embedding.in_features // model.downsample**2
     kernel = model.embedding.kernel[...]
-    window = round(math.sqrt(len(kernel) // channels * rows * columns))
+    window = max(1, round(math.sqrt(len(kernel) // channels * rows * columns)))
     model.embedding.kernel = nnx.Param(resized_kernel(kernel, channels, window))
     return model
 

@@ -21,6 +21,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset, shown_images
 from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
+from attn_cnn_jax.runs.positions import rounded
 from attn_cnn_jax.runs.run import Run
 
 TITLE = "What the heads attend to"  # in a notebook
@@ -149,8 +150,7 @@ def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str,
 
 def in_json(tree: Any) -> Any:
     """A tree with its arrays as nested lists, of numbers with no more digits than float32 has."""
-    digits = np.vectorize(lambda x: float(f"{x:.9g}"), otypes=[float])
-    return jax.tree.map(lambda x: digits(x).tolist() if isinstance(x, np.ndarray | jax.Array) else x, tree)
+    return jax.tree.map(lambda x: rounded(x, digits=9) if isinstance(x, np.ndarray | jax.Array) else x, tree)
 
 
 def render(data: dict) -> str:

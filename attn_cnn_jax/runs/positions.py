@@ -29,7 +29,6 @@ from attn_cnn_jax.models.variables import Arrays, Skeleton, join, names, split
 from attn_cnn_jax.runs.metrics import NUMBER, append, cut_back, read_records
 
 FILE = "positions.jsonl"
-SIGNIFICANT_DIGITS = 6
 
 
 def read_positions(workdir: Path | str) -> list[dict]:
@@ -86,7 +85,7 @@ def positions_of(parameters: Arrays) -> Arrays:
     return {name: array for name, array in parameters.items() if ".attention.position." in name}
 
 
-def rounded(array: AnyArray) -> list:
-    """Returns an array as nested lists, of numbers with as many digits as a figure can show."""
-    digits = np.vectorize(lambda x: float(f"{x:.{SIGNIFICANT_DIGITS}g}"), otypes=[float])
-    return digits(array).tolist() if array.size else []
+def rounded(array: AnyArray, digits: int = 6) -> list:
+    """Returns an array as nested lists, of numbers with as many significant digits, by default as a figure can show."""
+    number = np.vectorize(lambda x: float(f"{x:.{digits}g}"), otypes=[float])
+    return number(array).tolist() if array.size else []

@@ -168,3 +168,8 @@ def test_deep_resnets_are_made_of_bottlenecks():
     block = model.blocks[3]  # the first of the second stage
     layers = [(layer.kernel.shape, layer.strides) for layer in (block.conv1, block.conv2, block.conv3, block.shortcut)]
     assert layers == [((1, 1, 8, 4), 1), ((3, 3, 4, 4), 2), ((1, 1, 4, 16), 1), ((1, 1, 8, 16), 2)]
+
+
+def test_a_window_smaller_than_its_square_reads_the_middle():
+    images = jnp.arange(64.0).reshape(1, 8, 8, 1)
+    np.testing.assert_array_equal(classifier.patches(images, 4, 2)[0, 0], [[9, 10, 17, 18], [13, 14, 21, 22]])

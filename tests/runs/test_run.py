@@ -154,6 +154,8 @@ def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_di
     right = [r.evaluate(x, labels).right for r, x in ((run, images), (run, large), (resized, large))]
     assert right[2] >= right[0] - 3 > right[1], right
     assert resized.config.model.image_shape == (16, 16, 1)
+    small = np.stack([fit(as_image(image), (4, 4)) for image in images])
+    assert run.at_size(4).evaluate(small, labels).right > 30  # of 100
     factored = run.at_size((16, 16), log_pixels=True)
     attention, sharper = (np.log(r.attention()[0][1, 3, 4, :6, :6]) for r in (resized, factored))
     ratio = (sharper - sharper[:1, :1])[2:6, 2:6] / (attention - attention[:1, :1])[2:6, 2:6]

@@ -23,12 +23,9 @@ def draw(
 ) -> Figure:
     """Returns a figure of the first images, at most MOST_IMAGES.
 
-    Args:
-      images: C of 1 or 3.
-      names: of the images.
-      classes: per image the most probable ones, with their probabilities.
-      attention: per image one array per layer; no layers for a network without attention. Of each head the contour
-        is drawn at half of its largest probability, seen from the query pixel in the middle.
+    They have names, the most probable classes with their probabilities, and one array of attention per layer; no layers
+    for a network without attention. Of each head the contour is drawn at half of its largest probability, seen from the
+    query pixel in the middle.
     """
     count, layers = min(len(images), MOST_IMAGES), len(attention[0])
     with style.styled():

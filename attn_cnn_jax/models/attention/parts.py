@@ -65,11 +65,8 @@ def in_parts(
     Parts take every n-th image, so that devices that share a batch share each part. A batch of symbolic size, as in a
     function that is exported, stays whole.
 
-    Args:
-      attend: takes a part of `of_images`, the number of a block of query rows, and these rows `(i,)`.
-      of_images: a tree of arrays, images first.
-      images, rows: most images of a part, query rows of a block; None for all.
-      height: number of query rows.
+    `attend` takes a part of `of_images`, a tree of arrays with images first, the number of a block of query rows, and
+    these rows `(i,)`. A part has at most `images`, a block `rows` of the query rows, `height` in all; None for all.
     """
 
     def of_rows(part):
