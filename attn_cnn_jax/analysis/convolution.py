@@ -26,7 +26,7 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.run import Run, applied
 from attn_cnn_jax.theorem import to_convolution
 
-TEST_IMAGES, ERROR_IMAGES = 1000, 100
+TEST_IMAGES, ERROR_IMAGES, AT_ONCE = 1000, 100, 100
 SUBSTITUTES = {  # of a layer, in words
     "zeros": "zeros beyond the border",
     "edge": "edge pixels repeated",
@@ -96,13 +96,11 @@ def replace_first(model: AttentionClassifier, attention: Sequence[Float[AnyArray
     return model
 
 
-def accuracy(
-    run: Run, model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"], batch_size: int = 100
-) -> float:
+def accuracy(run: Run, model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"]) -> float:
     """Returns the share of normalised images that a network in place of the run's classifies rightly."""
     skeleton, *arrays = split(model)
     logits = functools.partial(applied, "logits", skeleton, run.config.train.matmul_precision, arrays)
-    batches = (images[start : start + batch_size] for start in range(0, len(labels), batch_size))
+    batches = (images[start : start + AT_ONCE] for start in range(0, len(labels), AT_ONCE))
     found = np.concatenate([np.asarray(logits(batch)).argmax(axis=-1) for batch in batches])
     return float((found == labels).mean())
 
