@@ -35,7 +35,6 @@ from attn_cnn_jax.runs.run import Run, network
 
 STABLEHLO, ONNX = "model.stablehlo", "model.onnx"
 PLATFORMS = ("cpu", "cuda", "tpu")
-MOST_BYTES = 2**24  # of attention that a file may hold for one layer instead of computing it
 SAMPLE = 8  # images on which an exported network is compared with the run
 # Largest difference that rounding explains, relative to the largest logit.
 EXACT, ROUNDED = 1e-4, 5e-2
@@ -143,23 +142,15 @@ def inference(run: Run, dtype: str | None = None) -> Callable[[Any], jax.Array]:
     skeleton = split(abstract_model(config.model))[0]
     model = merged(join(skeleton, *split(run.model)[1:]), config.model.image_shape)
     if isinstance(model, AttentionClassifier):
-        for block in model.blocks:
-            block.attention.implementation = implementation_of(block.attention, grid(config.model))
+        for layer in (block.attention for block in model.blocks):
+            shape = (1, *grid(config.model), layer.output.out_features)  # whatever the batch will be
+            layer.implementation = implementation_for(layer, shape, training=False)
     spec = run.spec
 
     def logits(images):
         return model(normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype)))[0]
 
     return in_precision(config.train.matmul_precision, logits)
-
-
-def implementation_of(layer: Any, size: tuple[int, int]) -> str:
-    """Returns the attention implementation for any batch: dense unless the attention fills memory or the file."""
-    name = implementation_for(layer, (1, *size, layer.output.out_features), training=False)
-    bytes_ = 4 * layer.num_heads * (size[0] * size[1]) ** 2
-    if name == "dense" and not layer.depends_on_content and bytes_ > MOST_BYTES:
-        return "factorised" if layer.factorises else "blocked"
-    return name
 
 
 def any_batch(run: Run) -> jax.ShapeDtypeStruct:
