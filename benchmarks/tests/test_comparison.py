@@ -71,17 +71,12 @@ def test_without_pytorch_and_without_memory(run):
 
 
 @pytest.mark.parametrize("benchmark", [train_step, inference, scaling])
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [("model.num_layers=2", "chosen by the benchmark"), ("model.num_heds=3", "did you mean config.model.num_heads?")],
-)
-def test_a_setting_that_is_not_allowed_is_said(benchmark, setting, says, capsys):
-    assert benchmark.main(["--set", setting]) == 1
-    assert says in capsys.readouterr().err
+def test_a_setting_that_the_benchmark_chooses_is_refused(benchmark, capsys):
+    assert benchmark.main(["--set", "model.num_layers=2"]) == 1
+    assert "chosen by the benchmark" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("most", [1, 4, 256])
-@pytest.mark.parametrize("count", [1, 4, 10])
+@pytest.mark.parametrize(("count", "most"), [(10, 1), (4, 4), (10, 4), (10, 256)])
 def test_all_steps_asked_for_are_done(count, most):
     State = namedtuple("State", ["step"])
 

@@ -1,6 +1,5 @@
-"""Turns alternate, ratios are of turns, memory is of one process, files and tables say what was measured."""
+"""Turns alternate, ratios are of turns, memory is of one process."""
 
-import json
 import os
 
 import numpy as np
@@ -30,13 +29,3 @@ def test_a_process_of_its_own_has_its_own_peak_and_may_run_out_of_memory():
     assert measure.peak_bytes() > held.nbytes
     assert 0 < measure.alone(measure.peak_bytes) < 250 * measure.MIB
     assert measure.alone(os.abort) == measure.OUT_OF_MEMORY  # as by the system's killer
-
-
-def test_table_and_json(tmp_path):
-    rows = [{"what": "ours", "rate": 12.3456}, {"what": "theirs", "rate": None}]
-    assert measure.table(rows, ["what", "rate"]) == "what      rate\nours     12.35\ntheirs"
-    measure.write_json(tmp_path / "found.json", {"rows": rows})
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["rows"] == rows
-    assert found["versions"]["jax"]
-    assert found["machine"]["cores"] >= 1

@@ -1,14 +1,12 @@
 """Plain PyTorch trains as the configuration says."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.training.optimizer import learning_rate
-from benchmarks import fifteen_minutes, measure
+from benchmarks import fifteen_minutes
 from benchmarks.networks import SPEC
 
 pytestmark = pytest.mark.torch
@@ -55,13 +53,3 @@ def test_it_learns_what_is_easy():
         (name, step) for step in (6, 12, 18) for name in ("train", "test")
     ]
     assert records[-1]["accuracy"] == 1
-
-
-def test_rates_are_those_of_training(monkeypatch):
-    """Of both kinds of contenders, with a clock that goes on by a second whenever it is read."""
-    small = ("model.num_layers=1", "model.hidden_size=8", "model.intermediate_size=8", "model.num_heads=4")
-    contenders = {name: ("cifar10_cpu", small, "") for name in ("attention", "pytorch")}
-    monkeypatch.setattr(fifteen_minutes, "CONTENDERS", contenders)
-    monkeypatch.setattr(fifteen_minutes, "IMAGES", 100)
-    monkeypatch.setattr(measure.time, "perf_counter", itertools.count().__next__)
-    assert fifteen_minutes.measured(repeats=1) == {"attention": 100.0, "pytorch": 100.0}

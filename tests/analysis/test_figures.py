@@ -196,15 +196,11 @@ def test_curves_of_several_runs(quadratic_run, content_run):
     assert lines["0 test"].get_color() == lines["0 train"].get_color() != lines["1 test"].get_color()
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [quadratic_run.name, content_run.name, "test", "train"]
-
-
-def test_the_legend_of_long_names_stays_inside(quadratic_run):
-    names = [f"{n}" * 60 for n in range(4)]
+    names = [f"{n}" * 60 for n in range(4)]  # the legend stays inside
     figure = curves.draw([quadratic_run] * 4, names)
     figure.canvas.draw()
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [*names, "test", "train"]
-    inside, whole = legend.get_window_extent(), figure.bbox
+    inside, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert [text.get_text() for text in figure.legends[0].get_texts()][:4] == names
     assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
     assert whole.y0 <= inside.y0 < inside.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
 

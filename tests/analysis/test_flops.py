@@ -95,8 +95,3 @@ def test_a_resnet_of_attention_averages_padded_images_in_every_head():
     )
     assert convolutions.full == convolutions.linear == attention.linear
     assert attention.full - attention.linear == 2 * averages
-
-
-def test_short_counts_have_three_significant_digits():
-    texts = {0: "0.00", 174_619: "175k", 999_999: "1.00M", 22_010_000: "22.0M", 6_176_440_320: "6.18B"}
-    assert [short(count) for count in texts] == list(texts.values())

@@ -100,6 +100,9 @@ def test_content_statistics_are_means_over_the_first_test_images(content_run):
     single = [heads.layer_statistics(image, heads.grid_shifts(4)).centre for image in attention]
     np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
     assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # images do differ
+    table = heads.rows(run, found)
+    assert {(row["degenerate"], row["centre_parameter_row"]) for row in table} == {("", "")}  # no centre in a table
+    assert to_text(table).splitlines()[1].split()[2] == "-"
 
 
 def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, tmp_path, capsys):
@@ -119,18 +122,6 @@ def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, t
     assert float(table[5]["centre_parameter_row"]) == pytest.approx(float(parameter), rel=1e-5)
     assert re.split(r"  +", printed.splitlines()[0].strip())[2:5] == ["centre: parameter", "interior", "all"]
     assert list(tmp_path.iterdir()) == [tmp_path / "heads.csv"]
-
-
-def test_uniform_attention_is_degenerate_without_a_spread(content_run):
-    run = load_run(content_run)
-    uniform = np.full((1, 4, 8, 8, 8, 8), 1 / 64)
-    statistics = heads.layer_statistics(uniform, heads.grid_shifts(4))
-    assert all(reason.startswith("uniform: entropy") for reason in heads.reasons(run, 0, statistics))
-    statistics = heads.run_statistics(run, num_images=1)
-    assert heads.reasons(run, 0, statistics[0]) == [""] * 4
-    table = heads.rows(run, statistics)
-    assert {row["centre_parameter_row"] for row in table} == {""}  # a learned table has no centre
-    assert to_text(table).splitlines()[1].split()[2] == "-"
 
 
 def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch):

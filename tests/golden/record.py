@@ -10,6 +10,7 @@ networks that the package includes), `tables` (what `attn-cnn heads`, `summary` 
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import json
 import re
@@ -22,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from sklearn.datasets import load_digits
 
 import attn_cnn_jax
 from attn_cnn_jax.cli.configs import load_config
@@ -102,7 +102,10 @@ def pretrained(_: Path) -> dict:
     for name, shape in PRETRAINED.items():
         run, images = attn_cnn_jax.load_pretrained(name), noise(20, shape, 2)
         if name == "digits":
-            images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)[..., None]
+            # What sklearn.datasets.load_digits reads; to import scikit-learn takes two seconds.
+            file = Path(importlib.util.find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"
+            images = np.loadtxt(file, delimiter=",")[:, :-1].reshape(-1, 8, 8, 1)
+            images = np.round(images * (255 / 16)).astype(np.uint8)
         probabilities = run.predict(images)
         attention = [np.asarray(layer, np.float64) for layer in run.attention()]
         found[name] = {

@@ -43,19 +43,19 @@ def network_of(name):
     return network.eval()
 
 
-def config_of(name, **changes):
+def config_of(name):
     if name == "resnet":
         config = resnet_config(depth=10, width=8, image_shape=(8, 8, 1))
     else:
         encoding, content = name.removesuffix("_content"), name.endswith("_content")
-        values = SMALL | {"num_heads": 3, "encoding": encoding, "content": content} | NETWORKS[name] | changes
+        values = SMALL | {"num_heads": 3, "encoding": encoding, "content": content} | NETWORKS[name]
         config = attention_config(**values)
     config.dataset.name = "cifar100" if name == "learned" else "digits"
     return complete(config)
 
 
-def save(path, state, **changes):
-    torch.save({"epoch": 4, "test_accuracy": 0.625, "model_state_dict": OrderedDict(state)} | changes, path)
+def save(path, state):
+    torch.save({"epoch": 4, "test_accuracy": 0.625, "model_state_dict": OrderedDict(state)}, path)
     return path
 
 

@@ -49,8 +49,9 @@ def test_identity_values_move_each_share_of_the_channels():
     np.testing.assert_array_equal(values.sum(axis=0), np.eye(6))
 
 
-@pytest.mark.parametrize(("init", "sign"), [("mimetic", -1), ("mimetic_plus", 1), ("impulse", -1)])
-@pytest.mark.parametrize("head_size", [0, 4])
+@pytest.mark.parametrize(
+    ("init", "sign", "head_size"), [("mimetic", -1, 0), ("mimetic", -1, 4), ("mimetic_plus", 1, 0), ("impulse", -1, 4)]
+)
 def test_mimetic_maps_are_noise_and_the_identity(init, sign, head_size):
     """Value maps of all heads add up to 0.4 (Z +- I), also of small heads; content maps are 0.7 (Z + I) per head."""
     content = init != "impulse"

@@ -59,7 +59,7 @@ def test_every_parameter_with_heads_is_known():
     """A network of five heads instead of four differs in exactly the axes that pruning cuts: of all encodings."""
     ours = [name for name, kind in REGISTRY.items() if kind.__module__.startswith("attn_cnn_jax.")]
     for case in (*ENCODINGS.values(), *({"encoding": name} for name in ours)):
-        four, five = (abstract_model(model_config(heads, **case)) for heads in (4, 5))
+        four, five = (abstract_model(model_config(heads, **case, num_layers=1)) for heads in (4, 5))
         axes, sizes = pruning.head_axes(four.blocks[0].attention), split(five)[1]
         for key, array in split(four)[1].items():
             part = key.partition(".attention.")[2]

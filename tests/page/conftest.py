@@ -81,17 +81,12 @@ def random_run(seed=0, **model):
 def runs(landmark):
     """Runs by name; of the first two with made-up records of three epochs, the last one at the checkpoint."""
     found = {name: random_run(1, **model) for name, model in NETWORKS.items()}
-    for name, spread in ("quadratic", {"spread": 3.0}), ("learned", {"covariance": np.eye(2) / 9}):
-
-        def layer(heads, epoch, spread=spread):
-            return {"centre": [[0, epoch]] * heads} | {
-                key: [np.asarray(x).tolist()] * heads for key, x in spread.items()
-            }
-
-        heads = [block.attention.num_heads for block in found[name].model.blocks]
-        records = [
-            {"step": 10 + 10 * epoch, "epoch": epoch, "layers": [layer(n, epoch) for n in heads]} for epoch in (1, 2, 3)
-        ]
+    for name, kind, spread in ("quadratic", "spread", 3.0), ("learned", "covariance", (np.eye(2) / 9).tolist()):
+        records = []
+        for epoch in (1, 2, 3):
+            heads = [block.attention.num_heads for block in found[name].model.blocks]
+            layers = [{"centre": [[0, epoch]] * n, kind: [spread] * n} for n in heads]
+            records.append({"step": 10 + 10 * epoch, "epoch": epoch, "layers": layers})
         found[name] = dataclasses.replace(found[name], positions=records)
     return found
 

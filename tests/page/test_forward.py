@@ -107,7 +107,7 @@ def test_every_kind_and_its_changes(open_page, images):
 def test_terms_of_absolute_positions(open_page, images):
     """Each of the four terms of eq. 7 alone: what queries and keys read is the image's, or the pixel's."""
     run, image = random_run(3, encoding="absolute_learned", num_heads=3), images[0]
-    content = run.model(run.normalised(image[None]))[1]["embedding"]
+    content = jnp.asarray(run.intermediates(image[None])["embedding"])
     encoding = run.model.blocks[0].attention.position
     reads = {"content": content, "position": encoding.position_vectors(content)}
     terms = [(query, key) for query in reads for key in reads]
@@ -139,7 +139,7 @@ def test_positions_of_every_encoding(open_page):
     driver, query = open_page().driver, (1, 4)
     for name, kind in sorted((REGISTRY | {"doubled": Doubled}).items()):
         encoding = kind.create(Sizes(3, 12, 4, GRID, jnp.float32), rngs=nnx.Rngs(2))
-        terms = encoding.position_terms(*GRID, jnp.array(query[:1]))
+        terms = jax.jit(encoding.position_terms, static_argnums=(0, 1))(*GRID, jnp.array(query[:1]))
         if not terms:
             continue  # content alone, and positions that queries and keys read
         expected = jax.nn.softmax(np.reshape(sum(terms.values())[:, 0, query[1]], (3, -1)))

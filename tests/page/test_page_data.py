@@ -80,24 +80,18 @@ def test_a_run_that_diverged_is_refused(quadratic):
         check(dataclasses.replace(quadratic, model=model), SIZE)
 
 
-def test_networks_that_the_page_cannot_run_are_explained(runs):
-    run = runs["quadratic"]
-    assert reason_not_to_compute(run, GRID) is None
-    assert "too much for a browser" in reason_not_to_compute(run, (100, 100))
-    assert reason_not_to_compute(runs["landmark"], GRID) is None  # position scores are enough
-
-
 def doubled(self, projections, query_rows):
     return {name: 2 * term for name, term in Content.content_terms(self, projections, query_rows).items()}
 
 
-@pytest.mark.parametrize("is_described", [False, True])
-def test_content_of_ones_own_is_run_where_the_table_has_it(runs, monkeypatch, is_described):
-    run = runs["learned_content"]
-    model = nnx.clone(run.model)
-    other = type("Other", (Content,), {"content_terms": doubled})
+def test_networks_that_the_page_cannot_run_are_explained(runs, monkeypatch):
+    assert reason_not_to_compute(runs["quadratic"], GRID) is None
+    assert "too much for a browser" in reason_not_to_compute(runs["quadratic"], (100, 100))
+    assert reason_not_to_compute(runs["landmark"], GRID) is None  # position scores are enough
+    # Content of one's own is run where the table has it.
+    model, other = nnx.clone(runs["learned_content"].model), type("Other", (Content,), {"content_terms": doubled})
     model.blocks[1].attention.content = other(2, 16, 16, rngs=nnx.Rngs(0))
-    if is_described:
-        monkeypatch.setitem(CONTENT, other, CONTENT[Content])
-    found = reason_not_to_compute(dataclasses.replace(run, model=model), GRID)
-    assert found == (None if is_described else "its encoding Other is not in attn_cnn_jax.page.scores.CONTENT")
+    run = dataclasses.replace(runs["learned_content"], model=model)
+    assert reason_not_to_compute(run, GRID) == "its encoding Other is not in attn_cnn_jax.page.scores.CONTENT"
+    monkeypatch.setitem(CONTENT, other, CONTENT[Content])
+    assert reason_not_to_compute(run, GRID) is None
