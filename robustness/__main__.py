@@ -37,42 +37,35 @@ def main(argv: list[str] | None = None) -> int:
         print("training the undisturbed runs", flush=True)
         for length, processes in ((EPOCHS, 1), (EPOCHS_OF_KILLS, 1), (EPOCHS, 2)):
             trainer.reference(length, processes)
-        tasks = []
+        tries = {}
         with ThreadPoolExecutor(options.jobs) as pool:
             for name in chosen:
                 attack, times, _ = ATTACKS[name]
-                for number in range(options.times or times):
-                    place = folder / f"{name}_{number}".replace(" ", "_")
-                    tasks.append(
-                        (name, pool.submit(survives, attack, trainer, place, f"{options.seed} {name} {number}"))
-                    )
-            results = [(name, *task.result()) for name, task in tasks]
-    rows = [row(name, [result[1:] for result in results if result[0] == name]) for name in chosen]
+                places = [folder / f"{name}_{number}".replace(" ", "_") for number in range(options.times or times)]
+                tries[name] = [pool.submit(survives, attack, trainer, place, options.seed) for place in places]
+    rows = [row(name, [each.result() for each in of_name]) for name, of_name in tries.items()]
     print(tabulate(rows, COLUMNS, tablefmt="plain", disable_numparse=True))
     return int(any(row[3] != "0" for row in rows))
 
 
-def survives(attack: Attack, trainer: Trainer, folder: Path, seed: str) -> tuple[bool, float, str]:
-    """Returns whether a run survives an attack, the seconds that took, and its remark; prints what was lost."""
+def survives(attack: Attack, trainer: Trainer, folder: Path, seed: int) -> tuple[bool, float, dict[str, int]]:
+    """Returns whether a run survives an attack, the seconds that took, and what it counts; prints what was lost."""
     folder.mkdir()
     started = time.monotonic()
     try:
-        remark, lost = attack(trainer, folder, random.Random(seed)), ""
+        counts, lost = attack(trainer, folder, random.Random(f"{seed} {folder.name}")), ""
     except Exception:
-        remark, lost = "", traceback.format_exc()
+        counts, lost = {}, traceback.format_exc()
     seconds = time.monotonic() - started
-    print(f"{folder.name}: {'LOST' if lost else 'survived'} in {seconds:.0f} s {remark}\n{lost}".strip(), flush=True)
-    return not lost, seconds, remark
+    text = f"{folder.name}: {'LOST' if lost else 'survived'} in {seconds:.0f} s {counts or ''}\n{lost}"
+    print(text.strip(), flush=True)
+    return not lost, seconds, counts
 
 
-def row(name: str, results: list[tuple[bool, float, str]]) -> tuple[str, ...]:
-    """Returns a line of the table; remarks that begin with a number are added up."""
+def row(name: str, results: list[tuple[bool, float, dict[str, int]]]) -> tuple[str, ...]:
+    """Returns a line of the table; what the attacks count is added up."""
     each, survived = ATTACKS[name][2], sum(result[0] for result in results)
-    remarks: Counter[str] = Counter()
-    for _, _, remark in results:
-        for part in filter(None, remark.split(", ")):
-            count, _, what = part.partition(" ")
-            remarks[what] += int(count)
+    remarks = sum((Counter(result[2]) for result in results), Counter())
     numbers = (each * len(results), each * survived, each * (len(results) - survived))
     seconds = f"{sum(result[1] for result in results):.0f}"
     return name, *map(str, numbers), seconds, ", ".join(f"{count} {what}" for what, count in remarks.items())

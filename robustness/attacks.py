@@ -28,10 +28,10 @@ EPOCHS = 12  # of the runs under attack, and:
 EPOCHS_OF_KILLS = 60
 KILLS = 10  # per run, half of them while a checkpoint is being saved
 MOST_KILLS = 25  # before as many as that were while saving
-Attack = Callable[[Trainer, Path, random.Random], str]  # returns a remark for the table
+Attack = Callable[[Trainer, Path, random.Random], dict[str, int]]  # returns what to count in the table
 
 
-def killed(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+def killed(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
     """By `kill -9`, one process of a run after the other, at random moments."""
     workdir, saving, others, newest = folder / "run", 0, 0, 0
     for number in range(MOST_KILLS):
@@ -55,13 +55,13 @@ def killed(trainer: Trainer, folder: Path, generator: random.Random) -> str:
         assert max(steps, default=0) >= newest, f"step {newest} is lost: there are {steps}"
         newest = max(steps, default=0)
     trainer.continues(workdir, EPOCHS_OF_KILLS)
-    return f"{saving} while saving, {others} at other moments"
+    return {"while saving": saving, "at other moments": others}
 
 
 def damaged(change: Callable[[bytes, random.Random], bytes]) -> Attack:
     """Returns an attack on a file of the newest of two checkpoints."""
 
-    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
         workdir = shutil.copytree(trainer.reference(EPOCHS), folder / "run")
         before, newest = finished_steps(workdir)[-2:]
         paths = sorted(path for path in (workdir / f"checkpoints/{newest}").rglob("*") if path.is_file())
@@ -72,7 +72,7 @@ def damaged(change: Callable[[bytes, random.Random], bytes]) -> Attack:
         assert (f"after step {before} " if noticed else "already trained to the end") in output, output
         assert not noticed or len(list((workdir / "damaged").iterdir())) == 1, "the damaged checkpoint is gone"
         assert_same_run(workdir, trainer.reference(EPOCHS))
-        return "1 noticed" if noticed else "1 made no difference"
+        return {"noticed" if noticed else "made no difference": 1}
 
     return attack
 
@@ -93,7 +93,7 @@ def flipped(content: bytes, generator: random.Random) -> bytes:
 LIMIT = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (4000, 4000)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-def disk_full(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+def disk_full(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
     """No room for a checkpoint, from the beginning or from a moment on."""
     workdir = folder / "run"
     if generator.random() < 0.5:
@@ -104,23 +104,23 @@ def disk_full(trainer: Trainer, folder: Path, generator: random.Random) -> str:
     fail(trainer(workdir, EPOCHS, prefix=(sys.executable, "-c", LIMIT)), "the same command continues from")
     assert set(steps) <= set(finished_steps(workdir)), "a checkpoint is lost"
     trainer.continues(workdir, EPOCHS)
-    return ""
+    return {}
 
 
-def two_at_once(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+def two_at_once(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
     """A second process in the same run directory is refused, the first trains to its end."""
     first = trainer(folder / "run", EPOCHS)
     wait_for_records(first, folder / "run", 1)
     fail(trainer(folder / "run", EPOCHS), "another process is training in")
     finish(first)
     assert_same_run(folder / "run", trainer.reference(EPOCHS))
-    return ""
+    return {}
 
 
 def interrupted(number: signal.Signals, times: int = 1) -> Attack:
     """Returns an attack by a signal that asks to stop, at any moment of the start or of training."""
 
-    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
         workdir = folder / "run"
         process = trainer(workdir, EPOCHS, prefix=("env", "--default-signal=INT,TERM"))
         if trains := generator.random() < 0.7:
@@ -134,12 +134,12 @@ def interrupted(number: signal.Signals, times: int = 1) -> Attack:
         saved = process.returncode == 128 + number
         assert saved or times > 1 or not trains or process.returncode == 0, f"ended with {process.returncode}"
         trainer.continues(workdir, EPOCHS)
-        return "1 saved before the end" if saved else ""
+        return {"saved before the end": 1} if saved else {}
 
     return attack
 
 
-def devices_change(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+def devices_change(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
     """Killed on one number of devices, continued on another."""
     workdir, counts = folder / "run", [1, 2, 4]
     generator.shuffle(counts)
@@ -149,20 +149,20 @@ def devices_change(trainer: Trainer, folder: Path, generator: random.Random) -> 
         end(process)
     finish(trainer(workdir, EPOCHS, devices=counts[2]))
     assert_same_run(workdir, trainer.reference(EPOCHS), tolerance=1e-3)
-    return ""
+    return {}
 
 
 def one_of_two_dies(number: int) -> Attack:
     """Returns an attack on a run of two processes: the other ends too, and both continue together."""
 
-    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> str:
+    def attack(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
         workdir = folder / "run"
         processes = trainer.pair(workdir, EPOCHS)
         wait_for_records(processes[0], workdir, generator.randint(1, 4))
         end(processes[number])
         finish(processes[1 - number], 1, -signal.SIGABRT)  # the latter from JAX's runtime
         trainer.continues(workdir, EPOCHS, processes=2)
-        return ""
+        return {}
 
     return attack
 

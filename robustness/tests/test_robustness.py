@@ -13,8 +13,8 @@ def test_what_is_lost_is_counted(tmp_path, capsys):
         raise AssertionError("step 9 is lost")
 
     results = [
-        survives(loses, None, tmp_path / "a", "0"),
-        survives(lambda *_: "3 while saving, 7 at other moments", None, tmp_path / "b", "0"),
+        survives(loses, None, tmp_path / "a", 0),
+        survives(lambda *_: {"while saving": 3, "at other moments": 7}, None, tmp_path / "b", 0),
     ]
     assert "step 9 is lost" in capsys.readouterr().out
     assert row("killed", results)[:4] == ("killed", "20", "10", "10")
