@@ -167,8 +167,6 @@ def images_in(folders: list[Path], ignored: list[Path]) -> list[Path]:
         ignored += others
     if not found:
         raise UserError(f"{folders[0]} holds no images: add some ({', '.join(SUFFIXES)}), or remove it")
-    if bad := [image for image in found if not image.name.isprintable()]:
-        raise UserError(f"{str(bad[0])!a} has a name that cannot be printed: rename it")
     return found
 
 

@@ -36,8 +36,8 @@ def is_main() -> bool:
 
 
 def say(text: str) -> None:
-    """Prints a line, once for all processes; nothing for an empty one."""
-    if text and is_main():
+    """Prints a line, once for all processes."""
+    if is_main():
         output.say(text)
 
 

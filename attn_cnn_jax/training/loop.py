@@ -199,16 +199,15 @@ def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
     source, data_dir = source_of(dataset), dataset.data_dir or None
     found = sources.load(source, data_dir)
     memory = min(device_memory(), sources.machine_memory())
-    fits = found.nbytes <= sources.MEMORY_SHARE * memory
-    if dataset.feed == "auto" and not fits:
+    is_large = dataset.feed == "auto" and found.nbytes > sources.MEMORY_SHARE * memory
+    if is_large:
         say(
             f"the images take {found.nbytes / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of "
             "memory: streamed from the disk"
         )
     for line in found.notes:
         say(f"{source.words}: {line}")
-    streams = any(hosts.everyone(dataset.feed == "stream" or (dataset.feed == "auto" and not fits)))
-    return found, streams  # of all processes: they run the same program
+    return found, any(hosts.everyone(is_large or dataset.feed == "stream"))  # all processes run the same program
 
 
 def rate_at(schedule: Callable, step: int) -> float:
