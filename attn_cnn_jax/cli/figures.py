@@ -133,9 +133,7 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
         title = f"layer {number}: one pixel of its output, from {len(chosen)} heads{mean}"
         drawn[f"scheme_layer{number}"] = scheme.draw(chosen, values, queries[0], title)
     if "centres" in wanted:
-        query, blocks = images.centre(run), run.model.blocks
-        found = [centres.layer_centres(block.attention, of, query) for block, of in zip(blocks, layers, strict=True)]
-        drawn["centres"] = centres.draw(layers, found, query)
+        drawn["centres"] = centres.draw_run(run, layers)
     for row, column in queries if "maps" in wanted else ():
         title = maps.title((row, column), num_images if content else None, args.order)
         drawn[f"maps_{row}_{column}"] = maps.draw(layers, (row, column), args.order, title)

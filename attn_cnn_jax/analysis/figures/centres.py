@@ -6,17 +6,26 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import interpolate, ndimage
 
+from attn_cnn_jax.analysis import images
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import CentredEncoding
+from attn_cnn_jax.runs.run import Run
 
 SHARES = {0.5: 1.0, 0.9: 0.5}  # of the attention inside a contour: width of its line, in points
 MOST_PIECES = 2  # a contour of more closed lines than this cannot be read; content scatters attention so
 FINENESS = 32  # points of a density along a pixel's side
 RISE = 1.0  # nats at most above a pixel and its neighbours, where rough attention is carried to the border
 FLOOR = -16.0  # nats below the largest probability: what is less likely does not show
+
+
+def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
+    """Returns where all heads of a run look from the central query pixel; `layers` as `images.mean_attention` gives."""
+    query, blocks = images.centre(run), run.model.blocks
+    found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
+    return draw(layers, found, query)
 
 
 def draw(layers: list[np.ndarray], centres: list[np.ndarray], query: tuple[int, int]) -> Figure:
