@@ -2,15 +2,12 @@
 
 import json
 import statistics
-from collections import namedtuple
 
 import jax
-import numpy as np
 import pytest
 
 from attn_cnn_jax.analysis.flops import count_parameters
 from attn_cnn_jax.config import attention_config, complete
-from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks import breakdown, comparison, inference, measure, networks, scaling, train_step
 
 TINY = (
@@ -74,20 +71,6 @@ def test_without_pytorch_and_without_memory(run):
 def test_a_setting_that_the_benchmark_chooses_is_refused(benchmark, capsys):
     assert benchmark.main(["--set", "model.num_layers=2"]) == 1
     assert "chosen by the benchmark" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("count", "most"), [(10, 1), (4, 4), (10, 4), (10, 256)])
-def test_all_steps_asked_for_are_done(count, most):
-    State = namedtuple("State", ["step"])
-
-    def train_steps(state, images, count):
-        assert count <= most
-        losses = np.zeros(256)
-        losses[:count] = state.step + np.arange(count)
-        return State(state.step + count), {"loss": losses}
-
-    train = networks.repeated(train_steps, State(np.int32(0)), data_mesh(jax.devices()[:1]), None, most)
-    np.testing.assert_array_equal(train(count), np.arange(count))
 
 
 @pytest.mark.torch

@@ -8,8 +8,7 @@ import pytest
 
 from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.cli.configs import load_config
-from attn_cnn_jax.config import attention_config, complete, validate
-from attn_cnn_jax.data.sets import Split
+from attn_cnn_jax.config import attention_config, complete
 from attn_cnn_jax.errors import UserError
 from benchmarks import (
     fifteen_minutes,
@@ -101,14 +100,6 @@ def test_the_page_says_what_fine_tuning_reached():
         assert line.endswith(f"| {row['before']} | {row['after']} |".replace("|  |", "| |"))
 
 
-def test_every_change_is_one_that_can_be_trained():
-    for (table, _), row in OF_TRICKS.items():
-        config = tricks.configured(table, row, 0)
-        validate(config)
-        first = tricks.configured(table, next(iter(tricks.TABLES[table][1])), 0)
-        assert (config.to_dict() == first.to_dict()) == (row == next(iter(tricks.TABLES[table][1]))), row
-
-
 def write_run(place, accuracies, split="test", config=None):
     found = [
         {"step": n, "epoch": n, "split": split, "loss": 1.0, "accuracy": accuracy}
@@ -158,16 +149,6 @@ def test_the_resnet_does_as_much_arithmetic_as_quadratic_attention(size, share):
     model, resnet = (complete(miniature.configured(f"{name}{size}", 0)).model for name in ("quadratic", "resnet"))
     linear, full = count_flops(model)
     assert count_flops(resnet).full == pytest.approx(linear + share * (full - linear), rel=0.03)
-
-
-def test_a_set_has_the_first_images_of_its_classes_with_labels_from_0():
-    images = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 32, 32, 3), np.uint8)
-    split = Split(images, np.array([4, 1, 9, 4, 1, 9], np.int32))
-    found = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0), 3)
-    np.testing.assert_array_equal(found.images[:, 0, 0, 0], [1, 2, 4])
-    np.testing.assert_array_equal(found.labels, [0, 1, 0])
-    larger = fine_tuning.chosen(split, fine_tuning.Set((1, 9), 3, 0, size=64), 3)
-    np.testing.assert_array_equal(larger.images, np.repeat(np.repeat(found.images, 2, axis=1), 2, axis=2))
 
 
 def test_students_of_one_number_of_heads_share_a_line(monkeypatch, tmp_path):
