@@ -13,6 +13,7 @@ those of the first seed are: accuracy on all test images with their attention la
 last prints the tables of what was kept; --write puts them and their figures into the documentation.
 """
 
+import dataclasses
 import json
 import statistics
 import sys
@@ -23,7 +24,7 @@ from typing import Any
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.convolution import accuracy, replace_first, substitute
+from attn_cnn_jax.analysis.convolution import replace_first, substitute
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
@@ -175,14 +176,13 @@ def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: s
         run = load_run(out / network / f"seed_{seed}")
         if run.config.model.name != "attention" or (place / "convolutions.json").exists():
             continue
-        images, labels = first_images(run, TEST_IMAGES, data_dir)
-        images = run.normalised(images)
+        test = first_images(run, TEST_IMAGES, data_dir)
         attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, IMAGES, data_dir)]
         replaced = {}
         for size in KERNEL_SIZES:
             model = replace_first(run.model, [substitute(layer, size, "zeros") for layer in attention])
-            replaced[size] = {"zeros": [accuracy(run, model, images, labels)]}
-        found = {"itself": accuracy(run, run.model, images, labels), "replaced": replaced}
+            replaced[size] = {"zeros": [dataclasses.replace(run, model=model).evaluate(*test).accuracy]}
+        found = {"itself": run.evaluate(*test).accuracy, "replaced": replaced}
         write_atomically(place / "convolutions.json", json.dumps(found) + "\n")
 
 

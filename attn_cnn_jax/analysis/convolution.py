@@ -4,7 +4,7 @@ Weights and substitutes are those of theorem/to_convolution.py. Where attention 
 images takes its place.
 """
 
-import functools
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.figures import style
@@ -23,10 +23,10 @@ from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs.run import Run, applied
+from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import to_convolution
 
-TEST_IMAGES, ERROR_IMAGES, AT_ONCE = 1000, 100, 100
+TEST_IMAGES, ERROR_IMAGES = 1000, 100
 SUBSTITUTES = {  # of a layer, in words
     "zeros": "zeros beyond the border",
     "edge": "edge pixels repeated",
@@ -96,15 +96,6 @@ def replace_first(model: AttentionClassifier, attention: Sequence[Float[AnyArray
     return model
 
 
-def accuracy(run: Run, model: nnx.Module, images: Float[Array, "b H W C"], labels: Int[np.ndarray, " b"]) -> float:
-    """Returns the share of normalised images that a network in place of the run's classifies rightly."""
-    skeleton, *arrays = split(model)
-    logits = functools.partial(applied, "logits", skeleton, run.config.train.matmul_precision, arrays)
-    batches = (images[start : start + AT_ONCE] for start in range(0, len(labels), AT_ONCE))
-    found = np.concatenate([np.asarray(logits(batch)).argmax(axis=-1) for batch in batches])
-    return float((found == labels).mean())
-
-
 def measure_run(
     run: Run,
     kernel_sizes: tuple[int, ...],
@@ -122,15 +113,19 @@ def measure_run(
     """
     model = run.attention_network()
     images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)
-    images, layers = run.normalised(images), [block.attention for block in model.blocks]
+    layers = [block.attention for block in model.blocks]
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
     skeleton, *arrays = split(model)
     inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
-    seen, results = inputs(arrays, images[:ERROR_IMAGES]), []
+    seen, results = inputs(arrays, run.normalised(images[:ERROR_IMAGES])), []
+
+    def accuracy(model: AttentionClassifier) -> float:
+        return dataclasses.replace(run, model=model).evaluate(images, labels).accuracy
+
     for size in kernel_sizes:
         given = {kind: [substitute(layer, size, kind) for layer in attention] for kind in SUBSTITUTES}
         accuracies = {
-            kind: [accuracy(run, replace_first(model, layers[: n + 1]), images, labels) for n in range(len(layers))]
+            kind: [accuracy(replace_first(model, layers[: n + 1])) for n in range(len(layers))]
             for kind, layers in given.items()
         }
         errors = [
@@ -139,7 +134,7 @@ def measure_run(
         ]
         inside = [1 - np.asarray(to_convolution.mass_outside(layer, size)) for layer in attention]
         results.append(Result(size, {kind: np.array(of) for kind, of in accuracies.items()}, errors, inside))
-    return accuracy(run, model, images, labels), results
+    return accuracy(model), results
 
 
 def draw(original: float, results: list[Result]) -> Figure:

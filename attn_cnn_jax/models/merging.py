@@ -24,6 +24,8 @@ def merged(model: Model, image_shape: Sequence[int]) -> Model:
     model, pixels = nnx.clone(model), image_shape[0] * image_shape[1] // model.downsample**2
     with jax.default_matmul_precision("highest"):  # rounding to fewer bits would show in every logit
         for block in model.blocks:
+            if not isinstance(block.attention, SelfAttention):
+                continue  # what stands in for it has maps of its own
             layer, output, dense = block.attention, block.attention.output, block.dense
             if dense is not None:
                 assert output.bias is not None

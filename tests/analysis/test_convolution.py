@@ -1,6 +1,7 @@
 """How convolutional small untrained runs are: numbers, figure, and what `attn-cnn convolution` prints and refuses."""
 
 import csv
+import dataclasses
 
 import chex
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution
-from attn_cnn_jax.analysis.convolution import SUBSTITUTES, GivenAttention, Result, accuracy, replace_first
+from attn_cnn_jax.analysis.convolution import SUBSTITUTES, GivenAttention, Result, replace_first
 from attn_cnn_jax.analysis.images import first_images
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import resnet_config
@@ -79,7 +80,7 @@ def test_content_models_say_that_their_attention_is_a_mean(content_run, tmp_path
     run = load_run(content_run)
     images, labels = first_images(run, COUNT)
     mean = [jnp.asarray(layer.mean(axis=0)) for layer in run.attention(images[:30])]
-    expected = accuracy(run, replace_first(run.model, mean), run.normalised(images), labels)
+    expected = dataclasses.replace(run, model=replace_first(run.model, mean)).evaluate(images, labels).accuracy
     with open(tmp_path / "convolution.csv") as file:
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["accuracy_truncated"]) == pytest.approx(expected, abs=1e-6)
