@@ -27,9 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_centres_are_drawn_where_the_parameters_say(quadratic_run):
     run = load_run(quadratic_run)
-    layers, query, blocks = images.mean_attention(run, 1), images.centre(run), run.model.blocks
-    places = [centres.layer_centres(block.attention, of, query) for block, of in zip(blocks, layers, strict=True)]
-    figure = centres.draw(layers, places, query)
+    figure = centres.draw_run(run, images.mean_attention(run, 1))
     for layer, block in enumerate(run.model.blocks):
         for head, (row, column) in enumerate(np.asarray(block.attention.position.centre[...])):
             (mark,) = [mark for mark in found(figure, f"centre {head}") if mark.axes is figure.axes[layer]]
