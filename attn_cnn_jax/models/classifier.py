@@ -134,7 +134,15 @@ class AttentionClassifier(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
-        """Creates the network: `head_size` is a number here, `encoding_options` are the encoding's own keys."""
+        """Creates the network; all others are the values of `config.model`.
+
+        Args:
+          image_shape: height, width and channels of the images; learned tables reach across this size.
+          encoding, encoding_options: name of a registered encoding, and the values of its own options.
+          num_heads: `N_h`, one number or (after pruning) one per layer.
+          hidden_size, head_size: `D` and `D_h`, where no 0 stands for `D`.
+          dropout: rate after `dense` and after the feed-forward part; of attention see `SelfAttention`.
+        """
         common = {"dtype": dtype, "rngs": rngs}
         height, width, channels = image_shape
         grid = height // downsample, width // downsample
