@@ -38,7 +38,6 @@ RUNS = {
     "no config": (lambda run: (run / "config.json").unlink(), "is not a run directory"),
     "no checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "has no checkpoint yet"),
     "newer": (lambda run: edit(run, "model", wings=2), "by another version of attn-cnn-jax: config.model.wings is not"),
-    "other encoding": (lambda run: edit(run, "model", encoding="manhattan"), "--load=FILE"),
     "other layers": (lambda run: edit(run, "model", num_layers=3), "is not the network of its config.json"),
     "a class that commands terminals": (
         lambda run: edit(run, "dataset", class_names=["\x1b]0;x", *"123456789"]),
@@ -113,7 +112,6 @@ FLAGS = [
     ("predict", "TMP/half.png", "cannot be read as an image"),
     ("predict", "TMP/empty", "holds no images"),
     ("compare", "--out=TMP/text", "text: File exists"),
-    ("export", "--format=safetensors --out=TMP/text", "exists already"),
 ]
 
 
