@@ -46,6 +46,29 @@ OPTIMIZERS = {"Muon at 0.004": ()} | {
     )
     for rate in rates
 }
+NO_CROP = ("augment.crop_padding=0",)
+CROP_OF_4 = ("augment.crop_padding=4", "train.label_smoothing=0.0")
+SMALL_HEADS = {
+    "small heads": (),
+    "crop of 4, labels not smoothed": CROP_OF_4,
+    "the same, learning rate 0.006": (*CROP_OF_4, "optimizer.learning_rate=0.006"),
+    "the same, start as an impulse": (*CROP_OF_4, "model.init=impulse"),
+    "no crop": NO_CROP,
+    "no crop, six layers of 120 channels": (
+        *NO_CROP,
+        "model.num_layers=6",
+        "model.hidden_size=120",
+        "model.intermediate_size=240",
+    ),
+    "no crop, 176 channels, as many between linear maps": (
+        *NO_CROP,
+        "model.hidden_size=176",
+        "model.intermediate_size=176",
+    ),
+    "no crop, 16 heads of 9 channels": (*NO_CROP, "model.num_heads=16", "model.head_size=9"),
+    "no crop, batches of 25": (*NO_CROP, "train.batch_size=25"),
+    "8 epochs": ("train.num_epochs=8",),
+}
 # Learning rates were searched for at 12 channels, widths with the best of them.
 NARROW = "model.width=12"
 LARGER = (NARROW, "train.batch_size=100")
@@ -64,11 +87,17 @@ WIDTHS = {
     "8 channels, 7 epochs": ("model.width=8", "train.num_epochs=7"),
     "12 channels, 4 epochs": (NARROW, "train.num_epochs=4"),
     "20 channels, 2 epochs": ("model.width=20", "train.num_epochs=2"),
+    "16 channels, 3 epochs, crop of 2, labels smoothed": (
+        "train.num_epochs=3",
+        "augment.crop_padding=2",
+        "train.label_smoothing=0.1",
+    ),
 }
 # The network of configs/cifar10_cpu.py, and what is changed; the first row is what others are compared with.
 TABLES = {
     "attention": ("attention", ATTENTION),
     "optimizers": ("attention", OPTIMIZERS),
+    "small_heads": ("small_heads", SMALL_HEADS),
     "resnet": ("resnet", RESNET),
     "widths": ("resnet", WIDTHS),
 }

@@ -8,6 +8,7 @@
 after the first epoch.
 
     python train.py --config=configs/cifar10_cpu.py
+    python train.py --config=configs/cifar10_cpu.py:small_heads
     python train.py --config=configs/cifar10_cpu.py:resnet
 """
 
@@ -32,6 +33,15 @@ def attention() -> ConfigDict:
     return config
 
 
+def small_heads() -> ConfigDict:
+    """Heads of 16 channels pay for 144 in the place of 64; 8 epochs take as long as 12 of `attention`."""
+    config = attention()
+    config.model.update({"hidden_size": 144, "intermediate_size": 288, "head_size": 16, "init": "grid"})
+    config.augment.crop_padding = 2
+    config.train.update({"num_epochs": 8, "label_smoothing": 0.1})
+    return config
+
+
 def resnet() -> ConfigDict:
     config = resnet_config(depth=10, width=16)
     config.optimizer.update({"name": "muon", "learning_rate": 0.04, "weight_decay": 0.0, "warmup_fraction": 0.2})
@@ -39,4 +49,4 @@ def resnet() -> ConfigDict:
     return config
 
 
-NETWORKS = {"attention": attention, "resnet": resnet}
+NETWORKS = {"attention": attention, "small_heads": small_heads, "resnet": resnet}

@@ -34,7 +34,7 @@ PAGES = {
         (tricks.PAGE, f"changes of {name}"): lambda name=name: records.markdown(
             tricks.rows(RESULTS / "tricks", name), tricks.COLUMNS
         )
-        for name in ("attention", "optimizers", "resnet", "widths")
+        for name in tricks.TABLES
     },
 }
 OF_TRICKS = {(table, tricks.name_of(row)): row for table, (_, rows) in tricks.TABLES.items() for row in rows}
@@ -80,7 +80,7 @@ def flat(values, prefix=""):
 def test_kept_runs_are_of_these_configurations():
     found = {str(run.relative_to(RESULTS)): differences(run, config) for run, config in kept()}
     of_the_data = {"model.num_classes", "model.image_shape", "start.heads"}
-    unimportant = {"train.logger", "train.log_every_steps"}
+    unimportant = {"train.logger", "train.log_every_steps", "train.eval_every_epochs"}
     assert {run: keys for run, keys in found.items() if set(keys) - of_the_data - unimportant} == {}
     assert len(found) > 90
 
