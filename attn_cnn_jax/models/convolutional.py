@@ -87,7 +87,7 @@ class ConvolutionalAttention(nnx.Module):
         return result + attention.bias
 
     def pads(self, size: tuple[int, int]) -> Pads:
-        """The zeros before and after the rows and the columns of a image of this size, in pixels."""
+        """The zeros before and after the rows and the columns of an image of this size, in pixels."""
         if not isinstance(self.padding, str):
             return self.padding
         rows, columns = jax.lax.padtype_to_pads(size, self.window(), self.stride, self.padding)

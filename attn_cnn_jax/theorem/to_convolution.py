@@ -1,6 +1,6 @@
 """From attention back to a convolution: the part of each head's attention on a KxK grid of shifts.
 
-A convolution has one kernel for all queries; a softmax over a image's pixels differs from query to query,
+A convolution has one kernel for all queries; a softmax over an image's pixels differs from query to query,
 because near the border it has fewer pixels to spread over. So the weights are read off the *interior* queries:
 those whose KxK window is inside the image, or, where no window does, the query at the centre. What follows:
 
