@@ -116,11 +116,11 @@ def pretrained(_: Path) -> dict:
     return found
 
 
-def tables(_: Path) -> dict:
-    """Returns the numbers in the tables that commands print."""
+def tables(folder: Path) -> dict:
+    """Returns the numbers in the tables that commands print; `convolution` also writes files where it is."""
     found = {}
     for name, command in TABLES.items():
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
+        with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
             assert attn_cnn(command) == 0
         numbers = re.findall(r"[-+]?\d[\d,]*\.?\d*", printed.getvalue())
         found[name] = [float(number.replace(",", "")) for number in numbers]
