@@ -67,16 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(described, argv)
     kept = options.show or options.out / "kept"
     if options.minutes and options.out:
-        budget = {"minutes": options.minutes, "images_per_second": speeds(repeats=3)}
         kept.mkdir(parents=True, exist_ok=True)
-        write_json(kept / BUDGET, budget)
+        write_json(kept / BUDGET, {"minutes": options.minutes, "images_per_second": speeds(repeats=3)})
         return 0
     if options.out:
         for seed in options.seeds:
             for row in options.only:
                 train(row, seed, options.out, options.data_dir)
-    found = rows(kept)
-    text = markdown(found, COLUMNS)
+    text = markdown(rows(kept), COLUMNS)
     print(text, end="")
     if options.write:
         put(PAGE, "encodings", text)
@@ -104,18 +102,18 @@ def speeds(repeats: int) -> dict[str, float]:
     return {row: 10 * batch / statistics.median(times) for row, times in turns(steps, repeats).items()}
 
 
-def epochs_of(kept: Path) -> dict[str, int]:
-    """By row, the epochs that fit into the minutes."""
+def measured_speeds(kept: Path) -> tuple[dict[str, float], dict[str, int]]:
+    """By row, the images per second in training, and the epochs that fit into the minutes."""
     if not (kept / BUDGET).exists():
         raise UserError(f"no {kept / BUDGET}: measure the rows first, with --minutes=N on an idle machine")
     budget = json.loads((kept / BUDGET).read_text(encoding="utf-8"))
-    images = {row: 60 * budget["minutes"] * speed for row, speed in budget["images_per_second"].items()}
-    return {row: max(1, round(count / 50_000)) for row, count in images.items()}
+    speed = budget["images_per_second"]
+    return speed, {row: max(1, round(60 * budget["minutes"] * speed[row] / 50_000)) for row in speed}
 
 
 def train(row: str, seed: int, out: Path, data_dir: str) -> None:
     """Trains a row for its epochs and for those of the first row; before that, its learning rates."""
-    epochs = epochs_of(out / "kept")
+    _, epochs = measured_speeds(out / "kept")
     for rate in RATES:
         place = Path(name_of(row), "search", str(rate))
         if not (out / "kept" / place).exists():
@@ -148,9 +146,8 @@ def measured(workdir: Path, data_dir: str) -> dict[str, Any]:
     return found | {"residual": [round(layer.span_residual, 3) for layer in layers]}
 
 
-def results(kept: Path) -> Iterator[tuple[str, list[dict], list[dict]]]:
+def results(kept: Path, epochs: dict[str, int]) -> Iterator[tuple[str, list[dict], list[dict]]]:
     """Every row of which runs are kept: its name, what was measured in the same time and after the same epochs."""
-    epochs = epochs_of(kept)
     for row in ROWS:
         places = [kept / name_of(row) / f"epochs_{number}" for number in (epochs[row], epochs[next(iter(ROWS))])]
         of_time, of_epochs = (
@@ -163,9 +160,8 @@ def results(kept: Path) -> Iterator[tuple[str, list[dict], list[dict]]]:
 
 def rows(kept: Path) -> list[dict[str, Any]]:
     """The rows of the table: means and standard deviations over seeds; of heads, means in the same time, by layer."""
-    table, epochs = [], epochs_of(kept)
-    speed = json.loads((kept / BUDGET).read_text(encoding="utf-8"))["images_per_second"]
-    for row, of_time, of_epochs in results(kept):
+    table, (speed, epochs) = [], measured_speeds(kept)
+    for row, of_time, of_epochs in results(kept, epochs):
         model = complete(configured(row, 0, 1, RATES[0])).model
         cells = [f"`{row}`", best_rate(kept, row)[0], f"{count_parameters(model):,}", short(count_flops(model).full)]
         cells += [f"{speed[row]:.0f}", epochs[row]]
@@ -184,11 +180,11 @@ def reached(runs: Sequence[dict], size: int) -> str:
 
 def draw(kept: Path) -> Figure:
     """Accuracy after the same epochs against the time of an image: a point a row, with its deviation over seeds."""
-    speed = json.loads((kept / BUDGET).read_text(encoding="utf-8"))["images_per_second"]
+    speed, epochs = measured_speeds(kept)
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.6)
         axes = figure.subplots()
-        for row, _, of_epochs in results(kept):
+        for row, _, of_epochs in results(kept, epochs):
             if values := [run["sizes"][str(SIZES[0])] for run in of_epochs]:
                 deviation = statistics.stdev(values) if len(values) > 1 else 0
                 at = 1000 / speed[row], statistics.mean(values)
