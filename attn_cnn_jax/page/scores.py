@@ -1,7 +1,8 @@
-"""What the page computes attention scores from: parameters of the encodings, one table over their classes.
+"""What the page computes attention scores from: parameters of the encodings, today's and those recorded in training.
 
-An encoding that is not in a table, or that changes scores of the class that is, gets the generic answer: position
-scores as a table, read off `position_terms`; content scores none, and the page is refused.
+One table over their classes. An encoding that is not in it, or that changes scores of the class that is, gets the
+generic answer: position scores as a table, read off `position_terms`; content scores none, and the page then keeps
+attention to a few images in their place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
