@@ -1,20 +1,22 @@
-"""Encodings compared: position encodings and starts in the network of configs/cifar10_cpu.py, each as well as it can.
+"""Encodings compared: position encodings and starts in a small network, each with its best learning rate.
 
-    python -m benchmarks.encodings --out=OUT --minutes=15             # first, on an idle machine: images per second
+    taskset -c 1 python -m benchmarks.encodings --out=OUT --minutes=2      # first, on an idle core: images per second
     python -m benchmarks.encodings --out=OUT --data-dir=DIR [--seeds=0-2] [--only pape rope]
     python -m benchmarks.encodings --show=results/encodings [--write]
 
-The first times a training step of every row, in turns in one process: a row's epochs are as many as fit into the
-minutes. The second searches each row's learning rate, the same RATES for all, by an epoch on 45,000 training images and
-the accuracy on the 5,000 held out; then it trains every row with its best for its own epochs and for those of the first
-row, seed by seed, and reads the test images once, at the end. It resumes where it stopped, and keeps what it measured
-in OUT/kept. The third prints the table; --write puts it and its figure into the documentation.
+The network is that of `configs/cifar10_cpu.py:small_heads` with fewer channels and layers: NETWORK. The first times a
+training step of every row, in turns in one process: a row's epochs are as many as fit into the minutes. The second
+searches each row's learning rate, the same RATES for all, by an epoch on 45,000 training images and the accuracy on the
+5,000 held out; then it trains every row with its best for its own epochs and for those of the first row, seed by seed,
+and reads the test images once, at the end. It resumes where it stopped, and keeps what it measured in OUT/kept. The
+third prints the table; --write puts it and its figure into the documentation.
 """
 
 import json
+import shutil
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,23 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data.pictures import as_image, fit
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks.measure import turns, write_json
 from benchmarks.networks import random_images, training
-from benchmarks.records import DOCS, accuracies, kept_runs, markdown, parse, parser, put, put_figure, with_deviation
-from benchmarks.records import train as train_and_keep
+from benchmarks.records import (
+    DOCS,
+    accuracies,
+    keep,
+    kept_runs,
+    markdown,
+    parse,
+    parser,
+    put,
+    put_figure,
+    with_deviation,
+)
 from benchmarks.tricks import name_of
 
 # Position alone; scores of the image as the encoding has them or with q . k beside it; other starts.
@@ -51,11 +63,15 @@ ROWS |= {f"quadratic, {start}": (f"model.init={start}",) for start in STARTS}
 ROWS |= {
     f"quadratic + content, {start}": ("model.content=True", f"model.init={start}") for start in ("grid", "mimetic")
 }
+FIRST = next(iter(ROWS))
+NETWORK = ("model.hidden_size=64", "model.intermediate_size=128", "model.num_layers=3", "model.init=paper")
 RATES = (0.002, 0.004, 0.008)
-SIZES = (32, 48, 64)
+SIZES = (48, 64)  # without training; it trains at 32
 BUDGET = "budget.json"  # minutes, and by row the images per second in training
+SEARCH = "search.json"  # by learning rate the validation accuracy (%)
+MEASURED = "measured.json"  # what `measured` found
 COLUMNS = ("encoding", "learning rate", "parameters", "FLOPs per image", "images per second", "epochs")
-COLUMNS += ("same time (%)", "at 48 x 48", "at 64 x 64", "same epochs (%)", "within 3x3 (%)", "residual of Lemma 3")
+COLUMNS += ("same time (%)", "same epochs (%)", "at 48 x 48", "at 64 x 64", "within 3x3 (%)", "residual of Lemma 3")
 PAGE = DOCS / "encodings.md"
 
 
@@ -84,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def configured(row: str, seed: int, epochs: int, rate: float, *, held_out: int = 0, data_dir: str = "") -> ConfigDict:
     """The configuration of a run."""
-    settings = (*ROWS[row], f"seed={seed}", f"train.num_epochs={epochs}", f"optimizer.learning_rate={rate}")
-    config = load_config("cifar10_cpu", [f"--config.{each}" for each in settings])
+    settings = (*NETWORK, *ROWS[row], f"seed={seed}", f"train.num_epochs={epochs}", f"optimizer.learning_rate={rate}")
+    config = load_config("cifar10_cpu:small_heads", [f"--config.{each}" for each in settings])
     config.dataset.update({"data_dir": data_dir, "num_validation": held_out})
     config.train.update({"logger": "none", "eval_every_epochs": epochs})
     return config
@@ -114,23 +130,34 @@ def measured_speeds(kept: Path) -> tuple[dict[str, float], dict[str, int]]:
 def train(row: str, seed: int, out: Path, data_dir: str) -> None:
     """Trains a row for its epochs and for those of the first row; before that, its learning rates."""
     _, epochs = measured_speeds(out / "kept")
-    for rate in RATES:
-        place = Path(name_of(row), "search", str(rate))
+    folder, of_all = name_of(row), epochs[FIRST]
+    search = out / "kept" / folder / SEARCH
+    if not search.exists():
+        reached = {}
+        for rate in RATES:
+            place = out / folder / "search" / str(rate)
+            loop.run(configured(row, 0, 1, rate, held_out=5_000, data_dir=data_dir), place)
+            reached[rate] = round(accuracies(place, "validation")[-1], 2)
+        search.parent.mkdir(parents=True, exist_ok=True)
+        write_json(search, {"validation": reached})
+    rate, _ = best_rate(out / "kept", row)
+    for number in dict.fromkeys([of_all, epochs[row]]):
+        place = Path(folder, f"epochs_{number}", f"seed_{seed}")
         if not (out / "kept" / place).exists():
-            train_and_keep(out, place, configured(row, 0, 1, rate, held_out=5_000, data_dir=data_dir))
-    for number in dict.fromkeys([epochs[row], epochs[next(iter(ROWS))]]):
-        place = Path(name_of(row), f"epochs_{number}", f"seed_{seed}")
-        if not (out / "kept" / place / "measured.json").exists():
-            rate, _ = best_rate(out / "kept", row)
-            train_and_keep(out, place, configured(row, seed, number, rate, data_dir=data_dir))
-            write_atomically(out / "kept" / place / "measured.json", json.dumps(measured(out / place, data_dir)) + "\n")
+            config = configured(row, seed, number, rate, data_dir=data_dir)
+            loop.run(config, out / place)
+            if number == of_all and not (out / place / MEASURED).exists():
+                write_json(out / place / MEASURED, measured(out / place, data_dir))
+            keep(out / place, out / "kept" / place)
+            if number == of_all:
+                shutil.copy(out / place / MEASURED, out / "kept" / place)
 
 
 def best_rate(kept: Path, row: str) -> tuple[float, float]:
     """The learning rate of a row and the validation accuracy (%) that chose it."""
-    reached = {rate: accuracies(kept / name_of(row) / "search" / str(rate), "validation")[-1] for rate in RATES}
+    reached = json.loads((kept / name_of(row) / SEARCH).read_text(encoding="utf-8"))["validation"]
     rate = max(reached, key=reached.__getitem__)
-    return rate, reached[rate]
+    return float(rate), reached[rate]
 
 
 def measured(workdir: Path, data_dir: str) -> dict[str, Any]:
@@ -139,43 +166,32 @@ def measured(workdir: Path, data_dir: str) -> dict[str, Any]:
     images, labels = load_dataset(run, data_dir).test
     found: dict[str, Any] = {"sizes": {}}
     for size in SIZES:
-        resized = images if size == SIZES[0] else np.stack([fit(as_image(image), (size, size)) for image in images])
+        resized = np.stack([fit(as_image(image), (size, size)) for image in images])
         found["sizes"][size] = round(100 * run.at_size(size).evaluate(resized, labels).accuracy, 2)
     layers = run_statistics(run, num_images=20, grid_size=3, data_dir=data_dir)
     found["within"] = [round(100 * float(layer.shift_mass.sum(axis=1).mean()), 1) for layer in layers]
     return found | {"residual": [round(layer.span_residual, 3) for layer in layers]}
 
 
-def results(kept: Path, epochs: dict[str, int]) -> Iterator[tuple[str, list[dict], list[dict]]]:
-    """Every row of which runs are kept: its name, what was measured in the same time and after the same epochs."""
-    for row in ROWS:
-        places = [kept / name_of(row) / f"epochs_{number}" for number in (epochs[row], epochs[next(iter(ROWS))])]
-        of_time, of_epochs = (
-            [json.loads((run / "measured.json").read_text(encoding="utf-8")) for run in kept_runs(place)]
-            for place in places
-        )
-        if of_time or of_epochs:
-            yield row, of_time, of_epochs
-
-
 def rows(kept: Path) -> list[dict[str, Any]]:
-    """The rows of the table: means and standard deviations over seeds; of heads, means in the same time, by layer."""
+    """The rows of the table: means and deviations over seeds; of heads, means after the same epochs, by layer."""
     table, (speed, epochs) = [], measured_speeds(kept)
-    for row, of_time, of_epochs in results(kept, epochs):
+    for row in ROWS:
+        of_time, of_epochs = (kept_runs(kept / name_of(row) / f"epochs_{n}") for n in (epochs[row], epochs[FIRST]))
+        if not of_time and not of_epochs:
+            continue
         model = complete(configured(row, 0, 1, RATES[0])).model
         cells = [f"`{row}`", best_rate(kept, row)[0], f"{count_parameters(model):,}", short(count_flops(model).full)]
         cells += [f"{speed[row]:.0f}", epochs[row]]
-        cells += [reached(of_time, size) for size in SIZES] + [reached(of_epochs, SIZES[0])]
+        found = [json.loads((run / MEASURED).read_text(encoding="utf-8")) for run in of_epochs]
+        reached = [[accuracies(run)[-1] for run in runs] for runs in (of_time, of_epochs)]
+        reached += [[run["sizes"][str(size)] for run in found] for size in SIZES]
+        cells += [with_deviation(values) if values else "" for values in reached]
         for name, digits in (("within", 0), ("residual", 2)):
-            layers = zip(*(run[name] for run in of_time), strict=True)
+            layers = zip(*(run[name] for run in found), strict=True)
             cells.append(", ".join(f"{statistics.mean(values):.{digits}f}" for values in layers))
         table.append(dict(zip(COLUMNS, cells, strict=True)))
     return table
-
-
-def reached(runs: Sequence[dict], size: int) -> str:
-    """Accuracy over seeds at a size, nothing where there is no run."""
-    return with_deviation([run["sizes"][str(size)] for run in runs]) if runs else ""
 
 
 def draw(kept: Path) -> Figure:
@@ -184,8 +200,8 @@ def draw(kept: Path) -> Figure:
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.6)
         axes = figure.subplots()
-        for row, _, of_epochs in results(kept, epochs):
-            if values := [run["sizes"][str(SIZES[0])] for run in of_epochs]:
+        for row in ROWS:
+            if values := [accuracies(run)[-1] for run in kept_runs(kept / name_of(row) / f"epochs_{epochs[FIRST]}")]:
                 deviation = statistics.stdev(values) if len(values) > 1 else 0
                 at = 1000 / speed[row], statistics.mean(values)
                 axes.errorbar(*at, yerr=deviation, fmt="o", markersize=3, linewidth=0.8)
