@@ -4,7 +4,6 @@ The first three are folders with `config.json`, a model card (README.md) and the
 function from uint8 images to logits for any batch size. Each is read back and compared before it appears.
 """
 
-import dataclasses
 import importlib
 import logging
 import os
@@ -31,7 +30,8 @@ from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.directory import to_json
-from attn_cnn_jax.runs.run import Run, network
+from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.run import Run
 
 STABLEHLO, ONNX = "model.stablehlo", "model.onnx"
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -43,8 +43,7 @@ EXACT, ROUNDED = 1e-4, 5e-2
 def write_safetensors(folder: Path, run: Run) -> float:
     """Writes the arrays; returns the largest difference of the logits of the network that is read back."""
     weights.write(folder, run)
-    model = network(folder, run.config.model, weights.read_network(folder)[2])
-    return difference(run, dataclasses.replace(run, model=model).logits)
+    return difference(run, load_run(folder).logits)
 
 
 def write_stablehlo(folder: Path, run: Run) -> float:

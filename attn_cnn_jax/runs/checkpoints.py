@@ -31,9 +31,10 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.models.variables import Arrays
+from attn_cnn_jax.models.variables import Arrays, split
 
 # What Orbax logs, with tracebacks from its threads, it also raises.
 logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
@@ -190,23 +191,23 @@ def network(state: TrainState) -> dict[str, Arrays]:
     return {"parameters": state.parameters, "statistics": state.statistics}
 
 
-def read_arrays(workdir: Path, step: int, part: str, like: Any = None) -> Any:
+def read_arrays(workdir: Path, step: int, part: str, like: Any) -> Any:
     """Returns one part of a checkpoint, `network` or `optimizer`; each of several processes reads for itself.
 
-    `like` gives shapes, types and placement; by default those saved, all on one device of this process. Raises Damaged
+    `like` gives shapes, types and placement: those saved are not asked for, as no checksum watches them. Raises Damaged
     if anything is wrong with it, which not every flipped byte makes Orbax notice.
     """
-    here, device = jax.process_index(), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
 
     def read(folder: Path) -> Any:
         with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
             abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-            if like is None:
-                saved: Any = reader.metadata(folder).item_metadata
-                abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), dict(saved))
-            return reader.restore(folder, args=ocp.args.StandardRestore(abstract))
+            try:
+                return reader.restore(folder, args=ocp.args.StandardRestore(abstract))
+            except ValueError as error:  # of other names or shapes too, as when the code of an own encoding has changed
+                raise ValueError(f"or is not that of its config: {error}") from error
 
     return checked(workdir, step, part, read, checksum)
 
@@ -239,11 +240,12 @@ def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], su
 Saved = tuple[int, ConfigDict, Arrays, Fingerprint | None, dict[str, Any] | None]
 
 
-def read_network(workdir: Path, step: int | str = "latest") -> Saved:
+def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
     """Returns the network of a checkpoint: the latest, the best by validation accuracy, or that of a step.
 
-    A training that continues there may remove what is being read: then the newer ones are looked at again. UserError if
-    there is no such checkpoint, or it is damaged.
+    `completed` makes the saved configuration one of today, or raises UserError. A training that continues there may
+    remove what is being read: then the newer ones are looked at again. UserError if there is no such checkpoint, or it
+    is damaged.
     """
     known = steps_in(workdir)
     if not known:
@@ -254,13 +256,18 @@ def read_network(workdir: Path, step: int | str = "latest") -> Saved:
     if isinstance(found, str | bool) or found not in known:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     try:
-        network = read_arrays(workdir, found, "network")
         config, data, settings = (read_plain(workdir, found, part) for part in ("config", "data", "settings"))
-        return found, ConfigDict(config), network["parameters"] | network["statistics"], data, settings
+        config = completed(ConfigDict(config))
+        _, parameters, statistics = split(abstract_model(config.model))
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        like = {"parameters": parameters, "statistics": statistics}
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
+        network = read_arrays(workdir, found, "network", like)
+        return found, config, network["parameters"] | network["statistics"], data, settings
     except Damaged:
         if known == steps_in(workdir):
             raise
-    return read_network(workdir, step)
+    return read_network(workdir, step, completed)
 
 
 def saved_config(workdir: Path) -> ConfigDict | None:

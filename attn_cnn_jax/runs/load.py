@@ -1,6 +1,9 @@
 """Reads a run back from its directory, or from a folder with exported weights."""
 
+from functools import partial
 from pathlib import Path
+
+from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.errors import UserError
@@ -25,7 +28,14 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
     reader = weights if (folder / weights.FILE).is_file() else checkpoints
-    number, config, arrays, data, settings = reader.read_network(folder, step)
+    number, config, arrays, data, settings = reader.read_network(folder, step, partial(completed, folder))
+    model = network(folder, config.model, arrays)
+    positions = [record for record in read_positions(folder) if record["step"] <= number]
+    return Run(config, number, model, metrics.test_record(folder, number), data, settings, positions)
+
+
+def completed(folder: Path, config: ConfigDict) -> ConfigDict:
+    """Returns the configuration of a run with the keys that came later; UserError if today it describes no network."""
     config = with_defaults(config)
     if (encoding := config.model.get("encoding", "quadratic")) not in REGISTRY:
         raise UserError(
@@ -35,6 +45,4 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
         validate(config)
     except UserError as error:
         raise UserError(f"{folder} was trained by another version of attn-cnn-jax: {error}") from error
-    model = network(folder, config.model, arrays)
-    positions = [record for record in read_positions(folder) if record["step"] <= number]
-    return Run(config, number, model, metrics.test_record(folder, number), data, settings, positions)
+    return config

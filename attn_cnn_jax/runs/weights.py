@@ -7,6 +7,7 @@ where heads looked up to it, where there are any.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,14 @@ def write(folder: Path, run: Run) -> None:
             write_atomically(folder / f"{name}.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
 
-def read_network(folder: Path, step: int | str = "latest") -> Saved:
+def read_network(folder: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
     """Returns the network that `write` wrote, also where other tools stored its arrays again, in any precision.
 
-    UserError for a damaged file, or a `step` that it does not hold.
+    `completed` is that of `checkpoints.read_network`. UserError for a damaged file, or a `step` that it does not hold.
     """
-    path, config = folder / FILE, read_config(folder) or ConfigDict()
+    path, config = folder / FILE, completed(read_config(folder) or ConfigDict())
     header, arrays = read_arrays(path)
-    dtype = np.dtype("float64" if config.get("model", {}).get("dtype") == "float64" else "float32")
+    dtype = np.dtype("float64" if config.model.dtype == "float64" else "float32")
     if header.get("format") == FORMAT:
         as_written = all(array.dtype == dtype for array in arrays.values())
         if as_written and header.get("crc32") != str(checksum(arrays)):

@@ -38,7 +38,7 @@ RUNS = {
     "no config": (lambda run: (run / "config.json").unlink(), "is not a run directory"),
     "no checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "has no checkpoint yet"),
     "newer": (lambda run: edit(run, "model", wings=2), "by another version of attn-cnn-jax: config.model.wings is not"),
-    "other layers": (lambda run: edit(run, "model", num_layers=3), "is not the network of its config.json"),
+    "other layers": (lambda run: edit(run, "model", num_layers=3), "or is not that of its config"),
     "a class that commands terminals": (
         lambda run: edit(run, "dataset", class_names=["\x1b]0;x", *"123456789"]),
         "config.dataset.class_names=",
