@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.figures import style
@@ -71,7 +72,7 @@ BUDGET = "budget.json"  # minutes, and by row the images per second in training
 SEARCH = "search.json"  # by learning rate the validation accuracy (%)
 MEASURED = "measured.json"  # what `measured` found
 COLUMNS = ("encoding", "learning rate", "parameters", "FLOPs per image", "images per second", "epochs")
-COLUMNS += ("same time (%)", "same epochs (%)", "at 48 x 48", "at 64 x 64", "within 3x3 (%)", "residual of Lemma 3")
+COLUMNS += ("same time (%)", "same epochs (%)", "at 48x48 (%)", "at 64x64 (%)", "within 3x3 (%)", "residual of Lemma 3")
 PAGE = DOCS / "encodings.md"
 
 
@@ -195,18 +196,34 @@ def rows(kept: Path) -> list[dict[str, Any]]:
 
 
 def draw(kept: Path) -> Figure:
-    """Accuracy after the same epochs against the time of an image: a point a row, with its deviation over seeds."""
+    """Accuracy after the same epochs against the time of an image: a point an encoding, with its deviation over seeds.
+
+    Names of neighbours stand above each other, beside their points.
+    """
     speed, epochs = measured_speeds(kept)
+    kinds = {"position alone": POSITION, "scores of the image": CONTENT, "position and q · k": ROWS}
+    kind_of = {row: kind for kind, names in reversed(kinds.items()) for row in names}
+    runs = {row: kept_runs(kept / name_of(row) / f"epochs_{epochs[FIRST]}") for row in ROWS if ", " not in row}
+    reached = {row: [accuracies(run)[-1] for run in each] for row, each in runs.items() if each}
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.6)
         axes = figure.subplots()
-        for row in ROWS:
-            if values := [accuracies(run)[-1] for run in kept_runs(kept / name_of(row) / f"epochs_{epochs[FIRST]}")]:
-                deviation = statistics.stdev(values) if len(values) > 1 else 0
-                at = 1000 / speed[row], statistics.mean(values)
-                axes.errorbar(*at, yerr=deviation, fmt="o", markersize=3, linewidth=0.8)
-                axes.annotate(row, at, xytext=(4, 2), textcoords="offset points", fontsize=6)
+        free: dict[int, float] = {}  # by halves of a millisecond, where the next name has room
+        for row in sorted(reached, key=lambda row: statistics.mean(reached[row])):
+            milliseconds, accuracy = 1000 / speed[row], statistics.mean(reached[row])
+            deviation = statistics.stdev(reached[row]) if len(reached[row]) > 1 else 0
+            colour = style.COLOURS[list(kinds).index(kind_of[row])]
+            axes.errorbar(milliseconds, accuracy, deviation, fmt="o", color=colour, markersize=3, linewidth=0.8)
+            height = max(accuracy, free.get(round(2 * milliseconds), accuracy))
+            free[round(2 * milliseconds)] = height + 0.45
+            place = {"xytext": (milliseconds + 0.06, height), "va": "center", "fontsize": 6, "color": colour}
+            axes.annotate(
+                row, (milliseconds, accuracy), **place, arrowprops={"arrowstyle": "-", "lw": 0.3, "color": colour}
+            )
+        handles = [Line2D([], [], color=colour, marker="o", markersize=3, linestyle="") for colour in style.COLOURS[:3]]
+        axes.legend(handles, list(kinds), loc="lower right", frameon=False)
         axes.set(xlabel="training, milliseconds per image", ylabel="test accuracy (%)")
+        axes.set_xlim(right=axes.get_xlim()[1] + 0.15)
         axes.grid(color="0.9", linewidth=0.4)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
