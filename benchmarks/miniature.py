@@ -135,7 +135,7 @@ def keep_heads(run: Path, place: Path) -> None:
 
 def head_measures(layer: Statistics) -> dict[str, list[float]]:
     """By head, mean distance (pixels), share of attention within 3x3, entropy (nats)."""
-    arrays = {"distance": layer.distance, "within": layer.shift_mass.sum(axis=1), "entropy": layer.entropy}
+    arrays = {"distance": layer.distance, "within": layer.within, "entropy": layer.entropy}
     return {name: [float(f"{value:.4g}") for value in array] for name, array in arrays.items()}
 
 

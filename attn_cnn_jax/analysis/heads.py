@@ -42,7 +42,8 @@ class Statistics(NamedTuple):
     entropy: np.ndarray  # (h,) nats
     distance: np.ndarray  # (h,) pixels: mean |key - query|
     mass_at_centre: np.ndarray  # (h,) share of the attention in the pixel nearest to its centre
-    shift_mass: np.ndarray  # (h, n) share of the attention on each shift of a grid
+    within: np.ndarray  # (h,) share of the attention on the 3x3 pixels around the query
+    shift_mass: np.ndarray  # (h, n) share of the attention on each shift of a grid, of the queries where it is inside
     span_residual: float  # of the layer: distance of these shifts from the span of its maps, interior queries
 
 
@@ -61,13 +62,14 @@ def layer_statistics(
     queries = [(i, j) for i in range(height) for j in range(width)] if queries is None else list(queries)
     inner = interior_queries((height, width))
     interior_centre = sum(moments.centre_of_mass(probabilities[:, :, i, j]).mean(axis=0) - (i, j) for i, j in inner)
-    sums = [0.0] * 5
+    sums = [0.0] * 6
     masses, counts = np.zeros((probabilities.shape[1], len(shifts))), np.zeros(len(shifts))
     for i, j in queries:
         attention = moments.normalised(probabilities[:, :, i, j])
         centre, covariance = moments.centre_of_mass(attention) - (i, j), moments.covariance(attention)
         scalars = moments.entropy(attention), moments.distance(attention, (i, j)), moments.mass_at_centre(attention)
-        sums = [total + of.mean(axis=0) for total, of in zip(sums, (centre, covariance, *scalars), strict=True)]
+        within = attention[:, :, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2].sum(axis=(-2, -1))
+        sums = [total + of.mean(axis=0) for total, of in zip(sums, (centre, covariance, *scalars, within), strict=True)]
         rows, columns = i + shifts[:, 0], j + shifts[:, 1]
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         masses[:, inside] += attention[:, :, rows[inside], columns[inside]].mean(axis=0)

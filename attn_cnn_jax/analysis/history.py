@@ -72,12 +72,7 @@ def history(run: Run, records: Sequence[dict]) -> History:
     kept, shifts, rows = choose(list(records), None, MOST_EPOCHS), kernel_shifts(KERNEL), []
     for layers in attention_of(run, kept):
         found = [layer_statistics(layer, shifts, some_interior_queries(layer.shape[1:3])) for layer in layers]
-        rows.append(
-            [
-                (of.distance.mean(), of.shift_mass.sum(axis=1).mean(), of.entropy.mean(), of.span_residual)
-                for of in found
-            ]
-        )
+        rows.append([(of.distance.mean(), of.within.mean(), of.entropy.mean(), of.span_residual) for of in found])
     return History(np.array([float(record["epoch"]) for record in kept]), *np.moveaxis(np.array(rows), 2, 0))
 
 

@@ -35,7 +35,7 @@ def test_statistics_are_means_over_queries_and_images():
     found = heads.layer_statistics(random, kernel_shifts((3, 3)))
     pixels = list(np.ndindex(3, 4))
     for h in range(3):
-        centre, covariance, entropy, distance, mass = np.zeros(2), np.zeros((2, 2)), 0.0, 0.0, 0.0
+        centre, covariance, entropy, distance, mass, within = np.zeros(2), np.zeros((2, 2)), 0.0, 0.0, 0.0, 0.0
         for b, q in itertools.product(range(2), pixels):
             p = random[b, h][q]
             mean = sum(p[k] * (np.array(k) - q) for k in pixels)
@@ -44,11 +44,13 @@ def test_statistics_are_means_over_queries_and_images():
             entropy -= sum(p[k] * math.log(p[k]) for k in pixels) / 24
             distance += sum(p[k] * math.dist(k, q) for k in pixels) / 24
             mass += p[min(pixels, key=lambda k: math.dist(k, mean + q))] / 24
+            within += sum(p[k] for k in pixels if math.dist(k, q) < 2) / 24
         np.testing.assert_allclose(found.centre[h], centre)
         np.testing.assert_allclose(found.covariance[h], covariance)
         np.testing.assert_allclose(found.entropy[h], entropy)
         np.testing.assert_allclose(found.distance[h], distance)
         np.testing.assert_allclose(found.mass_at_centre[h], mass)
+        np.testing.assert_allclose(found.within[h], within)
         for n, shift in enumerate(kernel_shifts((3, 3))):
             inside = [(q, tuple(np.add(q, shift))) for q in pixels if tuple(np.add(q, shift)) in pixels]
             mass = np.mean([random[b, h][q][k] for b in range(2) for q, k in inside])
