@@ -170,7 +170,7 @@ def measured(workdir: Path, data_dir: str) -> dict[str, Any]:
         resized = np.stack([fit(as_image(image), (size, size)) for image in images])
         found["sizes"][size] = round(100 * run.at_size(size).evaluate(resized, labels).accuracy, 2)
     layers = run_statistics(run, num_images=20, grid_size=3, data_dir=data_dir)
-    found["within"] = [round(100 * float(layer.shift_mass.sum(axis=1).mean()), 1) for layer in layers]
+    found["within"] = [round(100 * float(layer.within.mean()), 1) for layer in layers]
     return found | {"residual": [round(layer.span_residual, 3) for layer in layers]}
 
 

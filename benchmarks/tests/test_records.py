@@ -11,6 +11,7 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import attention_config, complete
 from attn_cnn_jax.errors import UserError
 from benchmarks import (
+    encodings,
     fifteen_minutes,
     fine_tuning,
     learn_convolution,
@@ -26,6 +27,7 @@ table_of_results = functools.cache(results.table)  # of two pages
 PAGES = {
     **{(page, "results"): table_of_results for page in results.PAGES},
     (miniature.PAGE, "results"): lambda: miniature.tables(RESULTS / "miniature"),
+    (encodings.PAGE, "encodings"): lambda: records.markdown(encodings.rows(RESULTS / "encodings"), encodings.COLUMNS),
     (your_network.PAGE, "networks"): lambda: your_network.tables(RESULTS / "your_network"),
     (tricks.PAGE, "contenders"): lambda: records.markdown(
         fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
@@ -38,6 +40,8 @@ PAGES = {
     },
 }
 OF_TRICKS = {(table, tricks.name_of(row)): row for table, (_, rows) in tricks.TABLES.items() for row in rows}
+
+OF_ENCODINGS = {tricks.name_of(row): row for row in encodings.ROWS}
 
 
 def kept():
@@ -52,6 +56,10 @@ def kept():
             yield run, tricks.configured(table, OF_TRICKS[table, name], seed)
         elif group == "fifteen_minutes":
             yield run, fifteen_minutes.configured(name, seed)
+        elif group == "encodings":
+            row, epochs = OF_ENCODINGS[run.parents[1].name], int(name.removeprefix("epochs_"))
+            rate, _ = encodings.best_rate(RESULTS / "encodings", row)
+            yield run, encodings.configured(row, seed, epochs, rate)
         elif name not in (miniature.PRUNED, miniature.CONTROL):
             yield run, miniature.configured(name, seed)
     for name, training in fine_tuning.RUNS.items():
