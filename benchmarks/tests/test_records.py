@@ -27,7 +27,7 @@ table_of_results = functools.cache(results.table)  # of two pages
 PAGES = {
     **{(page, "results"): table_of_results for page in results.PAGES},
     (miniature.PAGE, "results"): lambda: miniature.tables(RESULTS / "miniature"),
-    (encodings.PAGE, "encodings"): lambda: records.markdown(encodings.rows(RESULTS / "encodings"), encodings.COLUMNS),
+    (encodings.PAGE, "encodings"): lambda: encodings.tables(RESULTS / "encodings"),
     (your_network.PAGE, "networks"): lambda: your_network.tables(RESULTS / "your_network"),
     (tricks.PAGE, "contenders"): lambda: records.markdown(
         fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
