@@ -28,13 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from flax import nnx
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.models.variables import Arrays, split
+from attn_cnn_jax.models.variables import Arrays, join, split
 
 # What Orbax logs, with tracebacks from its threads, it also raises.
 logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
@@ -236,8 +237,8 @@ def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], su
     return value
 
 
-# The step of a network, its configuration, its parameters and statistics by name, its data and settings if known.
-Saved = tuple[int, ConfigDict, Arrays, Fingerprint | None, dict[str, Any] | None]
+# The step of a network, its configuration, the network, its data and settings if known.
+Saved = tuple[int, ConfigDict, nnx.Module, Fingerprint | None, dict[str, Any] | None]
 
 
 def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
@@ -258,12 +259,11 @@ def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict
     try:
         config, data, settings = (read_plain(workdir, found, part) for part in ("config", "data", "settings"))
         config = completed(ConfigDict(config))
-        _, parameters, statistics = split(abstract_model(config.model))
+        skeleton, parameters, statistics = split(abstract_model(config.model))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = {"parameters": parameters, "statistics": statistics}
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
-        network = read_arrays(workdir, found, "network", like)
-        return found, config, network["parameters"] | network["statistics"], data, settings
+        return found, config, join(skeleton, **read_arrays(workdir, found, "network", like)), data, settings
     except Damaged:
         if known == steps_in(workdir):
             raise

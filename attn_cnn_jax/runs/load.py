@@ -7,11 +7,13 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import validate, with_defaults
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.runs import checkpoints, metrics, weights
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.pretrained import located
-from attn_cnn_jax.runs.run import Run, network
+from attn_cnn_jax.runs.run import Run
 
 
 def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
@@ -28,8 +30,8 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
     reader = weights if (folder / weights.FILE).is_file() else checkpoints
-    number, config, arrays, data, settings = reader.read_network(folder, step, partial(completed, folder))
-    model = network(folder, config.model, arrays)
+    number, config, model, data, settings = reader.read_network(folder, step, partial(completed, folder))
+    assert isinstance(model, AttentionClassifier | ResNet)
     positions = [record for record in read_positions(folder) if record["step"] <= number]
     return Run(config, number, model, metrics.test_record(folder, number), data, settings, positions)
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.config.network import abstract_model, describe, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sets import Fingerprint, Spec
-from attn_cnn_jax.errors import UserError, listed, shortened
+from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
@@ -28,29 +27,6 @@ from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import Skeleton, join, split
 
 AT_ONCE = 5000  # images in memory, of a set that is not
-
-
-def network(place: Path, model: ConfigDict, arrays: Arrays) -> AttentionClassifier | ResNet:
-    """Returns the network that `config.model` describes, with these parameters and statistics by name.
-
-    UserError, with names, if they are not those of the network, in their shapes and types.
-    """
-    skeleton, parameters, statistics = split(abstract_model(model))
-    expected = parameters | statistics
-    found = {
-        "missing": [name for name in expected if name not in arrays],
-        "unknown": [name for name in arrays if name not in expected],
-        "of another shape or type": [
-            f"{name} {arrays[name].shape} {arrays[name].dtype}"
-            for name, like in expected.items()
-            if name in arrays and (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype)
-        ],
-    }
-    if problems := [f"{what}: {listed(names)}" for what, names in found.items() if names]:
-        raise UserError(f"{place} is not the network of its config.json\n{'; '.join(problems)}")
-    restored = join(skeleton, *({name: arrays[name] for name in group} for group in (parameters, statistics)))
-    assert isinstance(restored, AttentionClassifier | ResNet)
-    return restored
 
 
 # What methods of `Run` return of the logits and intermediates of a network.

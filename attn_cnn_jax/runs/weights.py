@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
+from flax import nnx
 from ml_collections import ConfigDict
 from safetensors.numpy import save
 
-from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.config.network import abstract_model
+from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.models.variables import Arrays, join, split
 from attn_cnn_jax.runs.checkpoints import Saved, checksum
 from attn_cnn_jax.runs.directory import read_config, to_json
 from attn_cnn_jax.runs.run import Run
@@ -61,7 +63,28 @@ def read_network(folder: Path, step: int | str, completed: Callable[[ConfigDict]
     if step not in ("latest", number):
         raise UserError(f"step={step!r}: {folder} holds one network, of step {number}")
     arrays = {n: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for n, x in arrays.items()}
-    return number, config, jax.device_put(arrays), None, None
+    return number, config, network(folder, config.model, jax.device_put(arrays)), None, None
+
+
+def network(place: Path, model: ConfigDict, arrays: Arrays) -> nnx.Module:
+    """Returns the network that `config.model` describes, with these parameters and statistics by name.
+
+    UserError, with names, if they are not those of the network, in their shapes and types.
+    """
+    skeleton, parameters, statistics = split(abstract_model(model))
+    expected = parameters | statistics
+    found = {
+        "missing": [name for name in expected if name not in arrays],
+        "unknown": [name for name in arrays if name not in expected],
+        "of another shape or type": [
+            f"{name} {arrays[name].shape} {arrays[name].dtype}"
+            for name, like in expected.items()
+            if name in arrays and (arrays[name].shape, arrays[name].dtype) != (like.shape, like.dtype)
+        ],
+    }
+    if problems := [f"{what}: {listed(names)}" for what, names in found.items() if names]:
+        raise UserError(f"{place} is not the network of its config.json\n{'; '.join(problems)}")
+    return join(skeleton, *({name: arrays[name] for name in group} for group in (parameters, statistics)))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
