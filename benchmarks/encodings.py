@@ -13,7 +13,6 @@ third prints the table; --write puts it and its figure into the documentation.
 """
 
 import json
-import shutil
 import statistics
 import sys
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data.pictures import as_image, fit
 from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.mesh import data_mesh
@@ -57,10 +57,10 @@ from benchmarks.tricks import name_of
 POSITION = ("quadratic", "quadratic_generalized", "learned", "alibi", "alibi_manhattan", "kerple", "fire", "lookhere")
 CONTENT = ("pape", "pape_ri", "rope", "rope_mixed", "relative", "absolute_learned", "absolute_sinusoidal", "content")
 BESIDE = ("quadratic", "learned", "alibi", "kerple", "fire", "lookhere")
+BOTH = {f"{name} + content": (f"model.encoding={name}", "model.content=True") for name in BESIDE}
 STARTS = ("grid", "identity", "impulse", "mimetic")
 ROWS: dict[str, tuple[str, ...]] = {name: (f"model.encoding={name}",) for name in (*POSITION, *CONTENT)}
-ROWS |= {f"{name} + content": (f"model.encoding={name}", "model.content=True") for name in BESIDE}
-ROWS |= {f"quadratic, {start}": (f"model.init={start}",) for start in STARTS}
+ROWS |= BOTH | {f"quadratic, {start}": (f"model.init={start}",) for start in STARTS}
 ROWS |= {
     f"quadratic + content, {start}": ("model.content=True", f"model.init={start}") for start in ("grid", "mimetic")
 }
@@ -141,25 +141,24 @@ def train(row: str, seed: int, out: Path, data_dir: str) -> None:
             loop.run(configured(row, 0, 1, rate, held_out=5_000, data_dir=data_dir), place)
             reached[rate] = round(accuracies(place, "validation")[-1], 2)
         search.parent.mkdir(parents=True, exist_ok=True)
-        write_json(search, {"validation": reached})
-    rate, _ = best_rate(out / "kept", row)
+        write_atomically(search, json.dumps({"validation": reached}) + "\n")
+    rate = best_rate(out / "kept", row)
     for number in dict.fromkeys([of_all, epochs[row]]):
         place = Path(folder, f"epochs_{number}", f"seed_{seed}")
-        if not (out / "kept" / place).exists():
+        if not (out / "kept" / place / "config.json").exists():
             config = configured(row, seed, number, rate, data_dir=data_dir)
             loop.run(config, out / place)
-            if number == of_all and not (out / place / MEASURED).exists():
-                write_json(out / place / MEASURED, measured(out / place, data_dir))
-            keep(out / place, out / "kept" / place)
             if number == of_all:
-                shutil.copy(out / place / MEASURED, out / "kept" / place)
+                (out / "kept" / place).mkdir(parents=True, exist_ok=True)
+                found = json.dumps(measured(out / place, data_dir)) + "\n"
+                write_atomically(out / "kept" / place / MEASURED, found)
+            keep(out / place, out / "kept" / place)
 
 
-def best_rate(kept: Path, row: str) -> tuple[float, float]:
-    """The learning rate of a row and the validation accuracy (%) that chose it."""
+def best_rate(kept: Path, row: str) -> float:
+    """The learning rate of a row, chosen by validation accuracy."""
     reached = json.loads((kept / name_of(row) / SEARCH).read_text(encoding="utf-8"))["validation"]
-    rate = max(reached, key=reached.__getitem__)
-    return float(rate), reached[rate]
+    return float(max(reached, key=reached.__getitem__))
 
 
 def measured(workdir: Path, data_dir: str) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def rows(kept: Path) -> list[dict[str, Any]]:
         if not of_time and not of_epochs:
             continue
         model = complete(configured(row, 0, 1, RATES[0])).model
-        cells = [f"`{row}`", best_rate(kept, row)[0], f"{count_parameters(model):,}", short(count_flops(model).full)]
+        cells = [f"`{row}`", best_rate(kept, row), f"{count_parameters(model):,}", short(count_flops(model).full)]
         cells += [f"{speed[row]:.0f}", epochs[row]]
         found = [json.loads((run / MEASURED).read_text(encoding="utf-8")) for run in of_epochs]
         reached = [[accuracies(run)[-1] for run in runs] for runs in (of_time, of_epochs)]
@@ -208,9 +207,9 @@ def draw(kept: Path) -> Figure:
     Names of neighbours stand above each other, beside their points.
     """
     speed, epochs = measured_speeds(kept)
-    kinds = {"position alone": POSITION, "scores of the image": CONTENT, "position and q · k": ROWS}
-    kind_of = {row: kind for kind, names in reversed(kinds.items()) for row in names}
-    runs = {row: kept_runs(kept / name_of(row) / f"epochs_{epochs[FIRST]}") for row in ROWS if ", " not in row}
+    kinds = {"position alone": POSITION, "scores of the image": CONTENT, "position and q · k": BOTH}
+    colours = {row: colour for colour, names in zip(style.COLOURS, kinds.values(), strict=False) for row in names}
+    runs = {row: kept_runs(kept / name_of(row) / f"epochs_{epochs[FIRST]}") for row in colours}
     reached = {row: [accuracies(run)[-1] for run in each] for row, each in runs.items() if each}
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.6)
@@ -219,14 +218,12 @@ def draw(kept: Path) -> Figure:
         for row in sorted(reached, key=lambda row: statistics.mean(reached[row])):
             milliseconds, accuracy = 1000 / speed[row], statistics.mean(reached[row])
             deviation = statistics.stdev(reached[row]) if len(reached[row]) > 1 else 0
-            colour = style.COLOURS[list(kinds).index(kind_of[row])]
-            axes.errorbar(milliseconds, accuracy, deviation, fmt="o", color=colour, markersize=3, linewidth=0.8)
+            axes.errorbar(milliseconds, accuracy, deviation, fmt="o", color=colours[row], markersize=3, linewidth=0.8)
             height = max(accuracy, free.get(round(2 * milliseconds), accuracy))
             free[round(2 * milliseconds)] = height + 0.45
-            place = {"xytext": (milliseconds + 0.06, height), "va": "center", "fontsize": 6, "color": colour}
-            axes.annotate(
-                row, (milliseconds, accuracy), **place, arrowprops={"arrowstyle": "-", "lw": 0.3, "color": colour}
-            )
+            place = {"xytext": (milliseconds + 0.06, height), "va": "center", "fontsize": 6, "color": colours[row]}
+            line = {"arrowstyle": "-", "lw": 0.3, "color": colours[row]}
+            axes.annotate(row, (milliseconds, accuracy), **place, arrowprops=line)
         handles = [Line2D([], [], color=colour, marker="o", markersize=3, linestyle="") for colour in style.COLOURS[:3]]
         axes.legend(handles, list(kinds), loc="lower right", frameon=False)
         axes.set(xlabel="training, milliseconds per image", ylabel="test accuracy (%)")

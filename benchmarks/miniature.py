@@ -128,7 +128,7 @@ def keep_heads(run: Path, place: Path) -> None:
     if read_config(run)["model"]["name"] == "attention":
         records = []
         for step in reversed(steps_in(run)):
-            found = run_statistics(load_run(run, step), num_images=IMAGES, grid_size=3)
+            found = run_statistics(load_run(run, step), num_images=IMAGES)
             records.append({"step": step, "layers": [head_measures(layer) for layer in found]})
         write_atomically(place / "heads.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 

@@ -40,7 +40,6 @@ PAGES = {
     },
 }
 OF_TRICKS = {(table, tricks.name_of(row)): row for table, (_, rows) in tricks.TABLES.items() for row in rows}
-
 OF_ENCODINGS = {tricks.name_of(row): row for row in encodings.ROWS}
 
 
@@ -58,7 +57,7 @@ def kept():
             yield run, fifteen_minutes.configured(name, seed)
         elif group == "encodings":
             row, epochs = OF_ENCODINGS[run.parents[1].name], int(name.removeprefix("epochs_"))
-            rate, _ = encodings.best_rate(RESULTS / "encodings", row)
+            rate = encodings.best_rate(RESULTS / "encodings", row)
             yield run, encodings.configured(row, seed, epochs, rate)
         elif name not in (miniature.PRUNED, miniature.CONTROL):
             yield run, miniature.configured(name, seed)
