@@ -66,7 +66,7 @@ ROWS |= {
 }
 FIRST = next(iter(ROWS))
 NETWORK = ("model.hidden_size=64", "model.intermediate_size=128", "model.num_layers=3", "model.init=paper")
-RATES = (0.002, 0.004, 0.008)
+RATES = (0.002, 0.004, 0.008, 0.016)
 SIZES = (48, 64)  # without training; it trains at 32
 BUDGET = "budget.json"  # minutes, and by row the images per second in training
 SEARCH = "search.json"  # by learning rate the validation accuracy (%)
@@ -149,8 +149,8 @@ def train(row: str, seed: int, out: Path, data_dir: str) -> None:
             config = configured(row, seed, number, rate, data_dir=data_dir)
             loop.run(config, out / place)
             if number == of_all:
-                (out / "kept" / place).mkdir(parents=True, exist_ok=True)
                 found = json.dumps(measured(out / place, data_dir)) + "\n"
+                (out / "kept" / place).mkdir(parents=True, exist_ok=True)
                 write_atomically(out / "kept" / place / MEASURED, found)
             keep(out / place, out / "kept" / place)
 
