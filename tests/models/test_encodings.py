@@ -247,6 +247,27 @@ def scores_of(layer, x):
     return total(x)
 
 
+@pytest.mark.parametrize("name", [name for name in TODAY if name != "fire"])  # FIRE reads the size of the image
+def test_scores_of_pixels_that_look_the_same_depend_on_their_shift_alone(name):
+    same = jnp.broadcast_to(image()[0, 0], (HEIGHT, WIDTH, HIDDEN))
+    scores = np.asarray(scores_of(layer_of(name), same))
+    np.testing.assert_allclose(scores[:, 1:, 1:, 1:, 1:], scores[:, :-1, :-1, :-1, :-1], rtol=1e-12, atol=1e-13)
+    assert len(np.unique(scores.round(9))) > HEADS  # and differ from shift to shift
+
+
+def test_pape_is_the_quadratic_encoding_where_its_maps_read_a_constant():
+    layer, quadratic = layer_of("pape"), layer_of("quadratic").position
+    pape, alpha, centre = layer.position, value(quadratic.spread) ** 2 / 2, value(quadratic.centre)
+    pape.query.kernel[...], pape.query.bias[...] = 0 * pape.query.kernel[...], 0 * pape.query.bias[...]
+    pape.direction[...] = jnp.broadcast_to(jnp.eye(2), (HEADS, 2, 2))
+    widths, tilts = np.log(np.expm1(alpha))[:, None] + np.zeros(2), -2 * alpha[:, None] * centre
+    for linear, constants in ((pape.width, widths), (pape.tilt, tilts)):
+        linear.kernel[...] = jnp.zeros(linear.kernel.shape).at[0].set(constants.ravel())
+    (expected,) = quadratic.position_terms(HEIGHT, WIDTH, jnp.arange(HEIGHT)).values()
+    found = scores_of(layer, image().at[:, :, 0].set(1.0))  # the first channel is the constant
+    chex.assert_trees_all_close(attention_of(np.asarray(found)), attention_of(np.asarray(expected)), rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     "name", [*TODAY, "quadratic", "quadratic_generalized", "learned", "relative", "absolute_learned"]
 )
