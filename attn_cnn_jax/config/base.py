@@ -154,7 +154,6 @@ REST = {
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
         "schedule": choice("cosine", "step", "constant"),  # of the learning rate, after the warm-up
         "warmup_fraction": number(0.05, 0, 1),  # of all steps
-        "boundaries": several(COUNT, "a tuple of increasing epochs", default=(80, 150, 250)),  # of schedule "step"
     },
     "train": {
         "batch_size": integer(100, 1),  # images per step, of all devices together

@@ -98,9 +98,7 @@ def check_fields(config: ConfigDict) -> None:
 
 def check_combinations(config: ConfigDict) -> None:
     """Raises UserError for values that do not go together; what a layer cannot do it refuses when it is created."""
-    dataset, boundaries = config.dataset, list(config.optimizer.boundaries)
-    if boundaries != sorted(set(boundaries)):
-        refuse("optimizer.boundaries", tuple(boundaries), "a tuple of increasing epochs")
+    dataset = config.dataset
     enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     if config.model.dtype == "float64" and not enabled:
         refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")

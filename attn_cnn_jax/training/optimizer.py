@@ -24,7 +24,9 @@ from attn_cnn_jax.models.pruning import head_axes
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import split
 
-STEP_FACTOR = 0.1  # of the learning rate, at every boundary of schedule "step"
+# Of schedule "step": epochs of 300 after which the learning rate is divided by ten, as for the paper's ResNet; of a run
+# with fewer epochs as much sooner.
+STEP_EPOCHS, OF_EPOCHS = (80, 150, 250), 300
 RMS = 0.2  # root mean square of an orthogonal update, near that of Adam's: one learning rate serves both
 
 
@@ -49,7 +51,7 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
         case "cosine":
             after = optax.cosine_decay_schedule(config.learning_rate, max(1, total - warmup))
         case "step":
-            steps = {epoch * steps_per_epoch - warmup: STEP_FACTOR for epoch in config.boundaries}
+            steps = {round(epoch / OF_EPOCHS * total) - warmup: 0.1 for epoch in STEP_EPOCHS}
             after = optax.piecewise_constant_schedule(config.learning_rate, steps)
         case "constant":
             after = optax.constant_schedule(config.learning_rate)

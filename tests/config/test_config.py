@@ -76,7 +76,6 @@ def test_ends_of_what_is_allowed():
         ("model.num_heads", (9, 8, 7, 6, 5, 4), (9, 8, 7, 6, 5, 0)),
         ("model.image_shape", [28, 28, 1], [28, 28]),
         ("model.relative_terms", ("content_content",), ("content_content",) * 2),
-        ("optimizer.boundaries", (), (2, 2)),
         ("optimizer.schedule", "constant", "cosin"),
         ("train.batch_size", 2**31 - 1, 2**31),
         ("dataset.name", "digits", "mnist"),
@@ -131,7 +130,6 @@ IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
     (FROM | {"start.prune": True, "model.content": True}, "start.heads=(): allowed is pairs (layer, head)"),
     (FROM | {"start.freeze": "positions", "model.encoding": "relative"}, "start.freeze='positions'"),
     ({"optimizer.covariance_penalty": 1.0}, "optimizer.covariance_penalty=1.0: allowed is 0 unless"),
-    ({"optimizer.boundaries": (2, 1)}, "optimizer.boundaries=(2, 1): allowed is a tuple of increasing epochs"),
     ({"dataset.path": "x"}, "dataset.path='x': allowed is '' for cifar10"),
     ({"dataset.image_size": 3}, "dataset.image_size=3: allowed is 0 for cifar10"),
 ]

@@ -35,12 +35,12 @@ def test_warm_up_over_five_percent_then_half_a_cosine():
     assert got[warmup] == pytest.approx(0.1)
 
 
-def test_step_decay_divides_by_ten_at_boundaries_that_count_from_the_start_with_warm_up_too():
-    for warmup_fraction, first in ((0.0, [0.1] * 6), (0.2, [0, 0.1 / 3, 0.2 / 3, 0.1, 0.1, 0.1])):
+def test_step_decay_divides_by_ten_after_80_150_and_250_of_300_epochs_with_warm_up_too():
+    for warmup_fraction, first in ((0.0, [0.1] * 8), (0.1, [0, 0.1 / 3, 0.2 / 3, *[0.1] * 5])):
         config = resnet_config().optimizer
-        config.update({"schedule": "step", "warmup_fraction": warmup_fraction, "boundaries": (2, 4)})
-        expected = [*first, *[0.01] * 6, *[0.001] * 3]
-        np.testing.assert_allclose(rates(config, 5, 3), expected, rtol=1e-5, atol=1e-9)
+        config.update({"schedule": "step", "warmup_fraction": warmup_fraction})
+        expected = [*first, *[0.01] * 7, *[0.001] * 10, *[0.0001] * 5]
+        np.testing.assert_allclose(rates(config, 10, 3), expected, rtol=1e-5, atol=1e-9)
 
 
 def optimizer_of(held=None, **values):
