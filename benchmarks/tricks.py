@@ -69,6 +69,8 @@ SMALL_HEADS = {
     "no crop, batches of 25": (*NO_CROP, "train.batch_size=25"),
     "8 epochs": ("train.num_epochs=8",),
 }
+# Whole runs, all as long as 8 epochs of `small_heads`.
+PRE_NORM = {"ViT's blocks": ("train.num_epochs=9",)}
 # Learning rates were searched for at 12 channels, widths with the best of them.
 NARROW = "model.width=12"
 LARGER = (NARROW, "train.batch_size=100")
@@ -98,6 +100,7 @@ TABLES = {
     "attention": ("attention", ATTENTION),
     "optimizers": ("attention", OPTIMIZERS),
     "small_heads": ("small_heads", SMALL_HEADS),
+    "pre_norm": ("pre_norm", PRE_NORM),
     "resnet": ("resnet", RESNET),
     "widths": ("resnet", WIDTHS),
 }

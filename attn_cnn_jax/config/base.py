@@ -78,6 +78,7 @@ ATTENTION = {
     "encoding": text("quadratic", "the name of a registered encoding", REGISTRY.__contains__),
     "content": choice(False, True),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
     "gate": choice(False, True),  # or weigh the two softmaxes by a gate per head, as ConViT does
+    "block": choice("post_norm", "pre_norm"),  # of attention and two linear maps: BERT's, as in the paper, or ViT's
     # As the paper; quadratic heads on a grid as a kernel's entries, or there with every head moving its channels, or
     # there with nearly all attention on one pixel; value and content maps as trained ones look. See models/grid.py.
     "init": choice("paper", "grid", "identity", "impulse", "mimetic", "mimetic_plus"),

@@ -1,9 +1,9 @@
-"""The paper's classifier: pixels grouped two by two, post-norm blocks of self-attention, mean, linear map."""
+"""The paper's classifier: pixels grouped two by two, blocks of self-attention, mean over pixels, linear map."""
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,8 @@ def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Ar
 class Block(nnx.Module):
     """BERT's post-norm block: `x = LN(x + drop(dense(attention(x))))`, `x = LN(x + drop(W2 gelu(W1 x)))`.
 
-    For inference `dense` may be None: see merging.py.
+    Or ViT's pre-norm block: `x = x + drop(attention(LN(x)))`, `x = x + drop(W2 gelu(W1 LN(x)))`, without `dense`. For
+    inference `dense` may be None in both: see merging.py.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Block(nnx.Module):
         *,
         hidden_size: int,
         intermediate_size: int,
+        pre_norm: bool = False,
         dropout_rate: float = 0.0,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -60,15 +62,13 @@ class Block(nnx.Module):
             raise UserError(f"hidden_size={hidden_size}: attention returns {channels} channels, added to the input")
 
         common = {"dtype": dtype, "rngs": rngs}
-        of_norm = {"epsilon": LAYER_NORM_EPSILON, "use_fast_variance": False, "param_dtype": at_least_float32(dtype)}
-        layer_norm = functools.partial(nnx.LayerNorm, hidden_size, **of_norm, **common)
         self.attention = attention
-        self.dense: nnx.Linear | None = linear(hidden_size, hidden_size, **common)
-        self.attention_norm = layer_norm()
+        self.dense: nnx.Linear | None = None if pre_norm else linear(hidden_size, hidden_size, **common)
+        self.attention_norm = layer_norm(hidden_size, **common)
         self.intermediate = linear(hidden_size, intermediate_size, **common)
         self.output = linear(intermediate_size, hidden_size, **common)
-        self.output_norm = layer_norm()
-        self.dropout_rate = dropout_rate
+        self.output_norm = layer_norm(hidden_size, **common)
+        self.pre_norm, self.dropout_rate = pre_norm, dropout_rate
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Activations:
         """Returns the output of the block; `key` is given in training."""
@@ -77,34 +77,44 @@ class Block(nnx.Module):
     def with_intermediates(
         self, x: Activations, key: PRNGKeyArray | None = None, *, pixels_first: bool = False
     ) -> tuple[Activations, Intermediates]:
-        """Returns the output, and by name the input, the output and the intermediates of attention, images first.
+        """Returns the output, and by name what attention reads, the output and the intermediates of attention.
 
-        With `pixels_first` activations are `(H, W, b, d)`: images split over devices are not flattened behind pixels.
-        Else all axes but the last are one, see `layers.flattened`.
+        What has a name is images first. With `pixels_first` activations are `(H, W, b, d)`: images split over devices
+        are not flattened behind pixels. Else all axes but the last are one, see `layers.flattened`.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         images_first = (lambda x: jnp.moveaxis(x, 2, 0)) if pixels_first else (lambda x: x)
-        attended, out = self.attention.with_intermediates(images_first(x), keys[0])
-        out["input"], shape = images_first(x), x.shape
+        # What lies between matrix products is computed again for gradients: storing it costs 50% more memory and saves
+        # no time on CPUs. On GPUs a step takes a twelfth longer with norms computed again.
+        again = jax.checkpoint if self.attention.target == "cpu" else lambda function: function
+        gelu = jax.checkpoint(functools.partial(jax.nn.gelu, approximate=False))
+
+        read = images_first(again(self.attention_norm)(x) if self.pre_norm else x)
+        attended, out = self.attention.with_intermediates(read, keys[0])
+        out["input"], shape = read, x.shape
         if pixels_first:
             attended = jnp.moveaxis(attended, 0, 2)
         else:
             x, attended = x.reshape(-1, shape[-1]), attended.reshape(-1, shape[-1])
 
-        # What lies between matrix products is computed again for gradients: storing it costs 50% more memory and saves
-        # no time on CPUs. On GPUs a step takes a twelfth longer with norms computed again.
-        gelu = jax.checkpoint(functools.partial(jax.nn.gelu, approximate=False))
-
-        def add_and_norm(norm, key, x, change):
-            added = lambda x, change: norm(x + dropout(key, change, self.dropout_rate))  # noqa: E731
-            return (jax.checkpoint(added) if self.attention.target == "cpu" else added)(x, change)
+        def added(norm, key, x, change):
+            """`LN(x + drop(change))`, or in a pre-norm block the sum alone."""
+            total = lambda x, change: x + dropout(key, change, self.dropout_rate)  # noqa: E731
+            return again(total if self.pre_norm else lambda x, change: norm(total(x, change)))(x, change)
 
         if self.dense is not None:
             attended = self.dense(attended)
-        x = add_and_norm(self.attention_norm, keys[1], x, attended)
-        x = add_and_norm(self.output_norm, keys[2], x, self.output(gelu(self.intermediate(x)))).reshape(shape)
+        x = added(self.attention_norm, keys[1], x, attended)
+        read = again(self.output_norm)(x) if self.pre_norm else x
+        x = added(self.output_norm, keys[2], x, self.output(gelu(self.intermediate(read)))).reshape(shape)
         out["output"] = images_first(x)
         return x, out
+
+
+def layer_norm(channels: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Layer norm over the last axis, as BERT has it."""
+    exact = {"epsilon": LAYER_NORM_EPSILON, "use_fast_variance": False}
+    return nnx.LayerNorm(channels, dtype=dtype, param_dtype=at_least_float32(dtype), rngs=rngs, **exact)
 
 
 class AttentionClassifier(nnx.Module):
@@ -119,6 +129,7 @@ class AttentionClassifier(nnx.Module):
         encoding_options: Mapping[str, Any],
         content: bool,
         gate: bool,
+        block: str,
         num_layers: int,
         num_heads: int | tuple[int, ...],
         hidden_size: int,
@@ -140,6 +151,7 @@ class AttentionClassifier(nnx.Module):
           image_shape: height, width and channels of the images; learned tables reach across this size.
           encoding, encoding_options: name of a registered encoding, and the values of its own options.
           num_heads: `N_h`, one number or (after pruning) one per layer.
+          block: "post_norm" or "pre_norm", see `Block`; pre-norm blocks are followed by one more norm.
           hidden_size, head_size: `D` and `D_h`, where no 0 stands for `D`.
           dropout: rate after `dense` and after the feed-forward part; of attention see `SelfAttention`.
         """
@@ -167,10 +179,11 @@ class AttentionClassifier(nnx.Module):
                 **common,
             )
             widths = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
-            blocks.append(Block(layer, **widths, dropout_rate=dropout, **common))
+            blocks.append(Block(layer, **widths, pre_norm=block == "pre_norm", dropout_rate=dropout, **common))
             if init != "paper":
-                start(layer, cast(nnx.Linear, blocks[n].dense), init, locality, rngs)
+                start(layer, blocks[n].dense, init, locality, rngs)
         self.blocks = nnx.List(blocks)
+        self.norm = nnx.data(layer_norm(hidden_size, **common) if block == "pre_norm" else None)
         self.classifier = linear(hidden_size, num_classes, **common)
 
     def __call__(
@@ -187,8 +200,8 @@ class AttentionClassifier(nnx.Module):
           of it everything is computed, attention between all pairs of pixels included.
 
           - `embedding`: activations `(b, H, W, d)` before the first layer.
-          - `layers`: for each layer `input` and `output`, activations; `attention`, `position_scores` and
-            `content_scores`, see `SelfAttention.with_intermediates`, without dropout.
+          - `layers`: for each layer `input`, what its attention reads, and `output`, activations; `attention`,
+            `position_scores` and `content_scores`, see `SelfAttention.with_intermediates`, without dropout.
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         out: Intermediates = {"layers": [{} for _ in self.blocks]}
@@ -201,6 +214,7 @@ class AttentionClassifier(nnx.Module):
         for n, block in enumerate(self.blocks):
             block_key = None if key is None else jax.random.fold_in(key, n)
             x, out["layers"][n] = block.with_intermediates(x, block_key, pixels_first=pixels_first)
+        x = x if self.norm is None else self.norm(x)
         logits = self.classifier(x.mean(axis=(0, 1) if pixels_first else (1, 2)))
         out["pixel_logits"] = flattened(self.classifier, jnp.moveaxis(x, 2, 0) if pixels_first else x)
         return logits.astype(at_least_float32(logits.dtype)), out

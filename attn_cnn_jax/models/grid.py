@@ -20,13 +20,13 @@ from attn_cnn_jax.models.encodings import CentredEncoding, QueryKey
 IMPULSE = 5.0  # alpha of "impulse": 97% of the attention on one pixel, and a gradient left for centres
 
 
-def start(layer: SelfAttention, dense: nnx.Linear, init: str, locality: float, rngs: nnx.Rngs) -> None:
+def start(layer: SelfAttention, dense: nnx.Linear | None, init: str, locality: float, rngs: nnx.Rngs) -> None:
     """Changes a new layer of attention, and the linear map after it, as `config.model.init` says.
 
     - "grid": heads on a `sqrt(N_h) x sqrt(N_h)` grid of shifts; "identity": and each passes on its share of channels.
     - "mimetic" (Trockman and Kolter, arXiv 2305.09828): value maps add up to `0.4 Z - 0.4 I`, in "mimetic_plus" to
       `0.4 Z + 0.4 I`, each head with its share of the singular values; query and key maps, where there are such, give
-      `0.7 Z + 0.7 I` per head. `Z` is normal of variance `1/D`. `dense` begins as the identity.
+      `0.7 Z + 0.7 I` per head. `Z` is normal of variance `1/D`. `dense`, where there is such, begins as the identity.
     - "impulse" (arXiv 2505.19985): on the grid with nearly all attention on one pixel, and mimetic value maps.
 
     The layer has centres, and a square number of heads, where heads are put on a grid. `locality` is the `alpha` of
@@ -42,7 +42,8 @@ def start(layer: SelfAttention, dense: nnx.Linear, init: str, locality: float, r
     if init == "identity":
         set_values(layer, shares[:, :, None] * np.eye(channels))
     if init in ("mimetic", "mimetic_plus", "impulse"):
-        set_linear(dense, jnp.eye(channels))
+        if dense is not None:
+            set_linear(dense, jnp.eye(channels))
         total = noisy(rngs, 0.4, 0.4 if init == "mimetic_plus" else -0.4, channels)
         left, singular, right = jnp.linalg.svd(total)
         set_values(layer, jnp.einsum("dr,hr,ro->hdo", left, jnp.where(shares, singular[None], 0), right))

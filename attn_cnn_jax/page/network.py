@@ -39,9 +39,9 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
 
     `test`: `pixels`, base64 of the bytes of test images, and `labels`, numbers of their classes; None without any.
     `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data
-    set's normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `classifier`, in
-    which every array is `{at, shape}`: where it begins in the weights, in numbers, and its shape. Linear maps that
-    follow one another are merged where that is cheaper.
+    set's normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `norm` (of a pre-norm
+    network, before the classifier; else None) and `classifier`, in which every array is `{at, shape}`: where it begins
+    in the weights, in numbers, and its shape. Linear maps that follow one another are merged where that is cheaper.
     """
     config, spec = run.config, spec_of(run.config)
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])
@@ -72,6 +72,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         for block in model.blocks
     ]
     network = {"embedding": linear(model.embedding), "layers": layers, "classifier": linear(model.classifier)}
+    network["norm"] = None if model.norm is None else norm(model.norm)
     pixels, labels = [image.pixels for image in test], [class_names.index(image.label) for image in test]
     return {
         "downsample": config.model.downsample,

@@ -150,6 +150,46 @@ def test_a_block_keeps_for_its_gradient_what_matrix_products_read_and_no_more():
     assert kept(2) - kept(1) == 2 * 3 * (5 * model.hidden_size + 2 * model.intermediate_size)
 
 
+@pytest.mark.usefixtures("float64", "promotion")
+@pytest.mark.parametrize("reads", [{}, {"encoding": "learned", "content": True}])
+def test_pre_norm_blocks_against_loops(reads):
+    """Norms before each half and before the classifier; on every platform."""
+    options = {"head_size": 5, "num_layers": 2, "block": "pre_norm", "dtype": "float64"} | reads
+    skeleton, parameters, _ = variables.split(network("quadratic", **options))
+    keys = jax.random.split(KEYS[0], len(parameters))  # norms that do something
+    moved = {
+        n: p + 0.1 * jax.random.normal(k, p.shape, p.dtype) for k, (n, p) in zip(keys, parameters.items(), strict=True)
+    }
+    model, images = variables.join(skeleton, moved, {}), jnp.asarray(PICTURES, jnp.float64)
+    found, intermediates = jax.jit(lambda moved, x: variables.join(skeleton, moved, {})(x))(moved, images)
+
+    def affine(layer, x):
+        return x @ np.asarray(layer.kernel[...]) + np.asarray(layer.bias[...])
+
+    def normed(layer, x):
+        centred = x - x.mean()
+        return layer.scale[...] * centred / np.sqrt(np.square(centred).mean() + 1e-12) + layer.bias[...]
+
+    for n, image in enumerate(np.asarray(images)):
+        x = np.zeros((2, 3, 16))
+        for i, j in np.ndindex(2, 3):
+            x[i, j] = affine(model.embedding, image[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].ravel())
+        for block, of_layer in zip(model.blocks, intermediates["layers"], strict=True):
+            read = np.stack([[normed(block.attention_norm, pixel) for pixel in row] for row in x])
+            np.testing.assert_allclose(of_layer["input"][n], read, rtol=1e-9, atol=1e-9)
+            weights, maps = of_layer["attention"], block.attention.merged_maps()
+            weights = weights[n] if weights.ndim == 6 else weights
+            x = x + np.einsum("hijkl,kld,hdo->ijo", weights, read, maps) + np.asarray(block.attention.output.bias[...])
+            for i, j in np.ndindex(2, 3):
+                hidden = jax.nn.gelu(affine(block.intermediate, normed(block.output_norm, x[i, j])), approximate=False)
+                x[i, j] += affine(block.output, np.asarray(hidden))
+        mean = np.mean([normed(model.norm, pixel) for row in x for pixel in row], axis=0)
+        np.testing.assert_allclose(found[n], affine(model.classifier, mean), rtol=1e-9, atol=1e-9)
+    on_gpu = jax.jit(lambda moved, x: attention_module.for_platform(variables.join(skeleton, moved, {}), "gpu")(x)[0])
+    np.testing.assert_allclose(on_gpu(moved, images), found, rtol=1e-9, atol=1e-9)
+    assert merged(model, (4, 6)).blocks[0].dense is None
+
+
 def test_deep_resnets_are_made_of_bottlenecks():
     """1x1, 3x3 with the stride, 1x1 to four times the channels; how layers follow each other is PyTorch's."""
     config = resnet_config(depth=50, width=2, image_shape=(8, 8, 3)).model

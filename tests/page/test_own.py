@@ -163,6 +163,7 @@ def test_exports_open_and_answer_as_in_jax(open_page, tmp_path):
     page = open_page()
     runs = {name: load_pretrained(name) for name in ("digits", "cifar10")}
     runs["gated"] = random_run(2, encoding="quadratic_generalized", content=True, gate=True, head_size=4)
+    runs["pre_norm"] = random_run(2, block="pre_norm")
     for name, run in runs.items():
         assert opened(page, exported(run, tmp_path / name)) == ""
         shape = tuple(run.config.model.image_shape)

@@ -132,17 +132,20 @@ function headAverages(x, attention, value, pixels, isOff) {
   return averages;
 }
 
-/** One block: x = LN(x + attention(x)), x = LN(x + W2 activation(W1 x)). */
-function block(x, weights, attention, pixels, { epsilon }, isOff) {
-  let attended = linear(headAverages(x, attention, weights.value, pixels, isOff), weights.output, pixels);
+/** One block: x = LN(x + attention(x)), x = LN(x + W2 activation(W1 x)). A pre-norm network, which has a `norm` of its
+    own, has x + attention(`read`) and x + W2 activation(W1 LN(x)) in their place. */
+function block(x, read, weights, attention, pixels, { epsilon, norm }, isOff) {
+  let attended = linear(headAverages(read, attention, weights.value, pixels, isOff), weights.output, pixels);
   if (weights.dense) attended = linear(attended, weights.dense, pixels);
-  x = layerNorm(add(x, attended), weights.attentionNorm, epsilon);
-  const transformed = linear(linear(x, weights.intermediate, pixels).map(gelu), weights.transformed, pixels);
-  return layerNorm(add(x, transformed), weights.outputNorm, epsilon);
+  const after = (sum, layer) => (norm ? sum : layerNorm(sum, layer, epsilon));
+  x = after(add(x, attended), weights.attentionNorm);
+  const fed = linear(norm ? layerNorm(x, weights.outputNorm, epsilon) : x, weights.intermediate, pixels).map(gelu);
+  return after(add(x, linear(fed, weights.transformed, pixels)), weights.outputNorm);
 }
 
 /** The classifier on the mean over pixels. */
-function logitsOf(x, classifier, pixels) {
+function logitsOf(x, { classifier, norm, epsilon }, pixels) {
+  x = norm ? layerNorm(x, norm, epsilon) : x;
   return linear(sumOfRows(x, x.length / pixels).map((sum) => sum / pixels), classifier, 1);
 }
 
@@ -158,14 +161,15 @@ function logitsOf(x, classifier, pixels) {
 function forward(network, layers, grid, bytes, changes, kept) {
   const pixels = grid[0] * grid[1];
   let x = embed(bytes, network, grid);
-  const found = { logits: [logitsOf(x, network.classifier, pixels)], content: [], attention: [], kernels: [] };
+  const found = { logits: [logitsOf(x, network, pixels)], content: [], attention: [], kernels: [] };
   layers.forEach((layer, l) => {
     const weights = network.layers[l];
-    const factors = contentFactors(x, weights.readers, layer.heads, grid);
+    const read = network.norm ? layerNorm(x, weights.attentionNorm, network.epsilon) : x;
+    const factors = contentFactors(read, weights.readers, layer.heads, grid);
     const attention = kept[l] ?? layerAttention(layer, factors, grid, changes, l);
     if (!factors) kept[l] = attention;
-    x = block(x, weights, attention.maps, pixels, network, (h) => changes.off.has(`${l},${h}`));
-    found.logits.push(logitsOf(x, network.classifier, pixels));
+    x = block(x, read, weights, attention.maps, pixels, network, (h) => changes.off.has(`${l},${h}`));
+    found.logits.push(logitsOf(x, network, pixels));
     found.content.push(factors);
     found.attention.push(attention.maps);
     found.kernels.push(attention.kernels);

@@ -59,6 +59,7 @@ function exportOf(bytes, given, name) {
       downsample: model.downsample, mean: dataset.mean, std: dataset.std, epsilon: data.epsilon, test: null, weights,
       classes: Array.from({ length: model.num_classes }, (_, n) => dataset.class_names[n] ?? `class ${n}`),
       embedding: linear("embedding"), layers: ofNetwork, classifier: linear("classifier"),
+      norm: entries["norm.scale"] ? norm("norm") : null,
     },
   };
 }
