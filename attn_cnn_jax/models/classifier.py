@@ -17,9 +17,15 @@ from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.grid import start
-from attn_cnn_jax.models.layers import at_least_float32, check_rate, check_sizes, dropout, flattened, linear
-
-LAYER_NORM_EPSILON = 1e-12  # inside the square root, as BERT has it
+from attn_cnn_jax.models.layers import (
+    at_least_float32,
+    check_rate,
+    check_sizes,
+    dropout,
+    flattened,
+    layer_norm,
+    linear,
+)
 
 Intermediates = dict[str, Any]
 
@@ -99,8 +105,12 @@ class Block(nnx.Module):
 
         def added(norm, key, x, change):
             """`LN(x + drop(change))`, or in a pre-norm block the sum alone."""
-            total = lambda x, change: x + dropout(key, change, self.dropout_rate)  # noqa: E731
-            return again(total if self.pre_norm else lambda x, change: norm(total(x, change)))(x, change)
+
+            def total(x, change):
+                x = x + dropout(key, change, self.dropout_rate)
+                return x if self.pre_norm else norm(x)
+
+            return again(total)(x, change)
 
         if self.dense is not None:
             attended = self.dense(attended)
@@ -109,12 +119,6 @@ class Block(nnx.Module):
         x = added(self.output_norm, keys[2], x, self.output(gelu(self.intermediate(read)))).reshape(shape)
         out["output"] = images_first(x)
         return x, out
-
-
-def layer_norm(channels: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer norm over the last axis, as BERT has it."""
-    exact = {"epsilon": LAYER_NORM_EPSILON, "use_fast_variance": False}
-    return nnx.LayerNorm(channels, dtype=dtype, param_dtype=at_least_float32(dtype), rngs=rngs, **exact)
 
 
 class AttentionClassifier(nnx.Module):

@@ -1,4 +1,4 @@
-"""Pieces of every network here: linear maps that start as PyTorch's, dropout, the type of parameters."""
+"""Pieces of every network here: linear maps that start as PyTorch's, layer norm, dropout, the type of parameters."""
 
 import functools
 import math
@@ -12,6 +12,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt16
 
 from attn_cnn_jax.errors import UserError
+
+LAYER_NORM_EPSILON = 1e-12
 
 
 def in_precision(precision: str, function: Callable) -> Callable:
@@ -51,6 +53,12 @@ def linear(
     start = uniform(in_features)
     common = {"dtype": dtype, "param_dtype": at_least_float32(dtype), "rngs": rngs}
     return nnx.Linear(in_features, out_features, use_bias=use_bias, kernel_init=start, bias_init=start, **common)
+
+
+def layer_norm(channels: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Layer norm over the last axis, as BERT has it: its epsilon is inside the square root."""
+    exact = {"epsilon": LAYER_NORM_EPSILON, "use_fast_variance": False}
+    return nnx.LayerNorm(channels, dtype=dtype, param_dtype=at_least_float32(dtype), rngs=rngs, **exact)
 
 
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> Float[Array, "*any"]:

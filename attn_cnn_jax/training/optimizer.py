@@ -24,9 +24,8 @@ from attn_cnn_jax.models.pruning import head_axes
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import split
 
-# Of schedule "step": epochs of 300 after which the learning rate is divided by ten, as for the paper's ResNet; of a run
-# with fewer epochs as much sooner.
-STEP_EPOCHS, OF_EPOCHS = (80, 150, 250), 300
+# Shares of a run after which schedule "step" divides the learning rate by ten: the paper's ResNet's epochs of 300.
+STEP_SHARES = 80 / 300, 150 / 300, 250 / 300
 RMS = 0.2  # root mean square of an orthogonal update, near that of Adam's: one learning rate serves both
 
 
@@ -51,7 +50,7 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
         case "cosine":
             after = optax.cosine_decay_schedule(config.learning_rate, max(1, total - warmup))
         case "step":
-            steps = {round(epoch / OF_EPOCHS * total) - warmup: 0.1 for epoch in STEP_EPOCHS}
+            steps = {round(share * total) - warmup: 0.1 for share in STEP_SHARES}
             after = optax.piecewise_constant_schedule(config.learning_rate, steps)
         case "constant":
             after = optax.constant_schedule(config.learning_rate)
