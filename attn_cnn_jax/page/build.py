@@ -7,6 +7,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ def build(
     network of more than `most_parameters` does not run. UserError if the run has nothing to show, or too much.
     """
     data = page_data(run, size, title=title)
-    class_names = dataset.class_names if dataset else run.class_names
+    class_names = dataset.spec.class_names if dataset else run.class_names
     reason = reason_not_to_compute(run, tuple(data["grid"]), most_parameters)
     if reason and run.model.depends_on_content:
         raise UserError(f"this network's attention depends on the image, and the page cannot compute it: {reason}")
@@ -158,12 +159,7 @@ def render(data: dict) -> str:
     files = {"STYLE": ["page.css"], "WORKER": OF_WORKER, "PAGE": OF_PAGE}
     texts = {part: "".join((WEB / name).read_text("utf-8") for name in names) for part, names in files.items()}
     parts = {"POLICY": POLICY.format(*map(hash_of, texts.values())), **texts, "DATA": as_script_text(data)}
-    # From the template on the left to the right, so that no part is searched for the next one's place.
-    text, rest = "", (WEB / "page.html").read_text("utf-8")
-    for name in ("POLICY", "STYLE", "DATA", "WORKER", "PAGE"):
-        before, rest = rest.split(f"<!-- {name} -->")
-        text += before + parts[name]
-    return text + rest
+    return re.sub("<!-- ([A-Z]+) -->", lambda found: parts[found[1]], (WEB / "page.html").read_text("utf-8"))
 
 
 def hash_of(text: str) -> str:

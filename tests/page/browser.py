@@ -28,7 +28,7 @@ class Page:
         return self
 
     def ready(self):
-        self.driver.execute_async_script("viewer.ready().then(arguments[0])")
+        self.driver.execute_async_script("started.then(() => ready).then(arguments[0])")
         self.shown()
 
     def shown(self):

@@ -94,8 +94,8 @@ def test_statistics_on_hover_are_those_of_the_package(open_page, quadratic):
 
 
 def test_the_address_restores_the_view(open_page):
-    address = "#picture=1&query=4,1&head=2,2&terms=content&softmax=0&scale=common"
-    expected = {"picture": 1, "query": [4, 1], "head": [1, 1], "terms": ["content"], "softmax": False, "common": True}
+    address = "#picture=1&query=4,1&head=2,2&terms=content&softmax=0"
+    expected = {"picture": 1, "query": [4, 1], "head": [1, 1], "terms": ["content"], "softmax": False}
     page = open_page(address, "learned_content")
     assert expected.items() <= page.view().items()
     page.run("void $('picture').focus()")

@@ -1,10 +1,9 @@
 "use strict";
 // The view as text after the page's "#", so that a link restores it.
 
-/** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&scale=common&epoch=12", with changes of the network
-    "&off=1.4&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread), "&conv=2x3" (layers, kernel) and
-    "&layer=2" (whose centres are shown); "drawing=" and bytes in base64 in place of the picture, "&step=3" of the five; defaults
-    are left out. */
+/** "#picture=2&query=3,7&head=1,4&terms=position&softmax=0&epoch=12", with changes of the network
+    "&off=1.4&move=1.3:0.5:-1.2:1.5" (row, column, factor of the spread) and "&conv=2x3" (layers, kernel); "drawing=" and
+    bytes in base64 in place of the picture, "&step=3" of the five; defaults are left out. */
 function viewToHash() {
   const { terms, convolved } = view;
   const drawn = view.picture === drawing.index && textOfDrawing();
@@ -18,13 +17,11 @@ function viewToHash() {
     head: view.head && view.head.map((n) => n + 1).join(),
     terms: terms.size < data.terms.length && ([...terms].join() || "none"),
     softmax: !view.softmax && "0",
-    scale: view.common && "common",
     epoch: !atEnd() && String(data.epochs[view.epoch].epoch),
     off: [...view.off].map(fromOne).join(),
     move: moves.join(),
     conv: convolved.layers > 0 && `${convolved.layers}x${convolved.size}`,
     tiles: view.tiles === "map" && "map",
-    layer: view.layer > 0 && view.layer + 1,
   };
   return "#" + Object.entries(parts).filter(([, value]) => value).map((pair) => pair.join("=")).join("&");
 }
@@ -37,10 +34,9 @@ function viewFromHash(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const list = (name) => (given.get(name) ?? "").split(",").filter(Boolean);
   const within = (n, size) => Number.isInteger(n) && n >= 0 && n < size;
-  const isLayer = (l) => within(l, data.layers.length);
   const headOf = (text, separator) => {
     const [l, h] = text.split(separator).map((n) => Number(n) - 1);
-    return isLayer(l) && within(h, data.layers[l].heads) ? [l, h] : null;
+    return within(l, data.layers.length) && within(h, data.layers[l].heads) ? [l, h] : null;
   };
   const step = list("step") - 1;
   const isStep = within(step, shownSteps().length);
@@ -48,15 +44,13 @@ function viewFromHash(hash) {
   const result = { ...initialView, ...(isAlone ? viewOfStep(step) : {}), step: isStep ? step : null };
   const put = (name, value, isValid) => { if (isValid) result[name] = value; };
 
-  const picture = Number(list("picture")), query = list("query").map(Number), layer = list("layer") - 1;
+  const picture = Number(list("picture")), query = list("query").map(Number);
   put("picture", picture, within(picture, data.pictures.length));
   if (given.has("drawing") && canDraw()) result.picture = drawingOfText(given.get("drawing")) ?? result.picture;
   put("query", query, query.length === 2 && query.every((n, axis) => within(n, grid[axis])));
   put("head", headOf(given.get("head") ?? "", ","), given.has("head"));
   put("terms", new Set(data.terms.filter((term) => list("terms").includes(term))), given.has("terms"));
   put("softmax", false, given.get("softmax") === "0");
-  put("common", true, given.get("scale") === "common");
-  put("layer", layer, isLayer(layer));
   put("tiles", "map", given.get("tiles") === "map");
   const epoch = data.epochs.findIndex((entry) => String(entry.epoch) === given.get("epoch"));
   put("epoch", epoch, epoch >= 0);

@@ -152,7 +152,7 @@ function listenToSettings() {
   $("terms").addEventListener("change", () => {
     choose({ terms: new Set(Array.from($("terms").querySelectorAll("input:checked"), (box) => box.value)) });
   });
-  for (const id of ["softmax", "common"]) $(id).addEventListener("change", () => choose({ [id]: $(id).checked }));
+  $("softmax").addEventListener("change", () => choose({ softmax: $("softmax").checked }));
   $("tile-choice").addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (button) choose({ tiles: button.dataset.tiles });
@@ -202,9 +202,6 @@ async function start() {
 }
 
 const started = start();
-
-/** For tests and the curious: `ready()` resolves once the page shows what it was asked for. */
-window.viewer = { ready: () => started.then(() => ready) };
 
 // As a figure inside another page, `?figure`: the slider, the heads and the five steps. It says how high it is.
 if (location.search === "?figure") {

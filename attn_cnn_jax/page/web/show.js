@@ -125,13 +125,9 @@ const showsImages = () => view.tiles === "image" && answered !== null && atEnd()
 /** Draws where the query looks, or the scores behind that, of every head; and the colours' legend. */
 function showMaps(colours) {
   const maps = data.layers.map((layer, l) => Array.from({ length: layer.heads }, (_, h) => mapOf(l, h)));
-  const ranges = maps.map((layer) => layer.map(rangeOf));
-  const common = [Math.min(...ranges.flat().map(([low]) => low)), Math.max(...ranges.flat().map(([, high]) => high))];
-  maps.forEach((layer, l) => layer.forEach((map, h) =>
-    drawMap(tiles[l][h].canvas, map, grid, view.common ? common : ranges[l][h], colours)));
+  maps.forEach((layer, l) => layer.forEach((map, h) => drawMap(tiles[l][h].canvas, map, grid, rangeOf(map), colours)));
   drawMap($("ramp"), Array.from({ length: 64 }, (_, n) => n), [1, 64], [0, 63], colours);
-  const ends = view.softmax ? ["0", "head’s largest"] : ["head’s lowest 5%", "head’s highest"];
-  [$("low").textContent, $("high").textContent] = view.common ? common.map(shortNumber) : ends;
+  [$("low").textContent, $("high").textContent] = view.softmax ? ["0", "head’s largest"] : ["head’s lowest 5%", "head’s highest"];
 }
 
 /** Controls, marks and labels that say what is chosen. */
@@ -156,7 +152,6 @@ function showChoices() {
   $("heads-title").textContent = showsImages() ? "Each head’s image" : title;
   $("legend").style.visibility = showsImages() ? "hidden" : ""; // keeps its place
   $("softmax").checked = view.softmax;
-  $("common").checked = view.common;
   if (view.epoch !== null) showEpoch(data.epochs[view.epoch], data.epochs[lastEpoch]);
   const picture = data.pictures[view.picture];
   $("caption").textContent = picture ? [pictureName(picture), predictionText(picture)].filter(Boolean).join(" · ") : "";

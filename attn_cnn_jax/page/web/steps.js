@@ -1,8 +1,6 @@
 "use strict";
 // Five steps from attention to convolution, each a view of the instrument below.
 
-const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-
 /** The head of the first layer that attends to most pixels at once, or to fewest (`sign` -1), by the largest entropy of its
     attention from the corners and the middle: from one of them all that it looks at lies in the image. */
 function extremeHead(sign) {
@@ -17,8 +15,8 @@ const STEPS = [
   {
     title: "One pixel asks",
     text: (heads) => `The framed pixel is the query, and ${heads} of layer 1 answer: each with the mean around one place. `
-      + (hasCentres() ? "A numbered ring is where a head looks, and how widely." : "Darker pixels count more."),
-    changes: () => (hasCentres() ? {} : { head: [0, extremeHead(-1)] }),
+      + (centresOf(0).length > 0 ? "A numbered ring is where a head looks, and how widely." : "Darker pixels count more."),
+    changes: () => (centresOf(0).length > 0 ? {} : { head: [0, extremeHead(-1)] }),
   },
   {
     title: "Move it: the answers move along",
@@ -56,7 +54,7 @@ function viewOfStep(number) {
 }
 
 function makeSteps() {
-  const count = data.layers[0].heads, heads = `${NUMBERS[count] ?? count} head${count === 1 ? "" : "s"}`;
+  const count = data.layers[0].heads, heads = `${count} head${count === 1 ? "" : "s"}`;
   $("lead-shift").textContent = data.contentTerms.length
     ? "Where its weights depend on how a pixel lies to the query, and not on what is in the image, it moves the image by a shift."
     : "Its weights depend only on how a pixel lies to the query: so it moves the whole image by a shift, and blurs it.";

@@ -6,10 +6,10 @@ const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of sc
 /** What is known of the open run, see page_data in build.py, and parts of it; `network` is null where the page cannot compute. */
 let data, grid, pixels, lastEpoch, network;
 
-/** What a link restores. `head` [layer, head] lies over the picture; `common`: one colour scale for all heads; `epoch`: index into
-    data.epochs, null where none are recorded; `off` (a Set of "layer,head"), `moved` ({"layer,head": {centre, factor}}) and
+/** What a link restores. `head` [layer, head] lies over the picture; `epoch`: index into data.epochs, null where none are
+    recorded; `off` (a Set of "layer,head"), `moved` ({"layer,head": {centre, factor}}) and
     `convolved` (the first `layers` are convolutions of `size` x `size`): changes of the network; `layer`: whose centres are
-    shown where no head is chosen; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
+    shown where no head is chosen, in no link; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
 let view, initialView;
 
 function setData(given) {
@@ -23,7 +23,6 @@ function setData(given) {
     head: null,
     terms: new Set(data.terms),
     softmax: true,
-    common: false,
     epoch: lastEpoch >= 0 ? lastEpoch : null,
     off: new Set(),
     moved: {},
@@ -82,8 +81,6 @@ function rangeOf(map) {
 const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
 
 // --- what lies over the image: the attention of a head, or where all heads of a layer look ---
-
-const hasCentres = () => [data, ...data.epochs.slice(0, 1)].some(({ layers }) => layers?.some((layer) => layer.position?.centre));
 
 /** What to draw over the image: {map, range, centre, handle} of a head, or else {centres} of the layer last looked at. */
 function overlayOf(head, map, statistics) {
