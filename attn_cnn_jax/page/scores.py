@@ -90,18 +90,15 @@ def absolute_content(encoding: Absolute, grid: Grid) -> Parameters:
 
 
 def relative_content(encoding: Relative, grid: Grid) -> Parameters:
-    """The chosen terms of eq. 8 that read the picture."""
-    terms: Parameters = {}
-    if "content_content" in encoding.terms:
-        terms["content_content"] = PRODUCT
-    if "content_position" in encoding.terms:
-        assert encoding.tables is not None
-        reach = encoding.tables.grid
-        row, column = encoding.position_keys(*reach)
-        rows, columns = (slice(size - n, size + n - 1) for size, n in zip(reach, grid, strict=True))
-        terms["content_position"] = {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]}
-    if encoding.content_bias is not None:
-        terms["position_content"] = {"kind": "keys", "bias": encoding.content_bias[...] * encoding.head_size**-0.5}
+    """The terms of eq. 8 that read the image."""
+    reach = encoding.tables.grid
+    row, column = encoding.position_keys(*reach)
+    rows, columns = (slice(size - n, size + n - 1) for size, n in zip(reach, grid, strict=True))
+    terms: Parameters = {
+        "content_content": PRODUCT,
+        "content_position": {"kind": "shifts", "row": row[:, rows], "column": column[:, columns]},
+        "position_content": {"kind": "keys", "bias": encoding.content_bias[...] * encoding.head_size**-0.5},
+    }
     return content_maps(encoding, terms)
 
 

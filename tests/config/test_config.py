@@ -75,7 +75,6 @@ def test_ends_of_what_is_allowed():
         ("model.num_classes", 2, 1),
         ("model.num_heads", (9, 8, 7, 6, 5, 4), (9, 8, 7, 6, 5, 0)),
         ("model.image_shape", [28, 28, 1], [28, 28]),
-        ("model.relative_terms", ("content_content",), ("content_content",) * 2),
         ("optimizer.schedule", "constant", "cosin"),
         ("train.batch_size", 2**31 - 1, 2**31),
         ("dataset.name", "digits", "mnist"),

@@ -45,8 +45,6 @@ NETWORKS = [
             ("position_content", "position_position"): {"query.kernel": 0},
         },
     ),
-    ({"encoding": "relative", "relative_terms": ("content_position",)}, {(): {"position_key": 0}}),
-    ({"encoding": "relative", "relative_terms": ("position_content",)}, {(): {"content_bias": 0}}),
 ]
 
 FORWARD = """

@@ -230,7 +230,7 @@ def test_tables_keep_the_vector_of_every_shift_that_both_know():
 
 @pytest.mark.parametrize("encoding", ["learned", "relative"])
 def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding, first, data_dir, tmp_path, capsys):
-    options = {"encoding": encoding} | ({"relative_terms": ("position_position",)} if encoding == "relative" else {})
+    options = {"encoding": encoding}
     origin = first((4, 6, 1), 10, **options)
     network = begin(complete(config_of(data_dir, model=options, run=str(origin))), tmp_path / "tuned")[1]
     assert "position tables are cropped or extended around shift zero" in capsys.readouterr().out
