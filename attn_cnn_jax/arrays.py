@@ -23,7 +23,6 @@ AnyArray = Array | np.ndarray
 Images = UInt8[AnyArray, "b H W C"]  # images as data sets have them
 Labels = Int[AnyArray, "b"]
 Activations = Float[Array, "b H W d"]
-Probabilities = Float[Array, "b classes"]
 
 # Attention of one layer, query pixel then key pixel; the same for all images, or one per image.
 SharedAttention = Float[AnyArray, "h i j k l"]

@@ -34,23 +34,14 @@ SUBSTITUTES = {  # of a layer, in words
 }
 
 
-class Given(nnx.Variable):
-    """Attention that is given, not learned."""
-
-
 class GivenAttention(nnx.Module):
     """A self-attention layer with its attention replaced by `(h, i, j, k, l)`; its value and output maps stay."""
 
     depends_on_content = False
 
     def __init__(self, layer: SelfAttention, attention: SharedAttention):
-        self.layer = layer
-        self.attention = Given(attention)
-
-    @property
-    def target(self) -> str:
-        """The platform that the layer is compiled for."""
-        return self.layer.target
+        self.layer, self.target = layer, layer.target
+        self.attention = nnx.Variable(attention)
 
     def __call__(self, x: Activations, key: PRNGKeyArray | None = None) -> Float[Array, "b H W o"]:
         pixels = x.shape[1] * x.shape[2]

@@ -5,60 +5,54 @@ Files in configs/ call `attention_config` or `resnet_config` and change what dif
 
 import difflib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict, FieldReference
 
 from attn_cnn_jax.data.sets import OWN, SPECS, is_own
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.encoding import Option
 from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import BLOCKS, WIDTH
 
 
-class Field(NamedTuple):
-    """One configuration value: its default, a test of values, and what is allowed in words."""
-
-    default: Any
-    allows: Callable[[Any], bool]
-    allowed: str
-    any_type: bool = False  # whether values of another type than the default's are allowed, such as a tuple
+def integer(default: int, low: int, high: int = 2**31 - 1) -> Option:
+    return Option(
+        default, lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}"
+    )
 
 
-def integer(default: int, low: int, high: int = 2**31 - 1) -> Field:
-    return Field(default, lambda value: type(value) is int and low <= value <= high, f"an integer from {low} to {high}")
-
-
-def number(default: float, low: float, high: float = 1e6, *, open_low=False) -> Field:
+def number(default: float, low: float, high: float = 1e6, *, open_low=False) -> Option:
     def allows(value):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and (low < value if open_low else low <= value) and value < high  # none holds for NaN
 
-    return Field(default, allows, f"a number {'above' if open_low else 'from'} {low:g} and below {high:g}")
+    return Option(default, allows, f"a number {'above' if open_low else 'from'} {low:g} and below {high:g}")
 
 
-def choice(default: Any, *others: Any) -> Field:
+def choice(default: Any, *others: Any) -> Option:
     values = sorted((default, *others))
     allowed = "one of " + ", ".join(map(repr, values))
-    return Field(default, lambda value: type(value) is type(default) and value in values, allowed)
+    return Option(default, lambda value: type(value) is type(default) and value in values, allowed)
 
 
-def text(default: str, allowed: str, known: Callable[[str], bool] = lambda value: True) -> Field:
-    return Field(default, lambda value: isinstance(value, str) and known(value), allowed)
+def text(default: str, allowed: str, known: Callable[[str], bool] = lambda value: True) -> Option:
+    return Option(default, lambda value: isinstance(value, str) and known(value), allowed)
 
 
-def several(one: Field, allowed: str, *, default: tuple = (), length: int | None = None) -> Field:
+def several(one: Option, allowed: str, *, default: tuple = (), length: int | None = None) -> Option:
     """A tuple of values that `one` allows."""
 
     def allows(value):
         return isinstance(value, tuple | list) and length in (None, len(value)) and all(map(one.allows, value))
 
-    return Field(default, allows, allowed)
+    return Option(default, allows, allowed)
 
 
-def either(one: Field, many: Field, allowed: str) -> Field:
+def either(one: Option, many: Option, allowed: str) -> Option:
     """A value or a tuple of values."""
-    return Field(one.default, lambda value: one.allows(value) or many.allows(value), allowed, any_type=True)
+    return Option(one.default, lambda value: one.allows(value) or many.allows(value), allowed, any_type=True)
 
 
 COUNT = integer(1, 1)
@@ -175,13 +169,13 @@ REST = {
 }
 
 
-def attention_fields() -> dict[str, Field]:
+def attention_fields() -> dict[str, Option]:
     """Returns the fields of an attention network: `ATTENTION`, and the options of all registered encodings."""
     names = ", ".join(map(repr, sorted(REGISTRY)))
     encoding = ATTENTION["encoding"]._replace(
         allowed=f"one of {names}; if it is your own, import the file that registers it first"
     )
-    options = {name: Field(*option) for kind in REGISTRY.values() for name, option in kind.options.items()}
+    options = {name: option for kind in REGISTRY.values() for name, option in kind.options.items()}
     return ATTENTION | {"encoding": encoding} | options
 
 
@@ -199,7 +193,7 @@ def resnet_config(**model: Any) -> ConfigDict:
     return base(RESNET, model)
 
 
-def base(fields: dict[str, Field], model: dict[str, Any]) -> ConfigDict:
+def base(fields: dict[str, Option], model: dict[str, Any]) -> ConfigDict:
     """Returns the defaults, with other values of `config.model`; UserError for names that no field has."""
     schema = {"model": fields}
     changed = {key: field_of(schema, f"model.{key}")._replace(default=value) for key, value in model.items()}
@@ -209,7 +203,7 @@ def base(fields: dict[str, Field], model: dict[str, Any]) -> ConfigDict:
 def defaults(schema: dict) -> dict:
     """Returns the default of every field of a schema, for a ConfigDict, which holds each key to its default's type."""
 
-    def default_of(field: Field) -> Any:
+    def default_of(field: Option) -> Any:
         return FieldReference(field.default, field_type=object) if field.any_type else field.default
 
     return {key: defaults(field) if isinstance(field, dict) else default_of(field) for key, field in schema.items()}
@@ -245,7 +239,7 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
     return ConfigDict(fill(config.to_dict(), schema_of(config)))
 
 
-def field_of(schema: dict, key: str) -> Field:
+def field_of(schema: dict, key: str) -> Option:
     """Returns the field of a key such as `train.batch_size`; UserError where there is none, with what may be meant."""
     found: Any = schema
     above = "config"

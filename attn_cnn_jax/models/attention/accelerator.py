@@ -111,9 +111,7 @@ def content(
     x = x.reshape(batch, pixels, channels)
     product = merged.product.reshape(channels, -1).astype(x.dtype)
     queries = (x.reshape(-1, channels) @ product).reshape(batch, pixels * heads, channels)
-    of_keys = jnp.zeros((batch, heads, pixels), wide)
-    if merged.key is not None:
-        of_keys = jnp.einsum("bpx,hx->bhp", x, merged.key.astype(x.dtype), preferred_element_type=wide)
+    of_keys = jnp.einsum("bpx,hx->bhp", x, merged.key.astype(x.dtype), preferred_element_type=wide)
     of_pairs = jnp.zeros((pixels, heads, pixels), wide)
     if positions is not None:
         of_pairs = jnp.moveaxis(positions.astype(wide), 0, 1)

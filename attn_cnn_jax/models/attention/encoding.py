@@ -39,11 +39,12 @@ class Sizes(NamedTuple):
 
 
 class Option(NamedTuple):
-    """A configuration key of an encoding, `config.model.KEY`: its default, a test, and what is allowed in words."""
+    """A configuration value, of an encoding `config.model.KEY`: its default, a test, and what is allowed in words."""
 
     default: Any
     allows: Callable[[Any], bool]
     allowed: str
+    any_type: bool = False  # whether values of another type than the default's are allowed, such as a tuple
 
 
 class Projections(NamedTuple):

@@ -23,11 +23,11 @@ class MergedMaps(NamedTuple):
     """Maps of content scores, up to a constant per query `x_q M x_k + v x_k`, in the type of parameters.
 
     `product` is `M = W_q W_k^T / sqrt(D_h)`, by channel of the query, head, channel of the key; `key` is
-    `v = W_k b_q / sqrt(D_h)`, None without a bias of queries.
+    `v = W_k b_q / sqrt(D_h)`.
     """
 
     product: Float[Array, "d h d"]
-    key: Float[Array, "h d"] | None
+    key: Float[Array, "h d"]
 
 
 def softmax(scores: Float[Array, "*heads p"]) -> Float[Array, "*heads p"]:

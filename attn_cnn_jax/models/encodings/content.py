@@ -49,16 +49,15 @@ class Content(QueryKey):
     """Content scores `q . k / sqrt(D_h)`, with biases; as an encoding alone it knows no positions."""
 
     def merged_content(self) -> MergedMaps | None:
-        if self.query.out_features < self.num_heads * self.query.in_features:
+        bias, channels = self.query.bias, self.query.in_features
+        if bias is None or self.query.out_features < self.num_heads * channels:
             return None  # smaller heads: merged, they would be larger
         query, key = (
             layer.kernel[...].reshape(layer.in_features, self.num_heads, -1) for layer in (self.query, self.key)
         )
-        scale, bias = query.shape[-1] ** -0.5, self.query.bias
+        scale = query.shape[-1] ** -0.5
         # `einsum` sums over axes in the order of their letters: `x` and `y` are channels of the query and of the key.
         product = jnp.einsum("xhc,yhc->xhy", query, key) * scale
-        if bias is None:
-            return MergedMaps(product, None)
         return MergedMaps(product, jnp.einsum("hc,yhc->hy", bias[...].reshape(self.num_heads, -1), key) * scale)
 
 
