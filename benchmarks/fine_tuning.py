@@ -92,7 +92,7 @@ def make_sets(out: Path, data_dir: str | None) -> None:
             continue
         train = chosen(dataset.train, made, made.num_train)
         test = chosen(dataset.test, made, made.num_test)
-        names = [dataset.class_names[label] for label in made.classes]
+        names = [dataset.spec.class_names[label] for label in made.classes]
         arrays = {"images": train.images, "labels": train.labels, "class_names": names}
         with replacing(out / f"{name}.npz") as file:
             np.savez(file, test_images=test.images, test_labels=test.labels, **arrays)

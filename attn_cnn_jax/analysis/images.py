@@ -51,7 +51,7 @@ def images_at(
     if wrong := [index for index in indices if not 0 <= index < total]:
         raise UserError(f"image {wrong[0]}: the test split of {dataset.spec.name} has 0 to {total - 1}")
     found, labels = dataset.test.at(list(indices))
-    return found, labels, dataset.class_names
+    return found, labels, dataset.spec.class_names
 
 
 def first_images(

@@ -7,7 +7,6 @@ to from the middle pixel.
 """
 
 import argparse
-import contextlib
 import json
 import re
 import sys
@@ -16,20 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import predictions, style
-from attn_cnn_jax.analysis.images import dataset_of
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
 from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, is_left_behind
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.output import csv_text, say, table
 from attn_cnn_jax.page.images import from_file
 from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits image.png --top=3"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("run", "--step", "--data-dir", "--size", "--log-pixels")
+    parser.share("run", "--step", "--size", "--log-pixels")
     parser.add_argument("images", nargs="+", type=as_path, metavar="FILE|DIR", help="images, or folders of images")
     parser.add_argument("--top", type=at_least_one, default=5, metavar="N", help="number of classes per image (5)")
     form = parser.add_mutually_exclusive_group().add_argument
@@ -49,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
         text = f"cropped and resized {resized} of {len(loaded)} images to {height}x{width} pixels"
         say(text if args.size else f"{text}, the size that the network was trained on", sys.stderr)
     pixels = np.stack([image.pixels for image in loaded])
-    found = top_classes(run.predict(pixels), class_names(run, args.data_dir), args.top)
+    found = top_classes(run.predict(pixels), run.class_names, args.top)
     by_image = list(zip(map(str, paths), found, strict=True))
     if args.json:
         say(json.dumps([{"picture": path, "classes": classes} for path, classes in by_image], indent=1))
@@ -81,13 +78,6 @@ def image_files(path: Path) -> list[Path]:
     if others := [file.name for file in inside if file not in found]:
         say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
     return found
-
-
-def class_names(run: Run, data_dir: str | None) -> tuple[str, ...]:
-    """Returns the names of the classes; () where neither run nor package knows them and the data is not here."""
-    with contextlib.suppress(UserError):
-        return run.class_names or dataset_of(run.config, data_dir).class_names
-    return ()
 
 
 def named(found: dict) -> str:

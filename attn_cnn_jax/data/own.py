@@ -10,7 +10,6 @@ import glob
 import hashlib
 import os
 import re
-import shutil
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
@@ -264,12 +263,6 @@ def unpacked(path: Path, scratch: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as file:
             held: dict[str, Any] = {each.filename.removesuffix(".npy"): each for each in file.infolist()}
             wanted = sorted(needed & set(held))
-            size, room = sum(held[key].file_size for key in wanted), shutil.disk_usage(scratch).free
-            if size > room:
-                raise UserError(
-                    f"{path}: its arrays take {size / 1e9:,.1f} GB once they are unpacked, and {scratch.parent.parent} "
-                    f"has room for {room / 1e9:,.1f} GB\nmake room, or choose another folder by config.dataset.data_dir"
-                )
             for key in wanted:
                 held[key] = np.load(file.extract(held[key], scratch), mmap_mode="r")
         return held

@@ -9,8 +9,6 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.errors import UserError
-
 
 class Split(NamedTuple):
     """Images and their classes."""
@@ -74,11 +72,6 @@ class Dataset(NamedTuple):
     notes: tuple[str, ...] = ()  # lines on what was prepared and what was left out
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, by label."""
-        return self.spec.class_names
-
-    @property
     def splits(self) -> dict[str, Split]:
         """All splits by name."""
         found = {"train": self.train, "validation": self.validation, "test": self.test}
@@ -139,14 +132,8 @@ def source_of(dataset: ConfigDict) -> Source:
 
 
 def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:
-    """Sets images aside, chosen by `seed` alone: returns (train, validation); both keep their order.
-
-    UserError unless `num_validation` is 0 .. number of images - 1.
-    """
+    """Sets images aside, chosen by `seed` alone: returns (train, validation); both keep their order."""
     total = len(split.labels)
-    if not 0 <= num_validation < total:
-        what = f"{num_validation} validation images cannot be taken from {total} training images"
-        raise UserError(f"{what}.\nChoose 0 to {total - 1}.")
     is_validation = np.zeros(total, bool)
     is_validation[np.argsort(random_ranks(total, seed), kind="stable")[:num_validation]] = True
     return split.select(~is_validation), split.select(is_validation)

@@ -35,7 +35,7 @@ def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[La
         earlier[labels == label] = np.arange(np.sum(labels == label))
     chosen = np.argsort(earlier, kind="stable")[:count]
     return [
-        LabelledImage(fit(as_image(image), size), f"test {n}", dataset.class_names[label])
+        LabelledImage(fit(as_image(image), size), f"test {n}", dataset.spec.class_names[label])
         for n, image, label in zip(chosen, *dataset.test.at(chosen), strict=True)
     ]
 
@@ -45,8 +45,6 @@ def from_file(path: str | Path, shape: tuple[int, int, int]) -> LabelledImage:
     height, width, channels = shape
     if not Path(path).exists():
         raise UserError(f"there is no file {path}")
-    if not Path(path).is_file():
-        raise UserError(f"{path} cannot be read as an image: it is not a regular file")
     upright = read_picture(path, channels, None, size=(height, width))
     return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
 

@@ -43,7 +43,7 @@ def test_digits_are_the_same_as_data_set_folder_and_file(tmp_path):
         found = sources.load(source, tmp_path)
         equal(found, built_in)
         assert (found.spec.image_shape, found.spec.mean, found.spec.std) == ((8, 8, 1), (0.3052,), (0.3760,))
-        assert found.class_names == tuple("0123456789")
+        assert found.spec.class_names == tuple("0123456789")
 
 
 def test_one_channel_where_all_training_images_are_grey_else_three(tmp_path):
@@ -118,7 +118,7 @@ def test_what_is_left_out_is_counted_and_named_and_what_systems_leave_is_not(tmp
             place.write_text("x")
     (path / "java" / "bad.png").write_text("Dear reader")
     data = sources.load(folder(path, test_fraction=0.125, skip_unreadable=True), tmp_path)
-    assert data.class_names == (".NET", "java")
+    assert data.spec.class_names == (".NET", "java")
     counts, split, skipped, ignored = data.notes
     assert skipped.startswith(f"skipped 1 that cannot be read: {path}/java/bad.png cannot be read as an image: ")
     assert counts.startswith("6 train, 2 test images of 2 classes, 8x8x3, mean 0.")
@@ -140,11 +140,11 @@ def test_splits_are_known_by_any_name_that_people_give_them(tmp_path):
     assert all(own.split_named(name) == split for split, names in NAMES.items() for name in names)
     path = write_folder(tmp_path / "own", splits=[names[0] for names in NAMES.values()])
     data = sources.load(folder(path), tmp_path)
-    assert data.class_names == ("cat", "dog")
+    assert data.spec.class_names == ("cat", "dog")
     for split, names in NAMES.items():
         np.testing.assert_array_equal(data.splits[split].images[0], Image.open(path / names[0] / "cat" / "cat_0.png"))
     data = sources.load(folder(write_folder(tmp_path / "classes", classes=("bus", "car", "train"))), tmp_path)
-    assert data.class_names == ("bus", "car", "train")
+    assert data.spec.class_names == ("bus", "car", "train")
     assert "train is taken for a class" in data.notes[1]
 
 
@@ -152,12 +152,12 @@ def test_names_that_differ_only_in_how_letters_are_composed_are_one_class(tmp_pa
     for form, split in (("NFC", "train"), ("NFD", "test")):
         write_folder(tmp_path / "own", classes=(unicodedata.normalize(form, "café"), "thé"), splits=(split,))
     data = sources.load(folder(tmp_path / "own"), tmp_path)
-    assert data.class_names == ("café", unicodedata.normalize("NFC", "thé"))
+    assert data.spec.class_names == ("café", unicodedata.normalize("NFC", "thé"))
     write_folder(tmp_path / "own", classes=(unicodedata.normalize("NFD", "café"),), count=2, splits=("train",))
     assert len(sources.load(folder(tmp_path / "own"), tmp_path).train.labels) == 10
 
 
-def test_arrays_need_not_fit_into_memory_but_on_the_disk(tmp_path, monkeypatch):
+def test_arrays_need_not_fit_into_memory(tmp_path):
     """Of an array that is not in C order, too; the arrays are unpacked beside the data set and removed."""
     images = np.asfortranarray(np.random.default_rng(0).integers(0, 256, (30, 5, 4, 3), dtype=np.uint8))
     source = npz(tmp_path / "a.npz", images=images, labels=np.arange(30) % 2, class_names=["a", "b"])
@@ -166,8 +166,3 @@ def test_arrays_need_not_fit_into_memory_but_on_the_disk(tmp_path, monkeypatch):
     assert found == {image.tobytes() for image in images}
     assert len(list(sources.folder_of(source, tmp_path).iterdir())) == 5  # arrays of two splits, and about.json
     assert isinstance(data.train.images.base, np.memmap)
-    source = npz(tmp_path / "b.npz", images=np.zeros((2000, 100, 100), np.uint8), labels=np.arange(2000) % 2)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 10**7))
-    with pytest.raises(UserError, match=r"b.npz: its arrays take 0.0 GB once they are unpacked, and .* room for 0.0"):
-        sources.load(source, tmp_path)
-    assert not sources.folder_of(source, tmp_path).exists()

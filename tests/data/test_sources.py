@@ -52,7 +52,7 @@ def test_an_archive_comes_back_exactly_through_tfds_also_without_a_network(tmp_p
         assert [record["id"] for record in records] == [f"{split}_{n:05d}".encode() for n in range(len(labels))]
         np.testing.assert_array_equal([record["image"] for record in records], images)
         np.testing.assert_array_equal([(each["coarse_label"], each["label"]) for each in records], labels)
-    assert dataset.class_names == tuple(cifar_archives.CLASS_NAMES["cifar100"][1])
+    assert dataset.spec.class_names == tuple(cifar_archives.CLASS_NAMES["cifar100"][1])
     assert "a reduced copy: the official data set has 50,000 training and 10,000 test images" in dataset.notes
     assert fingerprint(dataset) == fingerprint(dataset._replace(digest=None))
 

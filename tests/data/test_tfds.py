@@ -51,7 +51,7 @@ def flips():
 def test_a_set_of_arrays_is_prepared_without_tensorflow(known, tmp_path):
     known("flips", FEATURES, flips)
     data = sources.load(Source("tfds:flips"), tmp_path)
-    assert data.class_names == ("left", "right")
+    assert data.spec.class_names == ("left", "right")
     assert (len(data.train.labels), len(data.test.labels)) == (8, 2)
     seen = set()
     for images, labels in (data.train, data.test):
