@@ -139,12 +139,15 @@ def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
     spec, epochs = known_spec(config), config.train.num_epochs
     highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
     rate = devices * CHIPS[chip].peak["highest" if highest else config.model.dtype]
-    model, flops = config.model, count_flops(config.model)
-    evaluating = flops.linear if model.name == "attention" and factorises(model) else flops.full
+    model, crop = config.model, config.augment.crop_size
     drops = model.name == "attention" and model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
+    by_axis = model.name == "attention" and factorises(model)
+    cropped = ConfigDict(model.to_dict() | ({"image_shape": (crop, crop, model.image_shape[2])} if crop else {}))
+    training, evaluating = count_flops(cropped), count_flops(model)
+    evaluating = evaluating.linear if by_axis else evaluating.full
     steps = epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)
     evaluations = -(-epochs // config.train.eval_every_epochs)
-    of_step = 3 * config.train.batch_size * (flops.full if drops else evaluating)
+    of_step = 3 * config.train.batch_size * (training.linear if by_axis and not drops else training.full)
     of_evaluation = (spec.test_examples + config.dataset.num_validation) * evaluating
     whole = steps * of_step + evaluations * of_evaluation
     return Bound(of_step / rate, whole / rate, steps, evaluations, of_step)

@@ -37,26 +37,33 @@ def order_on_host(seed: int, epoch: int, num_images: int) -> Int[np.ndarray, " n
         return np.asarray(epoch_order(seed, epoch, num_images))
 
 
-def draw(key: Key, batch_size: int, crop_padding: int) -> tuple[Int32[Array, "b 2"], Bool[Array, " b"]]:
-    """Row and column of each image's crop in the padded image, from 0, and whether it is mirrored."""
+def draw(key: Key, batch_size: int, choices: tuple[int, int]) -> tuple[Int32[Array, "b 2"], Bool[Array, " b"]]:
+    """Row and column of each image's crop in the padded image, from 0 to below `choices`; if it is mirrored."""
     offsets_key, flips_key = jax.random.split(key)
-    offsets = jax.random.randint(offsets_key, (batch_size, 2), 0, 2 * crop_padding + 1, dtype=jnp.int32)
+    below = jnp.array([choices], jnp.int32)
+    offsets = jax.random.randint(offsets_key, (batch_size, 2), 0, below, dtype=jnp.int32)
     return offsets, jax.random.bernoulli(flips_key, 0.5, (batch_size,))
 
 
-def augment(key: Key, images: Images, *, crop_padding: int, flip: bool) -> Images:
+def augment(
+    key: Key, images: Images, *, crop_padding: int, crop_size: int = 0, flip: bool
+) -> UInt8[AnyArray, "b h w C"]:
     """The images, values 0 .. 255, each cropped at random after black padding, then half of them mirrored.
 
-    The padding is `crop_padding` pixels on every side, 0 for no crop. The same key and batch give the same images.
+    The padding is `crop_padding` pixels on every side; a crop has sides of `crop_size`, where no 0 stands for those of
+    the image. The same key and batch give the same images.
     """
-    offsets, flips = draw(key, images.shape[0], crop_padding)
+    _, height, width, channels = images.shape
+    size = (crop_size, crop_size) if crop_size else (height, width)
+    choices = height + 2 * crop_padding - size[0] + 1, width + 2 * crop_padding - size[1] + 1
+    offsets, flips = draw(key, images.shape[0], choices)
     borders = ((crop_padding, crop_padding), (crop_padding, crop_padding), (0, 0))
 
-    def crop(image: UInt8[AnyArray, "H W C"], offset: Int32[AnyArray, "2"]) -> UInt8[Array, "H W C"]:
+    def crop(image: UInt8[AnyArray, "H W C"], offset: Int32[AnyArray, "2"]) -> UInt8[Array, "h w C"]:
         padded = jnp.pad(image, borders)
-        return jax.lax.dynamic_slice(padded, (offset[0], offset[1], jnp.int32(0)), image.shape)
+        return jax.lax.dynamic_slice(padded, (offset[0], offset[1], jnp.int32(0)), (*size, channels))
 
-    if crop_padding:
+    if choices != (1, 1):
         images = jax.vmap(crop)(images, offsets)
     return jnp.where(flips[:, None, None, None], images[:, :, ::-1], images) if flip else images
 

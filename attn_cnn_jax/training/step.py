@@ -13,10 +13,10 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import Images, Key, Labels
+from attn_cnn_jax.arrays import AnyArray, Images, Key, Labels
 from attn_cnn_jax.data.augment import augment, epoch_order, normalise, operate
 from attn_cnn_jax.data.sets import Spec, Split
 from attn_cnn_jax.models.attention.layer import for_platform
@@ -56,10 +56,11 @@ def smoothed(loss: Float[Array, " b"], logits: Float[Array, "b classes"], smooth
     return (1 - smoothing) * loss - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
 
 
-def augmented(config: ConfigDict, key: Key, images: Images) -> Images:
+def augmented(config: ConfigDict, key: Key, images: Images) -> UInt8[AnyArray, "b h w C"]:
     """Returns images cropped, mirrored and operated on as `config.augment` says."""
-    images = augment(key, images, crop_padding=config.augment.crop_padding, flip=config.augment.flip)
-    count = config.augment.operations
+    options = config.augment
+    images = augment(key, images, crop_padding=options.crop_padding, crop_size=options.crop_size, flip=options.flip)
+    count = options.operations
     return operate(jax.random.fold_in(key, 3), images, count=count, magnitude=MAGNITUDE) if count else images
 
 

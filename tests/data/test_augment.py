@@ -14,7 +14,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from attn_cnn_jax.data import augment
 from attn_cnn_jax.training.mesh import data_mesh
 
-run = jax.jit(augment.augment, static_argnames=("crop_padding", "flip"))
+run = jax.jit(augment.augment, static_argnames=("crop_padding", "crop_size", "flip"))
 
 
 def pictures(count, shape=(8, 8, 3)):
@@ -22,28 +22,31 @@ def pictures(count, shape=(8, 8, 3)):
     return np.random.default_rng(0).integers(1, 256, (count, *shape), np.uint8)
 
 
-def augment_by_loop(images, offsets, flips, padding):
-    out = np.zeros_like(images)
-    for b, i, j in np.ndindex(images.shape[:3]):
+def augment_by_loop(images, offsets, flips, padding, size):
+    out = np.zeros((len(images), *size, images.shape[3]), images.dtype)
+    for b, i, j in np.ndindex(out.shape[:3]):
         k = i + offsets[b, 0] - padding
-        m = (images.shape[2] - 1 - j if flips[b] else j) + offsets[b, 1] - padding
+        m = (size[1] - 1 - j if flips[b] else j) + offsets[b, 1] - padding
         if 0 <= k < images.shape[1] and 0 <= m < images.shape[2]:
             out[b, i, j] = images[b, k, m]
     return out
 
 
 def test_every_pixel_is_that_of_the_loop():
-    for shape, padding, flip in (((8, 8, 3), 4, True), ((5, 9, 1), 1, False)):
+    for shape, padding, crop, flip in (((8, 8, 3), 4, 0, True), ((5, 9, 1), 1, 0, False), ((5, 9, 3), 1, 4, True)):
         key, images = jax.random.key(3), pictures(16, shape)
-        got = run(key, images, crop_padding=padding, flip=flip)
-        offsets, flips = map(np.asarray, augment.draw(key, 16, padding))
+        got = run(key, images, crop_padding=padding, crop_size=crop, flip=flip)
+        size = (crop, crop) if crop else shape[:2]
+        choices = tuple(side + 2 * padding - of_crop + 1 for side, of_crop in zip(shape[:2], size, strict=True))
+        offsets, flips = map(np.asarray, augment.draw(key, 16, choices))
+        assert (offsets < choices).all()
         assert got.dtype == jnp.uint8
         assert len({*flips}) == 2
-        chex.assert_trees_all_equal(np.asarray(got), augment_by_loop(images, offsets, flips & flip, padding))
+        chex.assert_trees_all_equal(np.asarray(got), augment_by_loop(images, offsets, flips & flip, padding, size))
 
 
 def test_offsets_are_uniform_over_0_to_8_and_half_are_flipped():
-    offsets, flips = map(np.asarray, augment.draw(jax.random.key(0), 90_000, 4))
+    offsets, flips = map(np.asarray, augment.draw(jax.random.key(0), 90_000, (9, 9)))
     cells = np.bincount((offsets[:, 0] * 9 + offsets[:, 1]) * 2 + flips, minlength=162)
     assert len(cells) == 162
     # Chi square of 161 degrees of freedom: 222 is passed by chance once in a thousand.
