@@ -137,7 +137,9 @@ REST = {
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
-        "crop_size": integer(0, 0, 10_000),  # side of a crop in pixels; 0: the sides of the image
+        "crop_size": integer(
+            0, 0, 10_000
+        ),  # side of a crop in pixels, not in the last eighth of the epochs; 0: the image's
         "flip": choice(True, False),  # mirror half of the images
         "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/augment.py
     },

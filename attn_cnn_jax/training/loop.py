@@ -42,6 +42,15 @@ class Plan(NamedTuple):
         """Number of steps in the run."""
         return self.config.train.num_epochs * self.steps_per_epoch
 
+    @property
+    def whole_from(self) -> int:
+        """The step from which on images are not cropped to `config.augment.crop_size`: evaluation has them whole, too.
+
+        Attention renormalises at borders, and the mean over pixels has more of them than in a crop.
+        """
+        epochs = self.config.train.num_epochs
+        return (epochs - (epochs + 6) // 8) * self.steps_per_epoch  # an eighth of the epochs, rounded up but for one
+
     def due(self, step: int, every_epochs: int) -> bool:
         """Returns whether what is due every few epochs is due after a step; all is after the last one."""
         epoch, rest = divmod(step, self.steps_per_epoch)
@@ -114,7 +123,6 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         stack.enter_context(contextlib.closing(feed))
         images_of = evaluation_chunks(splits, config.train.eval_batch_size, mesh)
         evaluate = create_evaluate(config, mesh, skeleton, spec_of(config))
-        train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config))
 
         state, progress = restore(config, workdir, place(state, mesh), data)
         step, window, seconds_per_step = int(state.step), Window(progress), SECONDS_PER_DISPATCH
@@ -145,9 +153,16 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 record(split, numbers)
             return found["validation"]["accuracy"] if "validation" in found else None
 
-        reporter.at(step, "compiling the training step")
-        started, sample = time.monotonic(), place(np.int32(1), mesh)
-        program = train_steps.lower(state, feed.at(step), sample).compile()
+        def compiled() -> jax.stages.Compiled:
+            """The program of the steps from here on."""
+            reporter.at(step, "compiling the training step")
+            config_here = config.copy_and_resolve_references()
+            if step >= plan.whole_from:
+                config_here.augment.crop_size = 0
+            train_steps = create_train_steps(config_here, mesh, skeleton, optimizer, spec_of(config))
+            return train_steps.lower(state, feed.at(step), place(np.int32(1), mesh)).compile()
+
+        started, program = time.monotonic(), compiled()
         to_go, seconds = plan.total_steps - step, time.monotonic() - started
         say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
@@ -167,6 +182,9 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 say(f"stopped after step {step} of {plan.total_steps}, saved in {workdir}; the same command continues")
                 raise SystemExit(128 + signal)
 
+            if step == plan.whole_from and config.augment.crop_size:
+                with jax.transfer_guard("allow"):
+                    program = compiled()
             reporter.at(step, "training")
             started = time.monotonic()
             images = feed.at(step)
