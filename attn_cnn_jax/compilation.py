@@ -27,7 +27,7 @@ from attn_cnn_jax.training.feed import Chunk, padded
 from attn_cnn_jax.training.limits import check_counts
 from attn_cnn_jax.training.mesh import data_mesh, replicated, split_along
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
-from attn_cnn_jax.training.step import NOTHING, create_add, create_train_steps
+from attn_cnn_jax.training.step import NOTHING, create_add, create_train_steps, crop_size
 
 GIB = 2**30
 
@@ -139,10 +139,10 @@ def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
     spec, epochs = known_spec(config), config.train.num_epochs
     highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
     rate = devices * CHIPS[chip].peak["highest" if highest else config.model.dtype]
-    model, crop = config.model, config.augment.crop_size
+    model = config.model
     drops = model.name == "attention" and model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
     by_axis = model.name == "attention" and factorises(model)
-    cropped = ConfigDict(model.to_dict() | ({"image_shape": (crop, crop, model.image_shape[2])} if crop else {}))
+    cropped = ConfigDict(model.to_dict() | {"image_shape": (*crop_size(config), model.image_shape[2])})
     training, evaluating = count_flops(cropped), count_flops(model)
     evaluating = evaluating.linear if by_axis else evaluating.full
     steps = epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)

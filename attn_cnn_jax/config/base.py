@@ -4,6 +4,7 @@ Files in configs/ call `attention_config` or `resnet_config` and change what dif
 """
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,10 @@ def number(default: float, low: float, high: float = 1e6, *, open_low=False) -> 
         return is_number and (low < value if open_low else low <= value) and value < high  # none holds for NaN
 
     return Option(default, allows, f"a number {'above' if open_low else 'from'} {low:g} and below {high:g}")
+
+
+def share(default: float) -> Option:
+    return number(default, 0, math.nextafter(1, 2), open_low=True)._replace(allowed="a number above 0, at most 1")
 
 
 def choice(default: Any, *others: Any) -> Option:
@@ -137,9 +142,8 @@ REST = {
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
-        "crop_size": integer(
-            0, 0, 10_000
-        ),  # side of a crop in pixels, not in the last eighth of the epochs; 0: the image's
+        # Of a side that a crop has, in whole patches, at most 1; in the last eighth of the epochs 1.
+        "crop_fraction": share(1.0),
         "flip": choice(True, False),  # mirror half of the images
         "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/augment.py
     },

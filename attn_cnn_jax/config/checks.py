@@ -107,10 +107,6 @@ def check_combinations(config: ConfigDict) -> None:
     if dataset.name in SPECS and dataset.image_size != 0:
         refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose images have one size")
     encoding = encoding_class(config.model.encoding) if config.model.name == "attention" else None
-    crop, largest = config.augment.crop_size, min(config.model.image_shape[:2])
-    square = config.model.downsample if encoding else 1
-    if crop % square or crop > largest:
-        refuse("augment.crop_size", crop, f"0, or a multiple of {square} up to {largest}")
     if encoding:
         check_attention(config.model, encoding)
     check_start(config, encoding)

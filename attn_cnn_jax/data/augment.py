@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
-from attn_cnn_jax.arrays import AnyArray, Images, Key
+from attn_cnn_jax.arrays import AnyArray, Grid, Images, Key
 
 Image = Float[Array, "H W C"]
 Amount = Float[AnyArray, ""]
@@ -46,15 +46,15 @@ def draw(key: Key, batch_size: int, choices: tuple[int, int]) -> tuple[Int32[Arr
 
 
 def augment(
-    key: Key, images: Images, *, crop_padding: int, crop_size: int = 0, flip: bool
+    key: Key, images: Images, *, crop_padding: int, crop_size: Grid | None = None, flip: bool
 ) -> UInt8[AnyArray, "b h w C"]:
     """The images, values 0 .. 255, each cropped at random after black padding, then half of them mirrored.
 
-    The padding is `crop_padding` pixels on every side; a crop has sides of `crop_size`, where no 0 stands for those of
-    the image. The same key and batch give the same images.
+    The padding is `crop_padding` pixels on every side; a crop has the height and width `crop_size`, or those of the
+    image. The same key and batch give the same images.
     """
     _, height, width, channels = images.shape
-    size = (crop_size, crop_size) if crop_size else (height, width)
+    size = crop_size or (height, width)
     choices = height + 2 * crop_padding - size[0] + 1, width + 2 * crop_padding - size[1] + 1
     offsets, flips = draw(key, images.shape[0], choices)
     borders = ((crop_padding, crop_padding), (crop_padding, crop_padding), (0, 0))

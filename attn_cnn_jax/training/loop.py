@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
     @property
     def whole_from(self) -> int:
-        """The step from which on images are not cropped to `config.augment.crop_size`: evaluation has them whole, too.
+        """The step from which on crops are as large as images, which evaluation has whole, too.
 
         Attention renormalises at borders, and the mean over pixels has more of them than in a crop.
         """
@@ -158,7 +158,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             reporter.at(step, "compiling the training step")
             config_here = config.copy_and_resolve_references()
             if step >= plan.whole_from:
-                config_here.augment.crop_size = 0
+                config_here.augment.crop_fraction = 1.0
             train_steps = create_train_steps(config_here, mesh, skeleton, optimizer, spec_of(config))
             return train_steps.lower(state, feed.at(step), place(np.int32(1), mesh)).compile()
 
@@ -182,7 +182,7 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 say(f"stopped after step {step} of {plan.total_steps}, saved in {workdir}; the same command continues")
                 raise SystemExit(128 + signal)
 
-            if step == plan.whole_from and config.augment.crop_size:
+            if step == plan.whole_from and config.augment.crop_fraction < 1:
                 with jax.transfer_guard("allow"):
                     program = compiled()
             reporter.at(step, "training")

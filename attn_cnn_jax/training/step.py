@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import AnyArray, Images, Key, Labels
+from attn_cnn_jax.arrays import AnyArray, Grid, Images, Key, Labels
 from attn_cnn_jax.data.augment import augment, epoch_order, normalise, operate
 from attn_cnn_jax.data.sets import Spec, Split
 from attn_cnn_jax.models.attention.layer import for_platform
@@ -56,11 +56,17 @@ def smoothed(loss: Float[Array, " b"], logits: Float[Array, "b classes"], smooth
     return (1 - smoothing) * loss - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
 
 
+def crop_size(config: ConfigDict) -> Grid:
+    """Returns height and width of the crops of `config.augment`, in pixels: whole patches, at least one."""
+    patch = config.model.get("downsample", 1)
+    rows, columns = (max(1, round(config.augment.crop_fraction * n / patch)) for n in config.model.image_shape[:2])
+    return rows * patch, columns * patch
+
+
 def augmented(config: ConfigDict, key: Key, images: Images) -> UInt8[AnyArray, "b h w C"]:
     """Returns images cropped, mirrored and operated on as `config.augment` says."""
-    options = config.augment
-    images = augment(key, images, crop_padding=options.crop_padding, crop_size=options.crop_size, flip=options.flip)
-    count = options.operations
+    size, padding, count = crop_size(config), config.augment.crop_padding, config.augment.operations
+    images = augment(key, images, crop_padding=padding, crop_size=size, flip=config.augment.flip)
     return operate(jax.random.fold_in(key, 3), images, count=count, magnitude=MAGNITUDE) if count else images
 
 

@@ -75,6 +75,7 @@ def test_ends_of_what_is_allowed():
         ("model.num_classes", 2, 1),
         ("model.num_heads", (9, 8, 7, 6, 5, 4), (9, 8, 7, 6, 5, 0)),
         ("model.image_shape", [28, 28, 1], [28, 28]),
+        ("augment.crop_fraction", 1, 1.01),
         ("optimizer.schedule", "constant", "cosin"),
         ("train.batch_size", 2**31 - 1, 2**31),
         ("dataset.name", "digits", "mnist"),
@@ -89,7 +90,7 @@ def test_unknown_keys_are_refused_with_what_was_probably_meant():
     for key, said in (
         ("model.num_heds", "did you mean config.model.num_heads?"),
         ("trian", "did you mean config.train?"),
-        ("augment.xyz", "allowed are crop_padding, crop_size, flip, operations"),
+        ("augment.xyz", "allowed are crop_fraction, crop_padding, flip, operations"),
         ("model.depth", "allowed are attention_dropout, "),
     ):
         line = f"config.{key} is not a configuration key: {said}"
@@ -115,8 +116,6 @@ FROM = {"start.run": "x"}
 IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
     ({"model.downsample": 3}, "model.downsample=3: allowed is a divisor of both sides of the 32x32 images"),
     ({"model.image_shape": (32, 31, 3)}, "model.downsample=2: allowed is a divisor of both sides of the 32x31"),
-    ({"augment.crop_size": 27}, "augment.crop_size=27: allowed is 0, or a multiple of 2 up to 32"),
-    ({"augment.crop_size": 34}, "augment.crop_size=34: allowed is 0, or a multiple of 2 up to 32"),
     ({"model.num_heads": (9, 9)}, "model.num_heads=(9, 9): allowed is one number, or 6 (one per layer)"),
     ({"model.init": "grid", "model.num_heads": 5}, "model.num_heads=5: allowed is a square number"),
     ({"model.init": "identity", "model.encoding": "learned"}, "model.init='identity': allowed is 'paper' or"),

@@ -33,10 +33,11 @@ def augment_by_loop(images, offsets, flips, padding, size):
 
 
 def test_every_pixel_is_that_of_the_loop():
-    for shape, padding, crop, flip in (((8, 8, 3), 4, 0, True), ((5, 9, 1), 1, 0, False), ((5, 9, 3), 1, 4, True)):
+    cases = ((8, 8, 3), 4, None, True), ((5, 9, 1), 1, None, False), ((5, 9, 3), 1, (4, 7), True)
+    for shape, padding, crop, flip in cases:
         key, images = jax.random.key(3), pictures(16, shape)
         got = run(key, images, crop_padding=padding, crop_size=crop, flip=flip)
-        size = (crop, crop) if crop else shape[:2]
+        size = crop or shape[:2]
         choices = tuple(side + 2 * padding - of_crop + 1 for side, of_crop in zip(shape[:2], size, strict=True))
         offsets, flips = map(np.asarray, augment.draw(key, 16, choices))
         assert (offsets < choices).all()

@@ -15,7 +15,7 @@ def digits_config(data_dir):
         image_shape=(8, 8, 1), hidden_size=16, intermediate_size=8, num_layers=1, num_heads=4, attention_dropout=0.0
     )
     config.dataset.update({"name": "digits", "data_dir": str(data_dir)})
-    config.augment.update({"crop_padding": 1, "crop_size": 6, "flip": False})
+    config.augment.update({"crop_padding": 1, "crop_fraction": 0.75, "flip": False})
     config.train.update({"batch_size": BATCH_SIZE, "num_epochs": 3, "log_every_steps": 10, "logger": "none"})
     return config
 
