@@ -2,6 +2,7 @@
 
 import csv
 import io
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
@@ -52,3 +53,9 @@ def csv_text(rows: Sequence[dict]) -> str:
     writer.writeheader()
     writer.writerows({key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in rows)
     return text.getvalue()
+
+
+def with_deviation(values: Sequence[float], form: str) -> str:
+    """Returns `mean ± standard deviation` of several values, one value as it is, and no text for none."""
+    mean = form.format(statistics.mean(values)) if values else ""
+    return f"{mean} ± {form.format(statistics.stdev(values))}" if len(values) > 1 else mean

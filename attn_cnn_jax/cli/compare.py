@@ -9,11 +9,11 @@ training steps alone, without compilation and evaluation, from the rates in metr
 import argparse
 import datetime
 import itertools
+import statistics
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.figures import curves, style
@@ -21,7 +21,7 @@ from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.config.base import flatten, with_defaults
 from attn_cnn_jax.errors import listed
-from attn_cnn_jax.output import say, table
+from attn_cnn_jax.output import say, table, with_deviation
 from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -104,11 +104,5 @@ def row(outcomes: list[Outcome]) -> tuple[str, ...]:
         with_deviation([record["loss"] for record in tests if "loss" in record], "{:.4f}"),
         f"{count_parameters(first.model):,}",
         short(count_flops(first.model).linear),
-        str(datetime.timedelta(seconds=round(np.mean(seconds)))) if seconds else "",
+        str(datetime.timedelta(seconds=round(statistics.mean(seconds)))) if seconds else "",
     )
-
-
-def with_deviation(values: list[float], form: str) -> str:
-    """Returns `mean ± standard deviation` of several values, one value as it is, and no text for none."""
-    mean = form.format(np.mean(values)) if values else ""
-    return f"{mean} ± {form.format(np.std(values, ddof=1))}" if len(values) > 1 else mean

@@ -11,7 +11,6 @@ from pathlib import Path
 from textwrap import fill
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import Parser, as_path, integers, matching
@@ -19,7 +18,7 @@ from attn_cnn_jax.cli.configs import add_config, load_config, run_name
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
-from attn_cnn_jax.output import table
+from attn_cnn_jax.output import table, with_deviation
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
@@ -93,8 +92,7 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
         found[place] = train(config, place)
     known = [accuracy for accuracy in found.values() if accuracy is not None]
     if len(known) > 1:
-        mean, deviation = np.mean(known), np.std(known, ddof=1)
-        say(f"test accuracy of {len(known)} seeds: {mean:.2%} ± {deviation:.2%} (mean and standard deviation)")
+        say(f"test accuracy of {len(known)} seeds: {with_deviation(known, '{:.2%}')} (mean and standard deviation)")
     say(f"table and curves: {command_line('compare', *found)}")
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Scores, attention and statistics: pure functions of the page's data, no drawing.
+// Scores and attention: pure functions of the page's data, no drawing.
 // A map is a Float64Array over key pixels, row by row. A query is [row, column].
 
 /** Position scores of one head for a query (see position_parameters in scores.py); null where the layer has none or their term
@@ -71,25 +71,14 @@ function softmax(scores) {
 /** [smallest, largest] value of a map. */
 const extent = (map) => [Math.min(...map), Math.max(...map)];
 
-/** Statistics of one map of attention, which all can be averaged over queries: centre of mass relative to the
-    query, covariance, mean attended distance (pixels), entropy (nats), share in the pixel nearest to the centre. */
-function statisticsOf(map, [i, j], [, width]) {
-  const mean = (value) =>
-    map.reduce((sum, share, n) => (share > 0 ? sum + share * value(Math.floor(n / width), n % width, share) : sum), 0);
-  const row = mean((k) => k), column = mean((_, l) => l);
-  return {
-    row: row - i, column: column - j, rowRow: mean((k) => (k - row) ** 2), rowColumn: mean((k, l) => (k - row) * (l - column)),
-    columnColumn: mean((_, l) => (l - column) ** 2), distance: mean((k, l) => Math.hypot(k - i, l - j)),
-    entropy: -mean((k, l, share) => Math.log(share)), atCentre: map[Math.round(row) * width + Math.round(column)],
-  };
+/** Centre of mass of one map of attention, [row, column] from the query pixel. */
+function centreOfMass(map, [i, j], [, width]) {
+  const mean = (value) => map.reduce((sum, share, n) => sum + share * value(n), 0);
+  return [mean((n) => Math.floor(n / width)) - i, mean((n) => n % width) - j];
 }
 
-/** Standard deviations along the two main axes of a covariance, the larger one first. */
-function mainAxes({ rowRow, rowColumn, columnColumn }) {
-  const middle = (rowRow + columnColumn) / 2;
-  const radius = Math.hypot((rowRow - columnColumn) / 2, rowColumn);
-  return [middle + radius, middle - radius].map((variance) => Math.sqrt(Math.max(0, variance)));
-}
+/** Entropy of one map of attention, in nats. */
+const entropyOf = (map) => -map.reduce((sum, share) => (share > 0 ? sum + share * Math.log(share) : sum), 0);
 
 /** Attention of one head along one axis, queries by keys, row by row: softmax of -sharpness (key - query - centre)^2 (eq. 9).
     Queries are 0 to `queries`, keys those from the first of `keys` to before the second. */

@@ -1,14 +1,6 @@
 "use strict";
 // The elements of the page: made once, brought up to date by `show`.
 
-const STATISTICS = [ // label, explanation, text of a set of statistics
-  ["Centre", "centre of mass: rows, columns from the query pixel", (s) => `${signed(s.row)}, ${signed(s.column)}`],
-  ["Spread", "standard deviation along the two main axes, in pixels", (s) => mainAxes(s).map(fixed).join(" × ")],
-  ["Distance", "mean distance from the query pixel, in pixels", (s) => fixed(s.distance)],
-  ["Entropy", "in nats", (s) => fixed(s.entropy)],
-  ["At centre", "share of the attention in the pixel nearest to the centre", (s) => `${(100 * s.atCentre).toFixed(1)}%`],
-];
-
 const $ = (id) => document.getElementById(id);
 const tiles = []; // tiles[layer][head]: {button, canvas}
 const darkness = matchMedia("(prefers-color-scheme: dark)");
@@ -110,12 +102,12 @@ function showNow() {
   showChanges();
 
   const head = currentHead();
-  const statistics = head && queryStatistics(...head);
+  const centre = head && centreOfMass(probabilitiesOf(...head), currentQuery(), grid);
   const map = head && mapOf(...head);
   const image = drawing.isOn ? drawing.ink : data.pictures[view.picture]?.image;
-  drawStage($("picture"), image, grid, currentQuery(), overlayOf(head, map, statistics), colours, theme());
+  drawStage($("picture"), image, grid, currentQuery(), overlayOf(head, map, centre), colours, theme());
   $("overlay-text").textContent = overlayText(head);
-  showReading(head, statistics, map);
+  showReading(head, centre, map);
   showTheorem();
 }
 
@@ -167,18 +159,18 @@ function showEpoch({ epoch, layers }, last) {
     : `Heads alone, without classes${isAsNow ? "." : "; as Gaussians."}`;
 }
 
-function showReading(head, statistics, map) {
+function showReading(head, centre, map) {
   const [row, column] = currentQuery();
   $("reading-title").textContent = head ? headName(head) : `Query pixel (${row}, ${column})`;
   $("query-text").textContent = head ? `From pixel (${row}, ${column}), ${peakText(map)}` : "";
   $("hint").hidden = head !== null;
   $("statistics").parentNode.hidden = !head;
   if (!head || !$("more").open) return;
-  const rows = STATISTICS.map(([label, unit, text]) => [label, unit, text(statistics)]);
-  const centre = shownLayer(head[0]).position?.centre?.[head[1]]; // of a quadratic head, trained or moved: it knows no border
-  if (centre) rows.unshift(["Parameter", "the centre of its Gaussian: rows, columns from the query pixel", centre.map(signed).join(", ")]);
-  $("statistics").replaceChildren(...rows.map(([textContent, title, text]) => make("tr", {},
-    make("th", { scope: "row", textContent, title }), make("td", { textContent: text }))));
+  const rows = [["Centre", "centre of mass: rows, columns from the query pixel", centre]];
+  const parameter = shownLayer(head[0]).position?.centre?.[head[1]]; // of a quadratic head, trained or moved: it knows no border
+  if (parameter) rows.unshift(["Parameter", "the centre of its Gaussian: rows, columns from the query pixel", parameter]);
+  $("statistics").replaceChildren(...rows.map(([textContent, title, place]) => make("tr", {},
+    make("th", { scope: "row", textContent, title }), make("td", { textContent: place.map(signed).join(", ") }))));
 }
 
 /** Where a map is highest, in words. */

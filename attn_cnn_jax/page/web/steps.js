@@ -5,7 +5,7 @@
     attention from the corners and the middle: from one of them all that it looks at lies in the image. */
 function extremeHead(sign) {
   const queries = [initialView.query, ...[0, grid[0] - 1].flatMap((i) => [[i, 0], [i, grid[1] - 1]])];
-  const entropyAt = (h, query) => statisticsOf(probabilitiesOf(0, h, query), query, grid).entropy;
+  const entropyAt = (h, query) => entropyOf(probabilitiesOf(0, h, query));
   const entropies = Array.from({ length: data.layers[0].heads }, (_, h) => sign * Math.max(...queries.map((q) => entropyAt(h, q))));
   return entropies.indexOf(Math.max(...entropies));
 }

@@ -78,14 +78,12 @@ function rangeOf(map) {
   return [scores[Math.floor(0.05 * scores.length)] ?? 0, scores.at(-1) ?? 0];
 }
 
-const queryStatistics = (layer, head) => statisticsOf(probabilitiesOf(layer, head), currentQuery(), grid);
-
 // --- what lies over the image: the attention of a head, or where all heads of a layer look ---
 
 /** What to draw over the image: {map, range, centre, handle} of a head, or else {centres} of the layer last looked at. */
-function overlayOf(head, map, statistics) {
+function overlayOf(head, map, mass) {
   if (!head) return { centres: centresOf(view.layer) };
-  const centre = view.softmax ? [statistics.row, statistics.column] : null;
+  const centre = view.softmax ? mass : null;
   const handle = canMove(view.head) && isHead(view.head, ...head) ? moveOf(head).centre : null;
   return { map, range: rangeOf(map), centre, handle };
 }
