@@ -134,7 +134,7 @@ def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
     """Returns the lower bound of the time of a run on `devices` chips, a key of CHIPS, that share each batch.
 
     A backward pass multiplies twice as much as a forward pass. Averages are left out where attention can be computed
-    from a row and a column softmax: no probability is dropped, and it factorises.
+    from a row and a column softmax: no probability is dropped, and it factorises. Crops count as in the first epoch.
     """
     spec, epochs = known_spec(config), config.train.num_epochs
     highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
@@ -142,7 +142,7 @@ def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
     model = config.model
     drops = model.name == "attention" and model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
     by_axis = model.name == "attention" and factorises(model)
-    cropped = ConfigDict(model.to_dict() | {"image_shape": (*crop_size(config), model.image_shape[2])})
+    cropped = ConfigDict(model.to_dict() | {"image_shape": (*crop_size(config, 0), model.image_shape[2])})
     training, evaluating = count_flops(cropped), count_flops(model)
     evaluating = evaluating.linear if by_axis else evaluating.full
     steps = epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)

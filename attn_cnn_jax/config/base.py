@@ -142,7 +142,7 @@ REST = {
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
-        # Of a side that a crop has, in whole patches, at most 1; in the last eighth of the epochs 1.
+        # Of a side that a crop has in the first epoch; from there it grows to 1 in the last one, in whole patches.
         "crop_fraction": share(1.0),
         "flip": choice(True, False),  # mirror half of the images
         "operations": integer(0, 0, 20),  # on colours or geometry, one after the other, see data/augment.py

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import complete, spec_of
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, fingerprint, source_of, split_validation
@@ -24,7 +25,7 @@ from attn_cnn_jax.training.mesh import mesh_for, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter
 from attn_cnn_jax.training.start import begin, left_alone, restore
-from attn_cnn_jax.training.step import create_evaluate, create_train_steps, initial_state, most_steps
+from attn_cnn_jax.training.step import create_evaluate, create_train_steps, crop_size, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.
@@ -41,15 +42,6 @@ class Plan(NamedTuple):
     def total_steps(self) -> int:
         """Number of steps in the run."""
         return self.config.train.num_epochs * self.steps_per_epoch
-
-    @property
-    def whole_from(self) -> int:
-        """The step from which on crops are as large as images, which evaluation has whole, too.
-
-        Attention renormalises at borders, and the mean over pixels has more of them than in a crop.
-        """
-        epochs = self.config.train.num_epochs
-        return (epochs - (epochs + 6) // 8) * self.steps_per_epoch  # an eighth of the epochs, rounded up but for one
 
     def due(self, step: int, every_epochs: int) -> bool:
         """Returns whether what is due every few epochs is due after a step; all is after the last one."""
@@ -153,16 +145,14 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 record(split, numbers)
             return found["validation"]["accuracy"] if "validation" in found else None
 
-        def compiled() -> jax.stages.Compiled:
-            """The program of the steps from here on."""
+        def compiled(crop: Grid) -> jax.stages.Compiled:
+            """The program of steps with crops of this size."""
             reporter.at(step, "compiling the training step")
-            config_here = config.copy_and_resolve_references()
-            if step >= plan.whole_from:
-                config_here.augment.crop_fraction = 1.0
-            train_steps = create_train_steps(config_here, mesh, skeleton, optimizer, spec_of(config))
+            train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config), crop)
             return train_steps.lower(state, feed.at(step), place(np.int32(1), mesh)).compile()
 
-        started, program = time.monotonic(), compiled()
+        crop = crop_size(config, step // plan.steps_per_epoch)
+        started, program = time.monotonic(), compiled(crop)
         to_go, seconds = plan.total_steps - step, time.monotonic() - started
         say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
@@ -182,9 +172,9 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 say(f"stopped after step {step} of {plan.total_steps}, saved in {workdir}; the same command continues")
                 raise SystemExit(128 + signal)
 
-            if step == plan.whole_from and config.augment.crop_fraction < 1:
+            if crop != (now := crop_size(config, step // plan.steps_per_epoch)):
                 with jax.transfer_guard("allow"):
-                    program = compiled()
+                    crop, program = now, compiled(now)
             reporter.at(step, "training")
             started = time.monotonic()
             images = feed.at(step)

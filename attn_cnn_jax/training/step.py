@@ -56,17 +56,22 @@ def smoothed(loss: Float[Array, " b"], logits: Float[Array, "b classes"], smooth
     return (1 - smoothing) * loss - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
 
 
-def crop_size(config: ConfigDict) -> Grid:
-    """Returns height and width of the crops of `config.augment`, in pixels: whole patches, at least one."""
-    patch = config.model.get("downsample", 1)
-    rows, columns = (max(1, round(config.augment.crop_fraction * n / patch)) for n in config.model.image_shape[:2])
+def crop_size(config: ConfigDict, epoch: int) -> Grid:
+    """Returns height and width of the crops of an epoch, from 0, in pixels: whole patches, at least one.
+
+    They grow evenly, from `config.augment.crop_fraction` of the image's sides to these themselves in the last epoch, by
+    an eighth at a time: steps are compiled for every size.
+    """
+    patch, first = config.model.get("downsample", 1), config.augment.crop_fraction
+    share = first + (1 - first) * epoch / max(1, config.train.num_epochs - 1)
+    rows, columns = (max(1, round(round(8 * share) / 8 * n / patch)) for n in config.model.image_shape[:2])
     return rows * patch, columns * patch
 
 
-def augmented(config: ConfigDict, key: Key, images: Images) -> UInt8[AnyArray, "b h w C"]:
+def augmented(config: ConfigDict, key: Key, images: Images, crop: Grid | None) -> UInt8[AnyArray, "b h w C"]:
     """Returns images cropped, mirrored and operated on as `config.augment` says."""
-    size, padding, count = crop_size(config), config.augment.crop_padding, config.augment.operations
-    images = augment(key, images, crop_padding=padding, crop_size=size, flip=config.augment.flip)
+    padding, count = config.augment.crop_padding, config.augment.operations
+    images = augment(key, images, crop_padding=padding, crop_size=crop, flip=config.augment.flip)
     return operate(jax.random.fold_in(key, 3), images, count=count, magnitude=MAGNITUDE) if count else images
 
 
@@ -101,13 +106,19 @@ def streamed(chunk: Chunk, step: jax.Array) -> Callable[[Any], Split]:
 
 
 def create_train_steps(
-    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, optimizer: optax.GradientTransformation, spec: Spec
+    config: ConfigDict,
+    mesh: Mesh,
+    skeleton: Skeleton,
+    optimizer: optax.GradientTransformation,
+    spec: Spec,
+    crop: Grid | None = None,
 ) -> jax.stages.Wrapped:
     """Returns the jitted `train_steps(state, data, count)`: many steps in one dispatch, `state` donated.
 
-    A step augments its batch and updates the parameters by the gradient of the mean loss, of smoothed labels where
-    `config.train` says so, plus the covariance penalty where `config.optimizer` has one. Mean and standard deviation
-    of `spec` normalise the images; the devices of `mesh` share a batch evenly.
+    A step augments its batch, with crops of the size `crop` or that of the images, and updates the parameters by the
+    gradient of the mean loss, of smoothed labels where `config.train` says so, plus the covariance penalty where
+    `config.optimizer` has one. Mean and standard deviation of `spec` normalise the images; the devices of `mesh` share
+    a batch evenly.
 
     The steps must be in one epoch, at most `most_steps(config, mesh)`. `data` is the whole training set, `Split`,
     or the `Chunk` that has the batches of these steps: the numbers are the same. Incomplete batches at the end of an
@@ -127,7 +138,7 @@ def create_train_steps(
             state, all_losses, all_accuracies = carry
             augment_key, dropout_key = step_keys(config.seed, state.step)
             raw, labels = batch(n)
-            images = augmented(config, augment_key, raw)
+            images = augmented(config, augment_key, raw, crop)
             images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
 
             def mean_loss(parameters):

@@ -25,6 +25,7 @@ from attn_cnn_jax.training.step import (
     create_add,
     create_evaluate,
     create_train_steps,
+    crop_size,
     epoch_order,
     initial_state,
     losses,
@@ -54,19 +55,19 @@ def pictures(count):
     return Split(images, generator.integers(0, 10, count).astype(np.int32))
 
 
-def prepare(config, num_devices, count=40):
+def prepare(config, num_devices, count=40, crop=None):
     """State, data and compiled functions on the first devices."""
-    mesh, state, *functions = prepared(directory.to_json(config), num_devices, count)
+    mesh, state, *functions = prepared(directory.to_json(config), num_devices, count, crop)
     return place(state, mesh), place(pictures(count), mesh), *functions
 
 
 @functools.cache
-def prepared(configuration, num_devices, count):
+def prepared(configuration, num_devices, count, crop):
     """Traced once for all tests that take the same steps."""
     config, mesh = directory.from_json(configuration), data_mesh(jax.devices()[:num_devices])
     optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 4, count // config.train.batch_size))
     skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(0)), optimizer)
-    train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPEC)
+    train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPEC, crop)
     evaluate = create_evaluate(config, mesh, skeleton, SPEC)
     return mesh, jax.device_get(state), train_steps, evaluate, skeleton, optimizer
 
@@ -93,8 +94,7 @@ def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, d
 
 def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
     config = small_config("quadratic")
-    config.augment.crop_fraction = 0.7  # six of eight pixels: whole patches
-    state, data, train_steps, _, skeleton, optimizer = prepare(config, 1)
+    state, data, train_steps, _, skeleton, optimizer = prepare(config, 1, crop=(6, 4))
     parameters, optimizer_state = jax.tree.map(jnp.copy, (state.parameters, state.optimizer))
 
     def mean_loss(parameters, x, labels, key):
@@ -114,12 +114,28 @@ def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
         epoch, place_in_epoch = divmod(step, 5)
         indices = epoch_order(config.seed, epoch, 40)[place_in_epoch * 8 : place_in_epoch * 8 + 8]
         augment_key, dropout_key = step_keys(config.seed, step)
-        images = augment(augment_key, data.images[indices], crop_padding=4, crop_size=(6, 6), flip=True)
+        images = augment(augment_key, data.images[indices], crop_padding=4, crop_size=(6, 4), flip=True)
         x = normalise(images, SPEC.mean, SPEC.std)
         loss, parameters, optimizer_state = one_step(parameters, optimizer_state, x, data.labels[indices], dropout_key)
         expected.append(float(loss))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     chex.assert_trees_all_close(state.parameters, parameters, rtol=1e-3, atol=1e-5)
+
+
+def test_crops_grow_evenly_from_whole_patches_to_whole_images():
+    config = small_config("quadratic")
+    config.model.update({"image_shape": (32, 40, 3), "downsample": 4})
+    config.augment.crop_fraction, config.train.num_epochs = 0.75, 12
+    sizes = [crop_size(config, epoch) for epoch in range(12)]
+    assert [rows for rows, _ in sizes] == [24] * 3 + [28] * 6 + [32] * 3
+    assert [columns for _, columns in sizes] == [32] * 3 + [36] * 6 + [40] * 3
+    config.augment.crop_fraction, config.train.num_epochs = 0.01, 1
+    assert crop_size(config, 0) == (4, 4)
+    config.augment.crop_fraction = 1.0
+    assert crop_size(config, 0) == (32, 40)
+    resnet = small_config("resnet")
+    resnet.augment.crop_fraction, resnet.train.num_epochs = 0.6, 4
+    assert [crop_size(resnet, epoch)[0] for epoch in range(4)] == [5, 6, 7, 8]
 
 
 def test_all_matrix_products_have_the_configured_precision():
