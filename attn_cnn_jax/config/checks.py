@@ -109,6 +109,8 @@ def check_combinations(config: ConfigDict) -> None:
     encoding = encoding_class(config.model.encoding) if config.model.name == "attention" else None
     if encoding:
         check_attention(config.model, encoding)
+    if config.augment.crop_fraction < 1 and config.model.get("encoding") == "absolute_learned":
+        refuse("augment.crop_fraction", config.augment.crop_fraction, "1.0 with a learned vector for every pixel")
     check_start(config, encoding)
     penalty = config.optimizer.covariance_penalty
     if penalty and not (encoding and issubclass(encoding, GeneralizedQuadratic)):

@@ -129,6 +129,10 @@ IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
     (FROM | {"start.prune": True, "start.heads": ((0, 1),)}, "start.heads=((0, 1),): allowed is pairs"),
     (FROM | {"start.prune": True, "model.content": True}, "start.heads=(): allowed is pairs (layer, head)"),
     (FROM | {"start.freeze": "positions", "model.encoding": "relative"}, "start.freeze='positions'"),
+    (
+        {"augment.crop_fraction": 0.5, "model.encoding": "absolute_learned"},
+        "augment.crop_fraction=0.5: allowed is 1.0 with a learned vector for every pixel",
+    ),
     ({"optimizer.covariance_penalty": 1.0}, "optimizer.covariance_penalty=1.0: allowed is 0 unless"),
     ({"dataset.path": "x"}, "dataset.path='x': allowed is '' for cifar10"),
     ({"dataset.image_size": 3}, "dataset.image_size=3: allowed is 0 for cifar10"),
