@@ -1,18 +1,19 @@
-"""What four trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same images and augmentation.
+"""What trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same images and augmentation.
 
     python -m benchmarks.fifteen_minutes --data-dir=DIR --out=OUT [--seeds=0-2] [--only pytorch]
     python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]
 
-The network of configs/cifar10_cpu.py, the ResNet of that file, also with SGD, and the same attention network in plain
-PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations and metrics in OUT/kept;
-finished runs are left as they are, interrupted ones of ours resume. The second prints the table of what was kept;
---write puts it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one process
-on an idle machine, and keeps beside the runs: the runs themselves may share the machine with other work.
+Networks of configs/cifar10_cpu.py, its ResNet also with the images of attention and with SGD, and wide heads also in
+plain PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations and metrics in
+OUT/kept; finished runs are left as they are, interrupted ones of ours resume. The second prints the table of what was
+kept; --write puts it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one
+process on an idle machine, and keeps beside the runs: the runs themselves may share the machine with other work.
 """
 
 import json
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.errors import says_errors
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training.mesh import data_mesh
+from attn_cnn_jax.training.step import crop_size
 from benchmarks import records
 from benchmarks.measure import turns, write_json
 from benchmarks.networks import SPEC, random_images, training
@@ -35,15 +37,31 @@ from benchmarks.records import kept_runs, markdown, parse, parser, put, with_dev
 from benchmarks.tricks import PAGE, RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
+SAME_IMAGES = (
+    "augment.crop_padding=0",
+    "augment.crop_fraction=0.75",
+    "train.label_smoothing=0.1",
+    "train.num_epochs=12",
+)
 ADAM_DECAY = "optimizer.weight_decay=0.0001"  # of what Adam trains in PyTorch; Muon's matrices have none
 CONTENDERS = {
     "attention": ("cifar10_cpu", (), "attention, this trainer"),
+    "wide_heads": ("cifar10_cpu:wide_heads", (), "wide heads, this trainer"),
     "resnet": ("cifar10_cpu:resnet", (), "ResNet-10 of 16 channels, this trainer"),
+    "resnet_crops": (
+        "cifar10_cpu:resnet",
+        SAME_IMAGES,
+        "the same, attention's images",
+    ),
     "resnet_sgd": ("cifar10_cpu:resnet", SGD, "ResNet-10 of 12 channels, SGD"),
-    "pytorch": ("cifar10_cpu", ("train.num_epochs=9", ADAM_DECAY), "attention, plain PyTorch"),
+    "pytorch": (
+        "cifar10_cpu:wide_heads",
+        ("train.num_epochs=9", ADAM_DECAY),
+        "wide heads, plain PyTorch",
+    ),
 }
 RATES = "rates.json"
-IMAGES = 5_000  # of random noise, in each turn
+IMAGES = 1_500  # of random noise, in each turn
 COLUMNS = ("network", "parameters", "FLOPs per image, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
 
 
@@ -94,9 +112,19 @@ def train(name: str, seed: int, data_dir: str, out: Path) -> None:
 
 
 def measured(repeats: int) -> dict[str, float]:
-    """Images per second that each contender trains at: medians of turns in one process."""
-    steps = {name: an_epoch_of_noise(name, complete(configured(name, 0))) for name in CONTENDERS}
-    return {name: IMAGES / statistics.median(times) for name, times in turns(steps, repeats).items()}
+    """Images per second that each contender trains at, over all sizes of crops: medians of turns in one process."""
+    configs = {name: complete(configured(name, 0)) for name in CONTENDERS}
+    epochs = {name: range(config.train.num_epochs) for name, config in configs.items()}
+    sizes = {name: Counter(crop_size(config, n) for n in epochs[name]) for name, config in configs.items()}
+    steps = {}
+    for name, config in configs.items():
+        for size in sizes[name]:
+            cropped = config.copy_and_resolve_references()
+            cropped.model.image_shape = (*size, config.model.image_shape[2])
+            steps[f"{name} {size}"] = an_epoch_of_noise(name, cropped)
+    seconds = {of: statistics.median(times) for of, times in turns(steps, repeats).items()}
+    spent = {name: sum(n * seconds[f"{name} {size}"] for size, n in counts.items()) for name, counts in sizes.items()}
+    return {name: IMAGES * len(epochs[name]) / spent[name] for name in CONTENDERS}
 
 
 def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:

@@ -61,12 +61,12 @@ RESNET = ("model.depth=10", "model.width=8", "train.batch_size=50", "optimizer.s
 AS_ATTENTION = ("model.layers=attention", "optimizer.learning_rate=0.01", "train.log_every_steps=20")
 SLOWER = ("optimizer.learning_rate=0.001",)
 RUNS = {
-    "five": Training("five", "cifar10_cpu", 5),
-    "other_random": Training("other_five", "cifar10_cpu", 10),
-    "other_tuned": Training("other_five", "cifar10_cpu", 10, "five"),
-    "other_frozen": Training("other_five", "cifar10_cpu", 10, "five", ("start.freeze=encoder",)),
-    "large_random": Training("large", "cifar10_cpu", 3),
-    "large_tuned": Training("large", "cifar10_cpu", 3, "pretrained:cifar10", SLOWER),
+    "five": Training("five", "cifar10_cpu:wide_heads", 5),
+    "other_random": Training("other_five", "cifar10_cpu:wide_heads", 10),
+    "other_tuned": Training("other_five", "cifar10_cpu:wide_heads", 10, "five"),
+    "other_frozen": Training("other_five", "cifar10_cpu:wide_heads", 10, "five", ("start.freeze=encoder",)),
+    "large_random": Training("large", "cifar10_cpu:wide_heads", 3),
+    "large_tuned": Training("large", "cifar10_cpu:wide_heads", 3, "pretrained:cifar10", SLOWER),
     "resnet": Training("ten", "resnet18", 8, "", (*RESNET, "optimizer.learning_rate=0.1")),
     "resnet_attention": Training("ten", "resnet18", 1, "resnet", (*RESNET, *AS_ATTENTION)),
 }
