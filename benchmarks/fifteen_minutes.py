@@ -1,4 +1,4 @@
-"""What trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same images and augmentation.
+"""What trainings reach on CIFAR-10 in fifteen minutes of two CPU cores, with the same images.
 
     python -m benchmarks.fifteen_minutes --data-dir=DIR --out=OUT [--seeds=0-2] [--only pytorch]
     python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]

@@ -33,7 +33,6 @@ ROWS = {
     "digits_encodings:relative": "the same network, Muon, relative encoding (eq. 8)",
     "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
     "cifar10_cpu": "small quadratic network for a laptop",
-    "cifar10_cpu:wide_heads": "the same with fewer channels and the paper's wide heads",
     "cifar10_cpu_3h": "six layers of 96 channels, within three hours",
     "cifar10_maps16": "three layers of 64 channels, attention over 16x16 pixels",
     "convolution_first:attention": "a ResNet, converted by Theorem 1 after a third of its time",
