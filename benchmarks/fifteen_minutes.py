@@ -48,17 +48,9 @@ CONTENDERS = {
     "attention": ("cifar10_cpu", (), "attention, this trainer"),
     "wide_heads": ("cifar10_cpu:wide_heads", (), "wide heads, this trainer"),
     "resnet": ("cifar10_cpu:resnet", (), "ResNet-10 of 16 channels, this trainer"),
-    "resnet_crops": (
-        "cifar10_cpu:resnet",
-        SAME_IMAGES,
-        "the same, attention's images",
-    ),
+    "resnet_crops": ("cifar10_cpu:resnet", SAME_IMAGES, "the same, attention's images"),
     "resnet_sgd": ("cifar10_cpu:resnet", SGD, "ResNet-10 of 12 channels, SGD"),
-    "pytorch": (
-        "cifar10_cpu:wide_heads",
-        ("train.num_epochs=9", ADAM_DECAY),
-        "wide heads, plain PyTorch",
-    ),
+    "pytorch": ("cifar10_cpu:wide_heads", ("train.num_epochs=9", ADAM_DECAY), "wide heads, plain PyTorch"),
 }
 RATES = "rates.json"
 IMAGES = 1_500  # of random noise, in each turn
@@ -114,17 +106,16 @@ def train(name: str, seed: int, data_dir: str, out: Path) -> None:
 def measured(repeats: int) -> dict[str, float]:
     """Images per second that each contender trains at, over all sizes of crops: medians of turns in one process."""
     configs = {name: complete(configured(name, 0)) for name in CONTENDERS}
-    epochs = {name: range(config.train.num_epochs) for name, config in configs.items()}
-    sizes = {name: Counter(crop_size(config, n) for n in epochs[name]) for name, config in configs.items()}
-    steps = {}
+    sizes, steps = {}, {}
     for name, config in configs.items():
+        sizes[name] = Counter(crop_size(config, epoch) for epoch in range(config.train.num_epochs))
         for size in sizes[name]:
             cropped = config.copy_and_resolve_references()
             cropped.model.image_shape = (*size, config.model.image_shape[2])
             steps[f"{name} {size}"] = an_epoch_of_noise(name, cropped)
     seconds = {of: statistics.median(times) for of, times in turns(steps, repeats).items()}
     spent = {name: sum(n * seconds[f"{name} {size}"] for size, n in counts.items()) for name, counts in sizes.items()}
-    return {name: IMAGES * len(epochs[name]) / spent[name] for name in CONTENDERS}
+    return {name: IMAGES * config.train.num_epochs / spent[name] for name, config in configs.items()}
 
 
 def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from PIL import Image
 
+from attn_cnn_jax import output
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.files import write_atomically
@@ -90,8 +91,7 @@ def minutes(records: Sequence[dict]) -> float:
 
 def with_deviation(values: Sequence[float]) -> str:
     """Mean and standard deviation, to a tenth."""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
+    return output.with_deviation(values, "{:.1f}")
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

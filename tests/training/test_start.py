@@ -230,9 +230,8 @@ def test_tables_keep_the_vector_of_every_shift_that_both_know():
 
 @pytest.mark.parametrize("encoding", ["learned", "relative"])
 def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding, first, data_dir, tmp_path, capsys):
-    options = {"encoding": encoding}
-    origin = first((4, 6, 1), 10, **options)
-    network = begin(complete(config_of(data_dir, model=options, run=str(origin))), tmp_path / "tuned")[1]
+    origin = first((4, 6, 1), 10, encoding=encoding)
+    network = begin(complete(config_of(data_dir, model={"encoding": encoding}, run=str(origin))), tmp_path / "tuned")[1]
     assert "position tables are cropped or extended around shift zero" in capsys.readouterr().out
     small, large = (
         model.blocks[0].attention.position.position_terms(height, width, jnp.array([0]))

@@ -34,7 +34,7 @@ class Relative(QueryKey):
     """
 
     options = {"position_size": POSITION_SIZE}
-    head_axis = {"position_key": 0, "content_bias": 0, "position_bias": 0, "query.kernel": 1, "key.kernel": 1}
+    head_axis = {**QueryKey.head_axis, "position_key": 0, "content_bias": 0, "position_bias": 0}
 
     def __init__(
         self,
