@@ -4,8 +4,9 @@
     python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]
 
 Networks of configs/cifar10_cpu.py, its ResNet also with the images of attention and with SGD, and wide heads also in
-plain PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations and metrics in
-OUT/kept; finished runs are left as they are, interrupted ones of ours resume. The second prints the table of what was
+plain PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations, metrics and the
+accuracy with mirrored images in OUT/kept; finished runs are left as they are, interrupted ones of ours resume. The
+second prints the table of what was
 kept; --write puts it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one
 process on an idle machine, and keeps beside the runs: the runs themselves may share the machine with other work.
 """
@@ -22,11 +23,13 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.analysis.images import first_images
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.step import crop_size
@@ -54,7 +57,10 @@ CONTENDERS = {
 }
 RATES = "rates.json"
 IMAGES = 1_500  # of random noise, in each turn
-COLUMNS = ("network", "parameters", "FLOPs per image, full count", "epochs", "minutes", "test accuracy (%)", "seeds")
+COLUMNS = ("network", "parameters", "FLOPs per image, full count", "epochs", "minutes", "test accuracy (%)")
+COLUMNS += ("with mirrored images (%)", "seeds")
+MIRRORED = "mirrored.json"
+TEST_IMAGES = 10_000
 
 
 @says_errors
@@ -87,7 +93,8 @@ def configured(name: str, seed: int) -> ConfigDict:
 def train(name: str, seed: int, data_dir: str, out: Path) -> None:
     """Trains a contender and keeps its records, unless that was done."""
     place = Path(name, f"seed_{seed}")
-    if (out / "kept" / place).exists():
+    kept = out / "kept" / place
+    if (kept / ("metrics.jsonl" if name == "pytorch" else MIRRORED)).exists():
         return
     config = configured(name, seed)
     if name == "pytorch":
@@ -97,10 +104,13 @@ def train(name: str, seed: int, data_dir: str, out: Path) -> None:
         for record in train_pytorch.train(complete(config), sources.load("cifar10", data_dir or None)):
             print(json.dumps(record), flush=True)
             found.append(record)
-        write(out / "kept" / place, config.to_dict(), found)
+        write(kept, config.to_dict(), found)
     else:
         config.dataset.data_dir = data_dir
         records.train(out, place, config)
+        run = load_run(out / place)
+        test = first_images(run, TEST_IMAGES)
+        write_json(kept / MIRRORED, {"accuracy": run.evaluate(*test, mirrored=True).accuracy})
 
 
 def measured(repeats: int) -> dict[str, float]:
@@ -136,18 +146,21 @@ def an_epoch_of_noise(name: str, config: ConfigDict) -> Callable[[], Any]:
 
 
 def rows(kept: Path) -> list[dict[str, Any]]:
-    """The rows of the table: mean and standard deviation of accuracies; minutes where rates were measured."""
+    """The rows of the table: mean and standard deviation of accuracies; minutes and mirrored where measured."""
     path, rows = kept / RATES, []
     rates = json.loads(path.read_text())["pictures_per_second"] if path.exists() else {}
     for name, (_, _, title) in CONTENDERS.items():
-        found = [read_metrics(run / "metrics.jsonl") for run in kept_runs(kept / name)]
+        runs = kept_runs(kept / name)
+        found = [read_metrics(run / "metrics.jsonl") for run in runs]
         if not found:
             continue
         model, epochs = complete(configured(name, 0)).model, found[0][-1]["epoch"]
         minutes = f"{50_000 * epochs / rates[name] / 60:.1f}" if name in rates else ""
         reached = with_deviation([100 * of_run[-1]["accuracy"] for of_run in found])
-        cells = [title, f"{count_parameters(model):,}", short(count_flops(model).full), f"{epochs:g}", minutes, reached]
-        rows.append(dict(zip(COLUMNS, [*cells, len(found)], strict=True)))
+        twice = [100 * json.loads(path.read_text())["accuracy"] for run in runs for path in run.glob(MIRRORED)]
+        mirrored = with_deviation(twice) if len(twice) == len(runs) else ""
+        cells = [title, f"{count_parameters(model):,}", short(count_flops(model).full), f"{epochs:g}", minutes]
+        rows.append(dict(zip(COLUMNS, [*cells, reached, mirrored, len(found)], strict=True)))
     return rows
 
 
