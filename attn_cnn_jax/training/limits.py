@@ -19,7 +19,7 @@ COPIES = 3  # of the parameters in training: themselves, their gradient, the opt
 SLOWER = 2.0  # than that product a step is, per FLOP: 1.3 to 6.7 times for the networks of configs/ on two CPU cores
 
 
-def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: int) -> str:
+def expected_time(program: jax.stages.Compiled, mesh: Mesh, steps: float) -> str:
     """Returns how long so many steps will take, in words, by the FLOPs of a step and the time of a matrix product."""
     flops = (program.cost_analysis() or {}).get("flops", 0.0)
     size, times = 1024 if platform_of(mesh) == "cpu" else 4096, []

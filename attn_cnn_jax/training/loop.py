@@ -1,6 +1,8 @@
 """Trains a run to its end: from the newest checkpoint on, for each dispatch: step, record, evaluate, save."""
 
 import contextlib
+import math
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -154,7 +156,10 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
         crop = crop_size(config, step // plan.steps_per_epoch)
         started, program = time.monotonic(), compiled(crop)
         to_go, seconds = plan.total_steps - step, time.monotonic() - started
-        say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected_time(program, mesh, to_go)}")
+        # Crops grow, and the time of a step with them.
+        areas = [math.prod(crop_size(config, n)) for n in range(step // plan.steps_per_epoch, config.train.num_epochs)]
+        expected = expected_time(program, mesh, to_go * statistics.mean(areas) / areas[0])
+        say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected}")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         stack.enter_context(jax.transfer_guard("disallow"))
         if is_new:
