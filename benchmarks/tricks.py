@@ -19,7 +19,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.errors import says_errors
-from benchmarks.records import DOCS, accuracies, kept_runs, markdown, parse, parser, put, train, with_deviation
+from attn_cnn_jax.runs.metrics import last_records
+from benchmarks.records import DOCS, kept_runs, markdown, parse, parser, put, train, with_deviation
 
 EPOCHS = 2
 # Whole runs, all of which take fifteen minutes.
@@ -112,7 +113,7 @@ TABLES = {
     "resnet": ("resnet", RESNET),
     "widths": ("resnet", WIDTHS),
 }
-COLUMNS = ("change", "validation accuracy (%)", "difference", "seeds")
+COLUMNS = ("change", "validation accuracy (%)", "difference", "loss (nats)", "seeds")
 PAGE = DOCS / "recipe.md"
 
 
@@ -150,10 +151,12 @@ def configured(table: str, change: str, seed: int, data_dir: str = "") -> Config
 
 def rows(kept: Path, table: str) -> list[dict[str, Any]]:
     """The rows of the table: mean and standard deviation over seeds, differences over the seeds of both."""
-    found = {}
+    found, losses = {}, {}
     for change in TABLES[table][1]:
         runs = kept_runs(kept / table / name_of(change))
-        found[change] = {run.name: accuracies(run, "validation")[-1] for run in runs}
+        last = {run.name: last_records(run)["validation"] for run in runs}
+        found[change] = {seed: 100 * record["accuracy"] for seed, record in last.items()}
+        losses[change] = [record["loss"] for record in last.values()]
     first = next(iter(found))
     rows = []
     for change, by_seed in found.items():
@@ -161,7 +164,8 @@ def rows(kept: Path, table: str) -> list[dict[str, Any]]:
             differences = [by_seed[seed] - found[first][seed] for seed in sorted(by_seed.keys() & found[first])]
             sign = "" if statistics.mean(differences) < 0 else "+"
             difference = "" if change == first else sign + with_deviation(differences)
-            cells = (change, with_deviation(list(by_seed.values())), difference, len(by_seed))
+            loss = f"{statistics.mean(losses[change]):.3f}"
+            cells = (change, with_deviation(list(by_seed.values())), difference, loss, len(by_seed))
             rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
