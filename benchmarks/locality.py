@@ -14,16 +14,18 @@ from attn_cnn_jax.analysis.figures import style
 
 PANELS = {"distance": "distance (pixels)", "within": "within 3x3 (%)", "entropy": "entropy (nats)"}
 COLUMNS = ("network", "layer", "distance (pixels)", "within 3x3 (%)", "heads within 3x3 (%)", "entropy (nats)")
+STEPS = 500  # of an epoch: 50,000 images in batches of 100
 LOCAL = 0.5  # a head is within 3x3 if more than this share of its attention is
 
 
 def measures(kept: Path, network: str) -> dict[str, np.ndarray] | None:
-    """By measure, an array `(seed, epoch, layer, head)`; None where no run is kept."""
+    """By measure, an array `(seed, record, layer, head)`, and `epoch`, `(record,)`; None where no run is kept."""
     files = sorted((kept / network).glob("seed_*/heads.jsonl"))
-    by_run = [[json.loads(line)["layers"] for line in path.read_text(encoding="utf-8").splitlines()] for path in files]
-    if not by_run:
+    runs = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in files]
+    if not runs:
         return None
-    return {name: np.array([[[layer[name] for layer in e] for e in run] for run in by_run]) for name in PANELS}
+    found = {name: np.array([[[layer[name] for layer in e["layers"]] for e in run] for run in runs]) for name in PANELS}
+    return found | {"epoch": np.array([record["step"] / STEPS for record in runs[0]])}
 
 
 def rows(kept: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
@@ -53,8 +55,9 @@ def draw(kept: Path, networks: Sequence[str]) -> Figure:
             column[0].set_title(network.replace("_", "\n"))
             for axes, name in zip(column, PANELS, strict=True):
                 values = of[name].mean(axis=(0, 3)) * (100 if name == "within" else 1)
-                epochs = np.arange(1, len(values) + 1)
-                lines = [axes.plot(epochs, values[:, n], color=colours[n], marker=".")[0] for n in range(num_layers)]
+                lines = axes.plot(of["epoch"], values, marker=".")
+                for line, colour in zip(lines, colours, strict=True):
+                    line.set_color(colour)
                 axes.grid(color="0.9", linewidth=0.4)
                 axes.spines[["top", "right"]].set_visible(False)
                 axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))

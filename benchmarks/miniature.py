@@ -1,16 +1,18 @@
 """Table 1 in miniature: seven small networks trained alike, seed by seed, and where their heads look.
 
     python -m benchmarks.miniature --data-dir=DIR --out=OUT [--seeds=0-2] [--only quadratic resnet_16x16]
+    python -m benchmarks.miniature --data-dir=DIR --out=OUT --seeds=0 --only quadratic_300 resnet_300
     python -m benchmarks.miniature --data-dir=DIR --out=OUT --pruned
     python -m benchmarks.miniature --data-dir=DIR --out=OUT --convolutions
     python -m benchmarks.miniature --show=results/miniature [--write]
 
 The first trains networks of configs/miniature.py, the seven of 8x8 pixels unless others are named, in
-OUT/NETWORK/seed_N, and keeps configurations, metrics and head statistics after every epoch in OUT/kept. The same
-command resumes where it was interrupted. The second trains the generalised networks on without their degenerate heads,
-where they have any, and as a control the same networks for as long with all heads. The third adds how convolutional
-those of the first seed are: accuracy on all test images with their attention layers replaced by KxK convolutions. The
-last prints the tables of what was kept; --write puts them and their figures into the documentation.
+OUT/NETWORK/seed_N, and keeps configurations, metrics and head statistics of every checkpoint in OUT/kept. The same
+command resumes where it was interrupted. Names with _300 train for the paper's 300 epochs. --pruned trains the
+generalised networks on without their degenerate heads, where they have any, and as a control the same networks for as
+long with all heads. --convolutions adds how convolutional those of the first seed are: accuracy on all test images with
+their attention layers replaced by KxK convolutions. The last prints the tables of what was kept; --write puts them and
+their figures into the documentation.
 """
 
 import dataclasses
@@ -58,7 +60,8 @@ from benchmarks.records import (
 NETWORKS = ("quadratic", "resnet", "learned_rel", "quadratic_generalized", "many_heads", "learned_rel_content")
 NETWORKS += ("absolute",)
 LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
-ALL = NETWORKS + LARGER
+LONG = ("quadratic_300", "learned_rel_300", "learned_rel_content_300", "resnet_300")  # the paper's Figure 2
+ALL = NETWORKS + LARGER + LONG
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = DOCS / "miniature.md"
 TEST_IMAGES = 10_000
@@ -96,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text, end="")
     if options.write:
         put(PAGE, "results", text)
-        for networks, size in ((NETWORKS, ""), (LARGER, "_16x16")):
+        for networks, size in ((NETWORKS, ""), (LARGER, "_16x16"), (LONG, "_300")):
             if trained := [network for network in networks if kept_runs(kept / network)]:
                 groups = [kept_runs(kept / network) for network in trained]
                 names = [network.removesuffix(size) for network in trained]
@@ -118,13 +121,16 @@ def tables(kept: Path) -> str:
 
 def configured(network: str, seed: int, data_dir: str = "") -> ConfigDict:
     """The configuration of a run."""
-    config = load_config(f"miniature:{network}", [f"--config.seed={seed}"])
+    config = load_config(f"miniature:{network.removesuffix('_300')}", [f"--config.seed={seed}"])
     config.dataset.data_dir = data_dir
+    if network in LONG:
+        config.train.num_epochs = 300
+        config.checkpoint.update({"every_epochs": 10, "keep_last": 30})
     return config
 
 
 def keep_heads(run: Path, place: Path) -> None:
-    """Keeps head statistics of a run after every epoch."""
+    """Keeps head statistics of the checkpoints of a run."""
     if read_config(run)["model"]["name"] == "attention":
         records = []
         for step in reversed(steps_in(run)):
