@@ -12,7 +12,7 @@ import itertools
 import statistics
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -20,9 +20,8 @@ from attn_cnn_jax.analysis.figures import curves, style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.config.base import flatten, with_defaults
-from attn_cnn_jax.errors import listed
 from attn_cnn_jax.output import say, table, with_deviation
-from attn_cnn_jax.runs.directory import MAY_CHANGE, differing, read_config
+from attn_cnn_jax.runs.directory import MAY_CHANGE, read_config
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 
@@ -33,13 +32,12 @@ HEADER = ("run", "seeds", "epoch", "test accuracy", "test loss", "parameters", "
 
 
 class Outcome(NamedTuple):
-    """The result of one run; runs of one `key`, a configuration and settings of JAX, are pooled."""
+    """The result of one run; runs of one `key`, a configuration, are pooled."""
 
     key: str
     workdir: Path
     seed: int
     model: ConfigDict  # `config.model` of its newest checkpoint, in which pruned heads are missing
-    settings: dict[str, Any]  # those of JAX that it was trained with; {} where they are not known
     test: dict | None  # the last test record; None before the first
     seconds: float | None  # duration of the training steps; None where metrics.jsonl does not tell
 
@@ -61,10 +59,6 @@ def run(args: argparse.Namespace) -> None:
             say(f"{less.workdir} has the same seed {less.seed} as {kept.workdir}: counted once", sys.stderr)
     counted = [list(of_seeds.values()) for of_seeds in groups.values()]
     say(table(map(row, counted), HEADER))
-    first = counted[0][0]
-    for other in itertools.chain(*counted):
-        if changes := differing(first.settings or other.settings, other.settings or first.settings):
-            say(f"{other.workdir} differs from {first.workdir} in settings of JAX: {listed(changes)}", sys.stderr)
     if args.out:
         figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])
         say("\n".join(map(str, ["", *style.save(figure, args.out, "curves")])))
@@ -72,13 +66,12 @@ def run(args: argparse.Namespace) -> None:
 
 def read_outcome(workdir: Path) -> Outcome:
     run = load_run(workdir)
-    config, settings = with_defaults(read_config(workdir) or run.config), run.settings or {}
+    config = with_defaults(read_config(workdir) or run.config)
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
     records = read_metrics(workdir / "metrics.jsonl")
     test = next((record for record in reversed(records) if record["split"] == "test"), None)
     seconds = training_seconds(records, config.train.batch_size)
-    key = repr((sorted(values.items()), sorted(settings.items())))
-    return Outcome(key, workdir, config.seed, run.config.model, settings, test, seconds)
+    return Outcome(repr(sorted(values.items())), workdir, config.seed, run.config.model, test, seconds)
 
 
 def training_seconds(records: list[dict], batch_size: int) -> float | None:

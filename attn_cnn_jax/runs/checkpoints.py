@@ -237,8 +237,8 @@ def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], su
     return value
 
 
-# The step of a network, its configuration, the network, its data and settings if known.
-Saved = tuple[int, ConfigDict, nnx.Module, Fingerprint | None, dict[str, Any] | None]
+# The step of a network, its configuration, the network, its data if known.
+Saved = tuple[int, ConfigDict, nnx.Module, Fingerprint | None]
 
 
 def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
@@ -257,13 +257,13 @@ def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict
     if isinstance(found, str | bool) or found not in known:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     try:
-        config, data, settings = (read_plain(workdir, found, part) for part in ("config", "data", "settings"))
-        config = completed(ConfigDict(config))
+        config = completed(ConfigDict(read_plain(workdir, found, "config")))
         skeleton, parameters, statistics = split(abstract_model(config.model))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = {"parameters": parameters, "statistics": statistics}
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
-        return found, config, join(skeleton, **read_arrays(workdir, found, "network", like)), data, settings
+        network = join(skeleton, **read_arrays(workdir, found, "network", like))
+        return found, config, network, read_plain(workdir, found, "data")
     except Damaged:
         if known == steps_in(workdir):
             raise

@@ -30,10 +30,10 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
     reader = weights if (folder / weights.FILE).is_file() else checkpoints
-    number, config, model, data, settings = reader.read_network(folder, step, partial(completed, folder))
+    number, config, model, data = reader.read_network(folder, step, partial(completed, folder))
     assert isinstance(model, AttentionClassifier | ResNet)
     positions = [record for record in read_positions(folder) if record["step"] <= number]
-    return Run(config, number, model, metrics.test_record(folder, number), data, settings, positions)
+    return Run(config, number, model, metrics.test_record(folder, number), data, positions)
 
 
 def completed(folder: Path, config: ConfigDict) -> ConfigDict:

@@ -68,7 +68,6 @@ class Run:
       model: the network, in evaluation mode: called without a key.
       test_record: the record of metrics.jsonl with the test accuracy at this step; None where there is none.
       data: fingerprint of the data that it was trained on, None where that is not known.
-      settings: those of JAX that it was trained with, None where they are not known.
       positions: records of positions.jsonl up to this step, oldest first.
     """
 
@@ -77,7 +76,6 @@ class Run:
     model: AttentionClassifier | ResNet
     test_record: dict[str, Any] | None = None
     data: Fingerprint | None = None
-    settings: dict[str, Any] | None = None
     positions: Sequence[dict[str, Any]] = ()
 
     @property

@@ -63,7 +63,7 @@ def read_network(folder: Path, step: int | str, completed: Callable[[ConfigDict]
     if step not in ("latest", number):
         raise UserError(f"step={step!r}: {folder} holds one network, of step {number}")
     arrays = {n: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for n, x in arrays.items()}
-    return number, config, network(folder, config.model, jax.device_put(arrays)), None, None
+    return number, config, network(folder, config.model, jax.device_put(arrays)), None
 
 
 def network(place: Path, model: ConfigDict, arrays: Arrays) -> nnx.Module:
