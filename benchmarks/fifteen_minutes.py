@@ -3,8 +3,8 @@
     python -m benchmarks.fifteen_minutes --data-dir=DIR --out=OUT [--seeds=0-2] [--only pytorch]
     python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]
 
-Networks of configs/cifar10_cpu.py, its ResNet also with the images of attention and with SGD, and wide heads also in
-plain PyTorch (train_pytorch.py); each has as many epochs as fit. The first keeps configurations, metrics and the
+Networks of configs/cifar10_cpu.py, its ResNet also with SGD, and wide heads also in plain PyTorch (train_pytorch.py);
+each has as many epochs as fit. The first keeps configurations, metrics and the
 accuracy with mirrored images in OUT/kept; finished runs are left as they are, interrupted ones of ours resume. The
 second prints the table of what was
 kept; --write puts it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one
@@ -40,18 +40,11 @@ from benchmarks.records import kept_runs, markdown, parse, parser, put, with_dev
 from benchmarks.tricks import PAGE, RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
-SAME_IMAGES = (
-    "augment.crop_padding=0",
-    "augment.crop_fraction=0.75",
-    "train.label_smoothing=0.1",
-    "train.num_epochs=12",
-)
 ADAM_DECAY = "optimizer.weight_decay=0.0001"  # of what Adam trains in PyTorch; Muon's matrices have none
 CONTENDERS = {
     "attention": ("cifar10_cpu", (), "attention, this trainer"),
     "wide_heads": ("cifar10_cpu:wide_heads", (), "wide heads, this trainer"),
     "resnet": ("cifar10_cpu:resnet", (), "ResNet-10 of 16 channels, this trainer"),
-    "resnet_crops": ("cifar10_cpu:resnet", SAME_IMAGES, "the same, attention's images"),
     "resnet_sgd": ("cifar10_cpu:resnet", SGD, "ResNet-10 of 12 channels, SGD"),
     "pytorch": ("cifar10_cpu:wide_heads", ("train.num_epochs=9", ADAM_DECAY), "wide heads, plain PyTorch"),
 }

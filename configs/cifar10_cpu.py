@@ -2,7 +2,8 @@
 
 4x4 pixels become one, so attention works on 8x8 of them, and on 6x6 where training begins, on crops of 24 pixels.
 
-84.6% test accuracy on CIFAR-10 (JPEG copy), seed 0; after each epoch 53, 64, 66, 73, 76, 78, 80, 82, 83, 84, 84, 85%.
+84.6% test accuracy on CIFAR-10 (JPEG copy), median of seeds 0 to 2 (84.3 to 84.8%); of seed 0 after each epoch 53, 64,
+66, 73, 76, 78, 80, 82, 83, 84, 84, 85%.
 
     python train.py --config=configs/cifar10_cpu.py
     python train.py --config=configs/cifar10_cpu.py:resnet
@@ -49,9 +50,11 @@ def wide_heads() -> ConfigDict:
 
 
 def resnet() -> ConfigDict:
+    """A ResNet-10 whose learning rate, width and images got a search of their own: docs/recipe.md."""
     config = resnet_config(depth=10, width=16)
     config.optimizer.update({"name": "muon", "learning_rate": 0.04, "weight_decay": 0.0, "warmup_fraction": 0.2})
-    config.train.update({"batch_size": 50, "num_epochs": 8, "log_every_steps": 100})
+    config.augment.crop_padding = 2
+    config.train.update({"batch_size": 50, "num_epochs": 9, "log_every_steps": 100, "label_smoothing": 0.1})
     return config
 
 

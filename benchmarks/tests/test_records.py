@@ -122,8 +122,8 @@ def test_differences_of_tricks_are_those_of_runs_of_the_same_seed(tmp_path):
             place = tmp_path / "resnet" / tricks.name_of(change) / f"seed_{seed}"
             write_run(place, (0.1, accuracy), "validation")
     recipe, other = tricks.rows(tmp_path, "resnet")
-    assert list(recipe.values()) == ["the recipe, 12 channels", "60.0 ± 10.0", "", 3]
-    assert list(other.values()) == ["batches of 100", "55.5 ± 9.2", f"+0.5 ± {np.std([-1, 2], ddof=1):.1f}", 2]
+    assert list(recipe.values()) == ["the recipe, 12 channels", "60.0 ± 10.0", "", "1.000", 3]
+    assert list(other.values()) == ["batches of 100", "55.5 ± 9.2", f"+0.5 ± {np.std([-1, 2], ddof=1):.1f}", "1.000", 2]
 
 
 def test_a_finished_run_is_kept_and_stands_in_the_table(tmp_path, monkeypatch):
