@@ -4,9 +4,8 @@
     python -m benchmarks.fifteen_minutes --show=results/fifteen_minutes [--rates] [--write]
 
 Networks of configs/cifar10_cpu.py, its ResNet also with SGD, and wide heads also in plain PyTorch (train_pytorch.py);
-each has as many epochs as fit. The first keeps configurations, metrics and the
-accuracy with mirrored images in OUT/kept; finished runs are left as they are, interrupted ones of ours resume. The
-second prints the table of what was
+each has as many epochs as fit. The first keeps configurations, metrics and the accuracy with mirrored images in
+OUT/kept; finished runs are left as they are, interrupted ones of ours resume. The second prints the table of what was
 kept; --write puts it into the documentation. Minutes are epochs by the rates that --rates measures in turns, in one
 process on an idle machine, and keeps beside the runs: the runs themselves may share the machine with other work.
 """
@@ -23,12 +22,13 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.analysis.images import first_images
+from attn_cnn_jax.analysis.images import load_dataset
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, Split
 from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training.mesh import data_mesh
@@ -53,7 +53,6 @@ IMAGES = 1_500  # of random noise, in each turn
 COLUMNS = ("network", "parameters", "FLOPs per image, full count", "epochs", "minutes", "test accuracy (%)")
 COLUMNS += ("with mirrored images (%)", "seeds")
 MIRRORED = "mirrored.json"
-TEST_IMAGES = 10_000
 
 
 @says_errors
@@ -102,8 +101,8 @@ def train(name: str, seed: int, data_dir: str, out: Path) -> None:
         config.dataset.data_dir = data_dir
         records.train(out, place, config)
         run = load_run(out / place)
-        test = first_images(run, TEST_IMAGES)
-        write_json(kept / MIRRORED, {"accuracy": run.evaluate(*test, mirrored=True).accuracy})
+        found = run.evaluate(*load_dataset(run).test, mirrored=True)
+        write_atomically(kept / MIRRORED, json.dumps({"accuracy": found.accuracy}) + "\n")
 
 
 def measured(repeats: int) -> dict[str, float]:
