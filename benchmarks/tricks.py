@@ -167,21 +167,21 @@ def configured(table: str, change: str, seed: int, data_dir: str = "") -> Config
 
 def rows(kept: Path, table: str) -> list[dict[str, Any]]:
     """The rows of the table: mean and standard deviation over seeds, differences over the seeds of both."""
-    found, losses = {}, {}
+    found = {}
     for change in TABLES[table][1]:
         runs = kept_runs(kept / table / name_of(change))
-        last = {run.name: last_records(run)["validation"] for run in runs}
-        found[change] = {seed: 100 * record["accuracy"] for seed, record in last.items()}
-        losses[change] = [record["loss"] for record in last.values()]
+        found[change] = {run.name: last_records(run)["validation"] for run in runs}
     first = next(iter(found))
     rows = []
     for change, by_seed in found.items():
         if by_seed:
-            differences = [by_seed[seed] - found[first][seed] for seed in sorted(by_seed.keys() & found[first])]
+            both = sorted(by_seed.keys() & found[first])
+            differences = [100 * (by_seed[seed]["accuracy"] - found[first][seed]["accuracy"]) for seed in both]
             sign = "" if statistics.mean(differences) < 0 else "+"
             difference = "" if change == first else sign + with_deviation(differences)
-            loss = f"{statistics.mean(losses[change]):.3f}"
-            cells = (change, with_deviation(list(by_seed.values())), difference, loss, len(by_seed))
+            reached = with_deviation([100 * record["accuracy"] for record in by_seed.values()])
+            loss = f"{statistics.mean(record['loss'] for record in by_seed.values()):.3f}"
+            cells = (change, reached, difference, loss, len(by_seed))
             rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
