@@ -95,6 +95,9 @@ def test_deviation_of_a_tilted_gaussian_is_turned_as_it_is():
     np.testing.assert_allclose(np.einsum("na,ab,nb->n", rows_first, precision, rows_first), 1)
     record["layers"][0]["spread"] = [[[1.0, 2.0], [2.0, 4.0]]]  # singular: as wide as it can be
     assert not found(training.draw([record], 0), "deviation 0")
+    record["layers"][0]["spread"] = [1.4e-45]  # of a head that came to see all pixels alike: drawing it took forever
+    (ellipse,) = found(training.draw([record], 0), "deviation 0")
+    assert ellipse.width == ellipse.height < 1000
 
 
 def test_maps_show_the_attention_of_the_query_pixel_in_order_of_distance(quadratic_run):

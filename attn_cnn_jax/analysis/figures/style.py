@@ -149,7 +149,9 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def save_animation(frames: list[np.ndarray], path: Path, milliseconds: int, last_milliseconds: int) -> list[Path]:
     """Writes an endless GIF of frames `(height, width, 3)` uint8, whole or not at all."""
-    images = [Image.fromarray(frame).quantize(128) for frame in frames]
+    how = {"method": Image.Quantize.MAXCOVERAGE, "dither": Image.Dither.NONE}
+    palette = Image.fromarray(frames[-1]).quantize(64, **how)  # one for all frames: a third of the bytes less
+    images = [Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     durations = [milliseconds] * (len(images) - 1) + [last_milliseconds]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:

@@ -14,6 +14,7 @@ from attn_cnn_jax.models.attention import moments
 
 FRAMES = 100  # of an animation at most
 RANGE = 0.5  # pixels beyond the outermost centre
+FAR = 100  # half sides of a panel; Matplotlib would dash a line of any length, also where none of it shows
 
 
 def draw(records: list[dict], layer: int, epochs: list[float] | None = None) -> Figure:
@@ -49,7 +50,8 @@ def draw_epoch(axes: Axes, record: dict, layer: int, reach: float) -> None:
         look = style.look(head)
         line = {"edgecolor": look.colour, "linestyle": look.line, "linewidth": 0.5, "gid": f"deviation {head}"}
         angle, at = np.degrees(np.arctan2(row, column)), positions["centre"][head][::-1]
-        axes.add_patch(Ellipse(at, *(2 * deviations), angle=angle, fill=False, **line))
+        length, width = 2 * np.minimum(deviations, FAR * reach)
+        axes.add_patch(Ellipse(at, length, width, angle=angle, fill=False, **line))
     mark_centres(axes, np.array(positions["centre"]))
     style.mark_query(axes)
 
