@@ -65,8 +65,8 @@ RUNS = {
     "other_random": Training("other_five", "cifar10_cpu:wide_heads", 10),
     "other_tuned": Training("other_five", "cifar10_cpu:wide_heads", 10, "five"),
     "other_frozen": Training("other_five", "cifar10_cpu:wide_heads", 10, "five", ("start.freeze=encoder",)),
-    "large_random": Training("large", "cifar10_cpu:wide_heads", 3),
-    "large_tuned": Training("large", "cifar10_cpu:wide_heads", 3, "pretrained:cifar10", SLOWER),
+    "large_random": Training("large", "cifar10_cpu", 3),
+    "large_tuned": Training("large", "cifar10_cpu", 3, "pretrained:cifar10", SLOWER),
     "resnet": Training("ten", "resnet18", 8, "", (*RESNET, "optimizer.learning_rate=0.1")),
     "resnet_attention": Training("ten", "resnet18", 1, "resnet", (*RESNET, *AS_ATTENTION)),
 }

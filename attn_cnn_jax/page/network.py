@@ -38,7 +38,8 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     """Returns the network as the page computes it, over a grid of pixels; class names are () where they are unknown.
 
     `test`: `pixels`, base64 of the bytes of test images, and `labels`, numbers of their classes; None without any.
-    `weights`: all arrays as one base64 text of little-endian float32. `downsample`, `mean`, `std` (of the data
+    `weights`: all arrays as one base64 text, little-endian: float16 if `half`, where that changes no number, as in the
+    networks that come along, else float32. `downsample`, `mean`, `std` (of the data
     set's normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `norm` (of a pre-norm
     network, before the classifier; else None) and `classifier`, in which every array is `{at, shape}`: where it begins
     in the weights, in numbers, and its shape. Linear maps that follow one another are merged where that is cheaper.
@@ -73,6 +74,10 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     ]
     network = {"embedding": linear(model.embedding), "layers": layers, "classifier": linear(model.classifier)}
     network["norm"] = None if model.norm is None else norm(model.norm)
+    placed = jax.tree.map(place, network)
+    weights = np.concatenate(arrays)
+    half = weights.astype("<f2")
+    is_half = np.array_equal(half, weights)
     pixels, labels = [image.pixels for image in test], [class_names.index(image.label) for image in test]
     return {
         "downsample": config.model.downsample,
@@ -80,9 +85,10 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "std": list(spec.std),
         "classes": list(names),
         "epsilon": model.blocks[0].attention_norm.epsilon,
-        **jax.tree.map(place, network),
+        **placed,
         "test": {"pixels": as_base64(np.stack(pixels)), "labels": labels} if test else None,
-        "weights": as_base64(np.concatenate(arrays)),
+        "half": is_half,
+        "weights": as_base64(half if is_half else weights),
     }
 
 

@@ -50,7 +50,7 @@ NETWORKS = [
 FORWARD = """
 const [page, bytes, changes] = arguments;
 const { weights, test, ...network } = page.network;
-const loaded = withWeights(network, new Float32Array(bytesOfText(weights).buffer));
+const loaded = withWeights(network, numbersOf(bytesOfText(weights).buffer, network.half));
 return changes.map(({ terms = page.terms, off = [], moved = {} }) => {
   const layers = page.layers.map((layer, l) => withMoves(layer, l, moved));
   const state = { terms: new Set(terms), off: new Set(off), convolved: { layers: 0 } };

@@ -44,7 +44,7 @@ function startWorker() {
 
 /** Tells the worker which network it is; what it said of another one is forgotten. */
 function startNetwork() {
-  if (typeof network?.weights === "string") network.weights = new Float32Array(bytesOfText(network.weights).buffer);
+  if (typeof network?.weights === "string") network.weights = numbersOf(bytesOfText(network.weights).buffer, network.half);
   const { weights, test, ...rest } = network ?? {};
   const counted = test && { pixels: bytesOfText(test.pixels), labels: test.labels };
   ask({ start: { network: network && rest, weights, grid, size: data.size[0] / grid[0], test: counted } });

@@ -14,6 +14,15 @@ function withWeights(tree, weights) {
 
 const bytesOfText = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0)); // base64
 
+/** The numbers in a buffer, little-endian: float16 where `half`, else float32. */
+function numbersOf(buffer, half) {
+  return half ? Float32Array.from(new Uint16Array(buffer), (bits) => {
+    const exponent = (bits >> 10) & 31, fraction = (bits & 1023) / 1024;
+    const size = exponent ? (1 + fraction) * 2 ** (exponent - 15) : fraction * 2 ** -14;
+    return bits >> 15 ? -size : size;
+  }) : new Float32Array(buffer);
+}
+
 /** Squares of `size` pixels as one pixel each, of the grid, with channels in the order (row, column, channel); or back. */
 function spaceToDepth(x, size, grid, isBack = false) {
   const pixels = grid[0] * grid[1], length = x.length / (pixels * size); // of one row of one square

@@ -69,14 +69,15 @@ function safetensors(bytes, name) {
   try {
     const start = 8 + Number(new DataView(bytes).getBigUint64(0, true));
     const { __metadata__: metadata = {}, ...arrays } = JSON.parse(new TextDecoder().decode(bytes.slice(8, start)));
-    const weights = new Float32Array(bytes.slice(start));
-    const entries = Object.fromEntries(Object.entries(arrays).map(([array, { dtype, shape, data_offsets: [from, end] }]) => {
-      if (dtype !== "F32" || end > bytes.byteLength - start) throw new Error(dtype);
-      return [array, { at: from / 4, shape }];
+    const { dtype } = Object.values(arrays)[0], half = dtype === "F16", numbers = bytes.slice(start);
+    const weights = numbersOf(numbers, half);
+    const entries = Object.fromEntries(Object.entries(arrays).map(([array, { shape, data_offsets: [from, end], ...of }]) => {
+      if (of.dtype !== dtype || !(half || dtype === "F32") || end > numbers.byteLength) throw new Error(of.dtype);
+      return [array, { at: from / (half ? 2 : 4), shape }];
     }));
     return { metadata, entries, weights };
   } catch {
-    return fail(`${name} is damaged, or no safetensors file of float32 numbers.`);
+    return fail(`${name} is damaged, or no safetensors file of float32 or float16 numbers.`);
   }
 }
 
