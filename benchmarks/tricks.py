@@ -32,6 +32,8 @@ ATTENTION = {
         "augment.crop_padding=2",
         "train.num_epochs=9",
     ),
+    "BERT's blocks, 10 epochs": ("model.block=post_norm", "train.num_epochs=10"),
+    "learning rate 0.007": ("optimizer.learning_rate=0.007", "train.num_epochs=12"),
 }
 # A third of a whole run: crops of 24, 28, 28 and 32 pixels. Three epochs without crops take as long.
 SHORT = "train.num_epochs=4"
