@@ -34,6 +34,13 @@ ATTENTION = {
     ),
     "BERT's blocks, 10 epochs": ("model.block=post_norm", "train.num_epochs=10"),
     "learning rate 0.007": ("optimizer.learning_rate=0.007", "train.num_epochs=12"),
+    "labels smoothed by 0.2": ("train.label_smoothing=0.2", "train.num_epochs=12"),
+    "six layers of 112 channels": (
+        "model.num_layers=6",
+        "model.hidden_size=112",
+        "model.intermediate_size=224",
+        "train.num_epochs=12",
+    ),
 }
 # A third of a whole run: crops of 24, 28, 28 and 32 pixels. Three epochs without crops take as long.
 SHORT = "train.num_epochs=4"
