@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from attn_cnn_jax.errors import UserError, shortened
@@ -60,7 +60,7 @@ def read_picture(
                 raise Unreadable(f"{what}: it has 32 bits per pixel and channel, allowed are 8 and 16")
             if limit:
                 check_pixels(image, size, limit, what)
-            return decoded(image, channels)
+            return decoded(image, channels, file)
     except UnidentifiedImageError:
         allowed = "no PNG, JPEG or WEBP file" if formats else "in no format that Pillow knows"
         raise Unreadable(f"{what}: it is {allowed}") from None
@@ -84,18 +84,46 @@ def check_pixels(image: Any, size: tuple[int, int], limit: int, what: str) -> No
         raise Unreadable(f"{what}: it has {count} pixels, {allowed}")
 
 
-def decoded(image: Any, channels: int) -> Image.Image:
+def decoded(image: Any, channels: int, file: File) -> Image.Image:
     """An open image in 8 bits per channel, on white where it is transparent; see `read_picture`."""
-    samples_as = image.tile[0].args if image.tile else ""  # how samples are stored in the file, such as `L;4`
+    arguments, colour = image.tile[0].args if image.tile else "", image.info.get("transparency")
+    samples_as = arguments if isinstance(arguments, str) else ""  # how samples are stored in the file, such as `L;4`
     is_grey = image.mode in (*GREY_MODES, "I") or samples_as == SIXTEEN_BITS_OF_GREY_AND_ALPHA
     upright = ImageOps.exif_transpose(image)
+    of_one_colour = colour is not None and image.mode not in ("P", "PA")
+    is_clear = has_colour(np.asarray(upright), colour, samples_as, file) if of_one_colour else None
     if upright.mode.startswith("I"):  # Pillow would cut all above 255 to white
         wide = np.asarray(upright).astype(np.uint32)
         upright = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
-    if upright.has_transparency_data:
+    if is_clear is not None:
+        upright.info.pop("transparency", None)
+        upright = upright.convert("RGB" if upright.mode == "RGB" else "L")
+        upright.paste("white", mask=Image.fromarray(is_clear))
+    elif upright.has_transparency_data:
         upright = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
     return upright.convert("L" if channels == 1 or (is_grey and not channels) else "RGB")
+
+
+def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> Bool[np.ndarray, "H W"]:
+    """Which pixels of a PNG, `(H, W)` or `(H, W, 3)` upright, have its transparent colour, a number or three.
+
+    Pillow gives the colour as the file has it, and the samples, stored as `samples_as`, in 8 bits.
+    """
+    if pixels.ndim == 3:
+        equal = pixels == np.array(colour)
+        if samples_as == "RGB;16B":  # Pillow keeps the upper byte of each sample; read the other way round, the lower
+            if not isinstance(file, str | Path):
+                file.seek(0)
+            with Image.open(file) as again:
+                again.tile = [tile._replace(args="RGB;16L") for tile in again.tile]
+                lower = np.asarray(ImageOps.exif_transpose(again))
+            equal = (pixels == np.array(colour) >> 8) & (lower == np.array(colour) & 255)
+        return equal.all(axis=2)
+    if pixels.dtype == bool:
+        return pixels == bool(colour)
+    scale = {"L;2": 85, "L;4": 17}.get(samples_as, 1)  # Pillow's 8 bits of a sample of fewer
+    return pixels == (colour * scale if colour <= 255 // scale else colour)  # a Pillow that has scaled it already
 
 
 def as_image(pixels: np.ndarray) -> Image.Image:

@@ -28,19 +28,23 @@ def shorts(*values):
 
 
 DEEP = [0, 1000, 40000, 65535]
+COLOURS = [(40000, 1000, 300), (40001, 1000, 300), (0, 0, 0), (65535, 0, 0)]
+UPPER = [x // 257 for colour in COLOURS[1:] for x in colour]
 WHITE = [255, 255, 255]
 NINE = bytes([9, 8, 7, 1, 2, 3])
 # The file, its channels, the values that are right to one.
 PNGS = {
     "1 bit": (png(1, 0, b"\x0f", shorts(1)), 1, [0] * 4 + [255] * 4),
     "1 bit, black is clear": (png(1, 0, b"\x0f", shorts(0)), 1, [255] * 8),
-    "2 bits": (png(2, 0, b"\x1b"), 1, scaled([0, 1, 2, 3], None, 3)),
+    "2 bits": (png(2, 0, b"\x1b", shorts(1)), 1, scaled([0, 1, 2, 3], 1, 3)),
+    "2 bits, opaque": (png(2, 0, b"\x1b"), 1, scaled([0, 1, 2, 3], None, 3)),
+    "4 bits": (png(4, 0, b"\x05\xaf", shorts(5)), 1, scaled([0, 5, 10, 15], 5, 15)),
     "4 bits, black is clear": (png(4, 0, b"\x05\xaf", shorts(0)), 1, scaled([0, 5, 10, 15], 0, 15)),
     "8 bits": (png(8, 0, bytes([0, 5, 170, 255]), shorts(5)), 1, scaled([0, 5, 170, 255], 5, 255)),
-    "16 bits": (png(16, 0, shorts(*DEEP)), 1, scaled(DEEP, None, 65535)),
-    "16 bits, as RGB": (png(16, 0, shorts(*DEEP)), 3, np.repeat(scaled(DEEP, None, 65535), 3)),
+    "16 bits": (png(16, 0, shorts(*DEEP), shorts(1000)), 1, scaled(DEEP, 1000, 65535)),
+    "16 bits, as RGB": (png(16, 0, shorts(*DEEP), shorts(1000)), 3, np.repeat(scaled(DEEP, 1000, 65535), 3)),
     "RGB": (png(8, 2, bytes([9, 8, 7, 9, 8, 6]), shorts(9, 8, 7)), 3, [*WHITE, 9, 8, 6]),
-    "RGB of 16 bits": (png(16, 2, shorts(40000, 1000, 300, 65535, 0, 0)), 3, [155, 3, 1, 255, 0, 0]),
+    "RGB of 16 bits": (png(16, 2, shorts(*np.ravel(COLOURS)), shorts(*COLOURS[0])), 3, [*WHITE, *UPPER]),
     "palette with a clear entry": (png(8, 3, b"\0\1", b"\xff\0", NINE), 3, [9, 8, 7, *WHITE]),
     "palette half clear": (png(8, 3, b"\0\1", b"\x80\xff", bytes(3) + NINE[3:]), 3, [127, 127, 127, 1, 2, 3]),
     "grey and alpha of 16 bits": (png(16, 4, shorts(25700, 65535, 25700, 0)), 1, [100, 255]),
