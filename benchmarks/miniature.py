@@ -124,7 +124,8 @@ def configured(network: str, seed: int, data_dir: str = "") -> ConfigDict:
     config = load_config(f"miniature:{network.removesuffix('_300')}", [f"--config.seed={seed}"])
     config.dataset.data_dir = data_dir
     if network in LONG:
-        config.train.update({"num_epochs": 300, "log_every_steps": 500, "matmul_precision": "highest"})  # also on GPUs
+        config.train.update({"num_epochs": 300, "log_every_steps": locality.STEPS})
+        config.train.matmul_precision = "highest"  # also on GPUs
         config.checkpoint.update({"every_epochs": 10, "keep_last": 30})
     return config
 

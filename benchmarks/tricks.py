@@ -24,22 +24,23 @@ from benchmarks.records import DOCS, kept_runs, markdown, parse, parser, put, tr
 
 EPOCHS = 2
 # Whole runs, all of which take fifteen minutes.
+WHOLE = "train.num_epochs=12"
 ATTENTION = {
-    "the recipe, 12 epochs": ("train.num_epochs=12",),
-    "padded by 2 pixels": ("augment.crop_padding=2", "train.num_epochs=12"),
+    "the recipe, 12 epochs": (WHOLE,),
+    "padded by 2 pixels": ("augment.crop_padding=2", WHOLE),
     "no crops, padded by 2 pixels, 9 epochs": (
         "augment.crop_fraction=1.0",
         "augment.crop_padding=2",
         "train.num_epochs=9",
     ),
     "BERT's blocks, 10 epochs": ("model.block=post_norm", "train.num_epochs=10"),
-    "learning rate 0.007": ("optimizer.learning_rate=0.007", "train.num_epochs=12"),
-    "labels smoothed by 0.2": ("train.label_smoothing=0.2", "train.num_epochs=12"),
+    "learning rate 0.007": ("optimizer.learning_rate=0.007", WHOLE),
+    "labels smoothed by 0.2": ("train.label_smoothing=0.2", WHOLE),
     "six layers of 112 channels": (
         "model.num_layers=6",
         "model.hidden_size=112",
         "model.intermediate_size=224",
-        "train.num_epochs=12",
+        WHOLE,
     ),
 }
 # A third of a whole run: crops of 24, 28, 28 and 32 pixels. Three epochs without crops take as long.
@@ -125,7 +126,7 @@ WIDTHS = {
 }
 RESNET_WHOLE = {
     "padded by 2 pixels, 9 epochs": ("train.num_epochs=9",),
-    "growing crops, 12 epochs": ("augment.crop_padding=0", "augment.crop_fraction=0.75", "train.num_epochs=12"),
+    "growing crops, 12 epochs": ("augment.crop_padding=0", "augment.crop_fraction=0.75", WHOLE),
 }
 # The network of configs/cifar10_cpu.py, and what is changed; the first row is what others are compared with.
 TABLES = {

@@ -69,11 +69,11 @@ function safetensors(bytes, name) {
   try {
     const start = 8 + Number(new DataView(bytes).getBigUint64(0, true));
     const { __metadata__: metadata = {}, ...arrays } = JSON.parse(new TextDecoder().decode(bytes.slice(8, start)));
-    const { dtype } = Object.values(arrays)[0], half = dtype === "F16", numbers = bytes.slice(start);
-    const weights = numbersOf(numbers, half);
+    const { dtype } = Object.values(arrays)[0], size = { F16: 2, F32: 4 }[dtype], numbers = bytes.slice(start);
+    const weights = numbersOf(numbers, size === 2);
     const entries = Object.fromEntries(Object.entries(arrays).map(([array, { shape, data_offsets: [from, end], ...of }]) => {
-      if (of.dtype !== dtype || !(half || dtype === "F32") || end > numbers.byteLength) throw new Error(of.dtype);
-      return [array, { at: from / (half ? 2 : 4), shape }];
+      if (!size || of.dtype !== dtype || end > numbers.byteLength) throw new Error(of.dtype);
+      return [array, { at: from / size, shape }];
     }));
     return { metadata, entries, weights };
   } catch {
