@@ -66,13 +66,13 @@ WIDE_HEADS = {
     "heads of 32 channels": ("model.head_size=32",),
     "one operation per image": ("augment.operations=1",),
 }
-# As many learning rates for each optimizer, a factor of two apart; Muon's are rows above.
-OPTIMIZERS = {"Muon at 0.004": ()} | {
-    f"{name} at {rate}": (f"optimizer.name={name.lower()}", f"optimizer.learning_rate={rate}", *more)
+# As many learning rates for each optimizer, a factor of two apart.
+OPTIMIZERS = {
+    f"{name} at {rate}": (SHORT, f"optimizer.name={name.lower()}", f"optimizer.learning_rate={rate}", *more)
     for name, rates, more in (
-        ("Muon", (0.002, 0.008, 0.016), ()),
-        ("Adam", (0.0004, 0.0008, 0.0015, 0.003), ()),
-        ("SGD", (0.0125, 0.025, 0.05, 0.1), ("optimizer.weight_decay=0.0001",)),
+        ("Muon", (0.004, 0.002, 0.008, 0.016), ()),
+        ("Adam", (0.0008, 0.0015, 0.003, 0.006), ()),
+        ("SGD", (0.025, 0.05, 0.1, 0.2), ("optimizer.weight_decay=0.0001",)),
     )
     for rate in rates
 }
@@ -133,7 +133,7 @@ TABLES = {
     "attention": ("attention", ATTENTION),
     "parts": ("attention", PARTS),
     "wide_heads": ("wide_heads", WIDE_HEADS),
-    "optimizers": ("wide_heads", OPTIMIZERS),
+    "optimizers": ("attention", OPTIMIZERS),
     "small_heads": ("small_heads", SMALL_HEADS),
     "resnet": ("resnet", RESNET),
     "widths": ("resnet", WIDTHS),
