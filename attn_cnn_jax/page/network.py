@@ -39,10 +39,10 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
 
     `test`: `pixels`, base64 of the bytes of test images, and `labels`, numbers of their classes; None without any.
     `weights`: all arrays as one base64 text, little-endian: float16 if `half`, where that changes no number, as in the
-    networks that come along, else float32. `downsample`, `mean`, `std` (of the data
-    set's normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `norm` (of a pre-norm
-    network, before the classifier; else None) and `classifier`, in which every array is `{at, shape}`: where it begins
-    in the weights, in numbers, and its shape. Linear maps that follow one another are merged where that is cheaper.
+    networks that come along, else float32. `downsample`, `mean`, `std` (of the data set's normalisation), `epsilon` (of
+    layer norm), `classes` (names), and `embedding`, `layers`, `norm` (of a pre-norm network, before the classifier;
+    else None) and `classifier`, in which every array is `{at, shape}`: where it begins in the weights, in numbers, and
+    its shape. Linear maps that follow one another are merged where that is cheaper.
     """
     config, spec = run.config, spec_of(run.config)
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])
