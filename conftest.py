@@ -31,9 +31,9 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Before the package is imported. An int is a float, as in type hints.
-ROOMS = ("config", "data", "models", "theorem", "training", "analysis", "page", "interop")
+ROOMS = ("config", "data", "models", "theorem", "training", "analysis", "instrument", "page", "interop")
 # But for runs.load and runs.run: what users give them wrongly they refuse by themselves, in words.
-OF_RUNS = ("checkpoints", "directory", "manager", "metrics", "positions", "pretrained", "seeds", "weights")
+OF_RUNS = ("checkpoints", "directory", "metrics", "positions", "pretrained", "weights")
 install_import_hook(
     [f"attn_cnn_jax.{room}" for room in (*ROOMS, *(f"runs.{name}" for name in OF_RUNS))],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
