@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Where LLVM gets each program in one part, XLA compiles on CPUs a tenth to a quarter faster; without fusion emitters
@@ -30,10 +31,10 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# Before the package is imported. An int is a float, as in type hints.
-ROOMS = ("config", "data", "models", "theorem", "training", "analysis", "instrument", "page", "interop")
-# But for runs.load and runs.run: what users give them wrongly they refuse by themselves, in words.
-OF_RUNS = ("checkpoints", "directory", "metrics", "positions", "pretrained", "weights")
+# Before the package is imported. Not cli, runs.load and runs.run: what users give them wrongly they refuse by
+# themselves, in words. An int is a float, as in type hints.
+ROOMS = {path.parent.name for path in Path(__file__).parent.glob("attn_cnn_jax/*/__init__.py")} - {"cli", "runs"}
+OF_RUNS = {path.stem for path in Path(__file__).parent.glob("attn_cnn_jax/runs/*.py")} - {"load", "run", "__init__"}
 install_import_hook(
     [f"attn_cnn_jax.{room}" for room in (*ROOMS, *(f"runs.{name}" for name in OF_RUNS))],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
