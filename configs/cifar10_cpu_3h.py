@@ -1,24 +1,46 @@
-"""A wider and deeper quadratic network on CIFAR-10 that trains within three hours on 2 CPU cores.
+"""The recipe of cifar10_cpu.py wider, deeper and longer: three hours on 2 CPU cores; or a ResNet in the same time.
 
-The recipe of cifar10_cpu.py for six layers of 96 channels, with what keeps a larger network from overfitting in 40
-epochs: one random operation a picture, and smoothed labels.
-
-85.8% test accuracy on CIFAR-10 (JPEG copy), seed 0, after 127 minutes of training; 63.3, 72.9, 74.9, 79.2, 80.8, 82.2,
-83.9, 85.2, 85.7, 85.8% after every fourth epoch.
+89.5% test accuracy on CIFAR-10 (JPEG copy), seed 0, beside 88.9%.
 
     python train.py --config=configs/cifar10_cpu_3h.py
+    python train.py --config=configs/cifar10_cpu_3h.py:resnet
 """
 
-from attn_cnn_jax.config import attention_config
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import attention_config, resnet_config
+from attn_cnn_jax.errors import UserError
 
 
-def get_config():
-    config = attention_config(
-        hidden_size=96, intermediate_size=192, num_layers=6, downsample=4, dropout=0.0, attention_dropout=0.0
-    )
-    config.optimizer.update({"name": "muon", "learning_rate": 0.004, "weight_decay": 0.0})
+def get_config(network="attention"):
+    """One random operation per image, labels smoothed by 0.1."""
+    if network not in NETWORKS:
+        raise UserError(f"configs/cifar10_cpu_3h.py:{network}: allowed after the colon are {', '.join(NETWORKS)}")
+    config = NETWORKS[network]()
     config.augment.operations = 1
-    config.train.update(
-        {"batch_size": 50, "num_epochs": 40, "label_smoothing": 0.1, "eval_every_epochs": 4, "log_every_steps": 200}
-    )
+    config.train.update({"batch_size": 50, "label_smoothing": 0.1, "log_every_steps": 200})
     return config
+
+
+def attention() -> ConfigDict:
+    """Six layers of 192 channels; crops grow from 24 pixels to whole images."""
+    config = attention_config(
+        hidden_size=192, intermediate_size=384, num_layers=6, downsample=4, dropout=0.0, attention_dropout=0.0
+    )
+    config.model.update({"head_size": 16, "init": "grid", "block": "pre_norm"})
+    config.optimizer.update({"name": "muon", "learning_rate": 0.004, "weight_decay": 0.0})
+    config.augment.update({"crop_padding": 0, "crop_fraction": 0.75})
+    config.train.update({"num_epochs": 50, "eval_every_epochs": 4})
+    return config
+
+
+def resnet() -> ConfigDict:
+    """A ResNet-10 of 32 channels, padded by 2 pixels and cropped."""
+    config = resnet_config(depth=10, width=32)
+    config.optimizer.update({"name": "muon", "learning_rate": 0.04, "weight_decay": 0.0, "warmup_fraction": 0.2})
+    config.augment.crop_padding = 2
+    config.train.update({"num_epochs": 30, "eval_every_epochs": 3})
+    return config
+
+
+NETWORKS = {"attention": attention, "resnet": resnet}
