@@ -36,6 +36,7 @@ ATTENTION = {
     "BERT's blocks, 10 epochs": ("model.block=post_norm", "train.num_epochs=10"),
     "learning rate 0.007": ("optimizer.learning_rate=0.007", WHOLE),
     "weight decay of 0.02": ("optimizer.weight_decay=0.02", WHOLE),
+    "momentum 0.95": ("optimizer.momentum=0.95", WHOLE),
     "labels smoothed by 0.2": ("train.label_smoothing=0.2", WHOLE),
     "one operation per image": ("augment.operations=1", WHOLE),
     "six layers of 112 channels": (
