@@ -3,8 +3,8 @@
     python -m benchmarks.results [--write]
     python -m benchmarks.results --keep RUN --as CONFIG [--data "CIFAR-10 (JPEG copy)"]
 
-Without options it prints the table; --write puts it into both pages, between their markers. --keep copies what a table
-needs of a finished run, its configuration and its records of evaluation, to results/runs/CONFIG/seed_N.
+Without options it prints the table; --write puts it into both pages, between their markers. --keep copies
+configuration and metrics of a finished run to results/runs/CONFIG/seed_N.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.compilation import bound
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, says_errors
-from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.runs.metrics import last_records, read_metrics
 from benchmarks.records import DOCS, RESULTS, ROOT, kept_runs, markdown, put, read_config, write
 
 PAGES = (ROOT / "README.md", DOCS / "experiments.md")
@@ -89,7 +89,7 @@ def line(name: str, what: str) -> tuple[str, ...]:
 
 def reached(runs: Sequence[Path]) -> str:
     """What runs of a configuration reached, in words: the median of seeds, their range, epochs."""
-    tests = [read_metrics(run / "metrics.jsonl")[-1] for run in runs]
+    tests = [last_records(run)["test"] for run in runs]
     data = json.loads((runs[0] / "about.json").read_text(encoding="utf-8"))["data"]
     accuracies = [test["accuracy"] for test in tests]
     seeds = [run.name.removeprefix("seed_") for run in runs]
@@ -102,17 +102,16 @@ def reached(runs: Sequence[Path]) -> str:
 
 
 def keep(run: Path, name: str, data: str) -> Path:
-    """Copies configuration and evaluations of a finished run; returns the folder.
+    """Copies configuration and metrics of a finished run; returns the folder.
 
     Raises:
       UserError: the run has no test accuracy of its last epoch.
     """
-    config, records = read_config(run), read_metrics(run / "metrics.jsonl")
-    tests = [record for record in records if record["split"] == "test"]
-    if not tests or tests[-1]["epoch"] != config["train"]["num_epochs"]:
+    config, test = read_config(run), last_records(run).get("test")
+    if not test or test["epoch"] != config["train"]["num_epochs"]:
         raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
     place = folder(name) / f"seed_{config['seed']}"
-    write(place, config, tests, data)
+    write(place, config, read_metrics(run / "metrics.jsonl"), data)
     return place
 
 
