@@ -1,0 +1,344 @@
+"""Evaluates JAX functions with NumPy in double precision, operation by operation: no compiler takes part.
+
+What `selfcheck` and tests hold compiled programs against. Operations without a rule here (gathers, sorts, random
+numbers) are computed by JAX one at a time on the CPU, in their own precision.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+Values = Sequence[Any]
+
+
+def evaluate(function: Callable, *args: Any) -> Any:
+    """Returns what `function(*args)` returns, as NumPy arrays; float64 where it is floating point.
+
+    Args:
+      function: of trees of arrays, traced once; never compiled.
+      args: arrays in the shapes and types that it is called with.
+    """
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    values = run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+    return jax.tree.unflatten(jax.tree.structure(shape), values)
+
+
+def run(jaxpr: Jaxpr, consts: Values, args: Values) -> list[Any]:
+    """Evaluates a jaxpr; forgets each value after its last use, so that memory holds no more than a program's."""
+    environment: dict[Any, Any] = {}
+    last = {v: n for n, equation in enumerate(jaxpr.eqns) for v in equation.invars if not isinstance(v, Literal)}
+    kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+
+    def read(v: Any) -> Any:
+        return widened(v.val) if isinstance(v, Literal) else environment[v]
+
+    for variables, given in ((jaxpr.constvars, consts), (jaxpr.invars, args)):
+        environment |= zip(variables, map(widened, given), strict=True)
+    for n, equation in enumerate(jaxpr.eqns):
+        results = apply(equation, [read(v) for v in equation.invars])
+        environment |= zip(equation.outvars, results, strict=True)
+        for v in {v for v in equation.invars if not isinstance(v, Literal)} - kept:
+            if last[v] == n:
+                environment.pop(v, None)
+    return [read(v) for v in jaxpr.outvars]
+
+
+def widened(x: Any) -> Any:
+    """Returns an array as NumPy holds it, floating point as float64; random keys stay JAX arrays."""
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x
+    x = np.asarray(x)
+    return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def apply(equation: Any, inputs: list[Any]) -> list[Any]:
+    """Returns the results of one operation."""
+    name, parameters = equation.primitive.name, equation.params
+    if name in CONTROL:
+        return CONTROL[name](parameters, inputs)
+    inner = next((parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters), None)
+    if inner is not None:  # jit, checkpoint, functions with derivatives of their own
+        return run(*((inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())), inputs)
+    if name in SIMPLE:
+        return [SIMPLE[name](*inputs)]
+    rule = RULES.get(name)
+    if rule is not None and (result := rule(equation, *inputs)) is not None:
+        return result if isinstance(result, list) else [result]
+    return by_jax(equation, inputs)
+
+
+def by_jax(equation: Any, inputs: list[Any]) -> list[Any]:
+    """Returns the results of an operation that JAX computes by itself, on the CPU."""
+    device = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(device):
+        arrays = [
+            x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x, v.aval.dtype), device)
+            for x, v in zip(inputs, equation.invars, strict=True)
+        ]
+        results = equation.primitive.bind(*arrays, **equation.params)
+    return [widened(x) for x in (results if equation.primitive.multiple_results else [results])]
+
+
+def scan(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    """`lax.scan`: constants, then carried values, then arrays whose first axis is scanned over."""
+    constants, rest = inputs[: p["num_consts"]], inputs[p["num_consts"] :]
+    carry, stacked, body, ys = rest[: p["num_carry"]], rest[p["num_carry"] :], p["jaxpr"], []
+    steps = range(p["length"])
+    for n in reversed(steps) if p["reverse"] else steps:
+        out = run(body.jaxpr, body.consts, [*constants, *carry, *(x[n] for x in stacked)])
+        carry = out[: p["num_carry"]]
+        ys.append(out[p["num_carry"] :])
+    ordered = zip(*(reversed(ys) if p["reverse"] else ys), strict=True)
+    return [*carry, *map(np.stack, ordered)]
+
+
+def while_loop(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    """`lax.while_loop` and `lax.fori_loop`."""
+    condition, body = p["cond_jaxpr"], p["body_jaxpr"]
+    of_condition, rest = inputs[: p["cond_nconsts"]], inputs[p["cond_nconsts"] :]
+    of_body, carry = rest[: p["body_nconsts"]], rest[p["body_nconsts"] :]
+    while run(condition.jaxpr, condition.consts, [*of_condition, *carry])[0]:
+        carry = run(body.jaxpr, body.consts, [*of_body, *carry])
+    return list(carry)
+
+
+def cond(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    """`lax.cond` and `lax.switch`."""
+    branch = p["branches"][int(np.clip(int(inputs[0]), 0, len(p["branches"]) - 1))]
+    return run(branch.jaxpr, branch.consts, inputs[1:])
+
+
+CONTROL: dict[str, Callable[[dict[str, Any], list[Any]], list[Any]]] = {
+    "scan": scan,
+    "while": while_loop,
+    "cond": cond,
+    "optimization_barrier": lambda _, inputs: inputs,
+}
+
+
+def dot_general(e: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Batched matrix product: batch axes first, then the free ones of `x`, then those of `y`."""
+    (sum_x, sum_y), (batch_x, batch_y) = e.params["dimension_numbers"]
+    free_x = [n for n in range(x.ndim) if n not in {*sum_x, *batch_x}]
+    free_y = [n for n in range(y.ndim) if n not in {*sum_y, *batch_y}]
+    left = x.transpose(*batch_x, *free_x, *sum_x)
+    right = y.transpose(*batch_y, *sum_y, *free_y)
+    shape = (*left.shape[: len(batch_x) + len(free_x)], *(y.shape[n] for n in free_y))
+    terms, batch = int(np.prod([x.shape[n] for n in sum_x])), left.shape[: len(batch_x)]
+    rows = int(np.prod([x.shape[n] for n in free_x]))
+    return (left.reshape(*batch, rows, terms) @ right.reshape(*batch, terms, -1)).reshape(shape)
+
+
+def conv_general_dilated(e: Any, x: np.ndarray, kernel: np.ndarray) -> np.ndarray | None:
+    """Convolution of any strides, dilations and padding; None, left to JAX, for groups."""
+    p = e.params
+    if p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
+        return None
+    numbers, space = p["dimension_numbers"], len(p["window_strides"])
+    x, kernel = x.transpose(numbers.lhs_spec), kernel.transpose(numbers.rhs_spec)  # N C space, O C space
+    x, kernel = spread(x, p["lhs_dilation"]), spread(kernel, p["rhs_dilation"])
+    x = padded(x, 0.0, [(0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in p["padding"])])
+    axes = tuple(range(2, 2 + space))
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[2:], axis=axes)
+    windows = windows[(slice(None), slice(None), *(slice(None, None, step) for step in p["window_strides"]))]
+    result = np.tensordot(windows, kernel, ((1, *range(2 + space, 2 + 2 * space)), range(1, 2 + space)))
+    return np.moveaxis(result, -1, 1).transpose(np.argsort(numbers.out_spec))
+
+
+def spread(x: np.ndarray, dilation: Sequence[int]) -> np.ndarray:
+    """Returns an array with zeros between its entries along the axes after the first two."""
+    return padded(x, 0.0, [(0, 0, 0), (0, 0, 0), *((0, 0, step - 1) for step in dilation)])
+
+
+def padded(x: np.ndarray, value: Any, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """`lax.pad`: entries before, after and between, along each axis; negative numbers cut off."""
+    for axis, (low, high, interior) in enumerate(config):
+        length = max(0, (x.shape[axis] - 1) * (interior + 1) + 1)
+        wide = np.full((*x.shape[:axis], length, *x.shape[axis + 1 :]), value, x.dtype)
+        wide[(slice(None),) * axis + (slice(None, None, interior + 1),)] = x
+        cut = wide[(slice(None),) * axis + (slice(max(0, -low), length - max(0, -high)),)]
+        x = np.pad(
+            cut, [(max(0, low), max(0, high)) if n == axis else (0, 0) for n in range(x.ndim)], constant_values=value
+        )
+    return x
+
+
+def broadcast_in_dim(e: Any, x: np.ndarray, *_: Any) -> np.ndarray:
+    shape, axes = e.params["shape"], e.params["broadcast_dimensions"]
+    lengths = [1] * len(shape)
+    for axis, length in zip(axes, x.shape, strict=True):
+        lengths[axis] = length
+    return np.broadcast_to(x.reshape(lengths), shape)
+
+
+def converted(e: Any, x: np.ndarray) -> np.ndarray:
+    """Integers and truth values in their type; floating point stays double, whatever its type."""
+    dtype = e.params["new_dtype"]
+    return x.astype(np.float64 if jnp.issubdtype(dtype, jnp.floating) else dtype)
+
+
+def bitcast(e: Any, x: np.ndarray) -> np.ndarray | None:
+    """Bits of one type as another of the same size, as random numbers are made."""
+    old, new = np.dtype(e.invars[0].aval.dtype), np.dtype(e.params["new_dtype"])
+    return widened(np.ascontiguousarray(x.astype(old)).view(new)) if old.itemsize == new.itemsize else None
+
+
+def dynamic_slice(e: Any, x: np.ndarray, *starts: Any) -> np.ndarray:
+    sizes = e.params["slice_sizes"]
+    return x[placed(x.shape, sizes, starts)]
+
+
+def dynamic_update_slice(_: Any, x: np.ndarray, update: np.ndarray, *starts: Any) -> np.ndarray:
+    x = x.copy()
+    x[placed(x.shape, update.shape, starts)] = update
+    return x
+
+
+def entries(shape: Sequence[int], indices: np.ndarray, numbers: Any, sizes: Sequence[int]) -> Any:
+    """Where a gather or scatter reads or writes: an index array per axis, batch axes first; None for JAX.
+
+    `numbers` are the axes: those of slices that are dropped, and those that indices count. Left to JAX: batched axes,
+    and indices outside of the array.
+    """
+    dropped, counted, batched = numbers
+    if batched:
+        return None
+    batch, places = indices.shape[:-1], []
+    kept = [n for n in range(len(shape)) if n not in dropped]
+    for axis, size in enumerate(sizes):
+        start = indices[..., counted.index(axis)] if axis in counted else np.zeros(batch, np.int64)
+        if np.any(start < 0) or np.any(start > shape[axis] - size):
+            return None
+        offset = np.arange(size).reshape([size if n == axis else 1 for n in kept]) if axis in kept else 0
+        places.append(start.astype(np.int64).reshape(*batch, *[1] * len(kept)) + offset)
+    return tuple(places)
+
+
+def gather(e: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    """Slices of an array that start at indices."""
+    d, sizes = e.params["dimension_numbers"], e.params["slice_sizes"]
+    numbers = d.collapsed_slice_dims, d.start_index_map, d.operand_batching_dims
+    places = entries(x.shape, indices, numbers, sizes)
+    if places is None:
+        return None
+    batch = indices.ndim - 1
+    others = [n for n in range(batch + len(d.offset_dims)) if n not in d.offset_dims]
+    order = np.argsort([*others, *d.offset_dims])
+    return x[places].transpose(order)
+
+
+def scatter_add(e: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray | None:
+    """An array with updates added at indices."""
+    d = e.params["dimension_numbers"]
+    kept = [n for n in range(x.ndim) if n not in d.inserted_window_dims]
+    window = dict(zip(kept, (updates.shape[n] for n in d.update_window_dims), strict=False))
+    numbers = d.inserted_window_dims, d.scatter_dims_to_operand_dims, d.operand_batching_dims
+    places = entries(x.shape, indices, numbers, [window.get(n, 1) for n in range(x.ndim)])
+    if places is None:
+        return None
+    others = [n for n in range(updates.ndim) if n not in d.update_window_dims]
+    x = x.copy()
+    np.add.at(x, places, updates.transpose(*others, *d.update_window_dims))
+    return x
+
+
+def placed(shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Any]) -> tuple[slice, ...]:
+    """A slice of some sizes, moved inside the array where it would stick out."""
+    first = [min(max(0, int(start)), n - size) for n, size, start in zip(shape, sizes, starts, strict=True)]
+    return tuple(slice(start, start + size) for start, size in zip(first, sizes, strict=True))
+
+
+def sliced(e: Any, x: np.ndarray) -> np.ndarray:
+    p = e.params
+    strides = p["strides"] or (1,) * x.ndim
+    return x[tuple(slice(*of) for of in zip(p["start_indices"], p["limit_indices"], strides, strict=True))]
+
+
+def reshaped(e: Any, x: np.ndarray, *_: Any) -> np.ndarray:
+    order = e.params["dimensions"]
+    return (x if order is None else x.transpose(order)).reshape(e.params["new_sizes"])
+
+
+def iota(e: Any, *_: Any) -> np.ndarray:
+    shape, axis = e.params["shape"], e.params["dimension"]
+    lengths = [n if axis == k else 1 for k, n in enumerate(shape)]
+    return widened(np.broadcast_to(np.arange(shape[axis]).reshape(lengths), shape).astype(e.params["dtype"]))
+
+
+def select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    """The case of each entry that a number, or a truth value, says."""
+    result = cases[0]
+    for n, case in enumerate(cases[1:], start=1):
+        result = np.where(which == n, case, result)
+    return result
+
+
+def over_axes(function: Callable) -> Callable:
+    """A reduction over `axes`."""
+    return lambda e, x: function(x, axis=tuple(e.params["axes"]))
+
+
+def special(name: str) -> Callable:
+    """A function of scipy.special, which takes a while to import."""
+    return lambda x: getattr(__import__("scipy.special", fromlist=[name]), name)(x)
+
+
+SIMPLE: dict[str, Callable] = {
+    **{
+        name: getattr(np, name)
+        for name in ("sin", "cos", "tan", "tanh", "exp", "exp2", "log", "log1p", "expm1", "sqrt")
+    },
+    **{name: getattr(np, name) for name in ("abs", "sign", "floor", "ceil", "square", "isfinite")},
+    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "add_any": np.add},
+    **{"max": np.maximum, "min": np.minimum, "pow": np.power, "atan2": np.arctan2, "rem": np.fmod},
+    **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater},
+    **{"ge": np.greater_equal, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert},
+    **{name: special(name) for name in ("erf", "erfc", "erfinv")},
+    "is_finite": np.isfinite,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    **dict.fromkeys(("copy", "copy_p", "stop_gradient", "sharding_constraint"), lambda x: x),
+    "select_n": select_n,
+    "clamp": lambda low, x, high: np.clip(x, low, high),
+}
+
+RULES: dict[str, Callable] = {
+    "dot_general": dot_general,
+    "conv_general_dilated": conv_general_dilated,
+    "broadcast_in_dim": broadcast_in_dim,
+    "convert_element_type": converted,
+    "bitcast_convert_type": bitcast,
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
+    "slice": sliced,
+    "gather": gather,
+    "scatter-add": scatter_add,
+    "iota": iota,
+    "reduce_sum": over_axes(np.sum),
+    "reduce_max": over_axes(np.max),
+    "reduce_min": over_axes(np.min),
+    "reduce_prod": over_axes(np.prod),
+    "reduce_and": over_axes(np.all),
+    "reduce_or": over_axes(np.any),
+    "argmax": lambda e, x: np.argmax(x, axis=e.params["axes"][0]).astype(e.params["index_dtype"]),
+    "div": lambda e, x, y: x / y if jnp.issubdtype(e.outvars[0].aval.dtype, jnp.floating) else None,
+    "integer_pow": lambda e, x: x ** e.params["y"] if e.params["y"] >= 0 else 1 / x ** -e.params["y"],
+    "reshape": reshaped,
+    "transpose": lambda e, x: x.transpose(e.params["permutation"]),
+    "squeeze": lambda e, x: x.squeeze(tuple(e.params["dimensions"])),
+    "expand_dims": lambda e, x: np.expand_dims(x, tuple(e.params["dimensions"])),
+    "concatenate": lambda e, *xs: np.concatenate(xs, axis=e.params["dimension"]),
+    "stack": lambda e, *xs: np.stack(xs, axis=e.params["axis"]),
+    "rev": lambda e, x: np.flip(x, tuple(e.params["dimensions"])),
+    "pad": lambda e, x, value: padded(x, value, e.params["padding_config"]),
+    "cumsum": lambda e, x: (
+        np.flip(np.cumsum(np.flip(x, e.params["axis"]), e.params["axis"]), e.params["axis"])
+        if e.params["reverse"]
+        else np.cumsum(x, e.params["axis"])
+    ),
+    "split": lambda e, x: np.split(x, np.cumsum(e.params["sizes"])[:-1], axis=e.params["axis"]),
+}
