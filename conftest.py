@@ -1,4 +1,4 @@
-"""Every test runs on eight fake CPU devices without implicit promotion; some packages with checked annotations."""
+"""Tests run on eight fake CPU devices without implicit promotion, those `as_users` also as users run programs."""
 
 import gc
 import importlib.machinery
@@ -10,26 +10,32 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Where LLVM gets each program in one part, XLA compiles on CPUs a tenth to a quarter faster; without fusion emitters
-# in two thirds of the time. Programs compute the same. Versions after 0.10 lack that flag, which ends the process.
-os.environ["XLA_FLAGS"] = " ".join(
-    (
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=8",
-        "--xla_cpu_parallel_codegen_split_count=1",
-        "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+# `make test` runs the tests with the mark `as_users` a second time, as users compile: without what follows.
+AS_USERS = os.environ.get("AS_USERS") == "1"
+if not AS_USERS:
+    # Where LLVM gets each program in one part, XLA compiles on CPUs a tenth to a quarter faster; without fusion
+    # emitters, a flag that versions after 0.10 do not know, in two thirds of the time. These are other programs than
+    # users run: what the tests below hold on numbers, those with the mark hold on the users' programs.
+    os.environ["XLA_FLAGS"] = " ".join(
+        (
+            os.environ.get("XLA_FLAGS", ""),
+            "--xla_force_host_platform_device_count=8",
+            "--xla_cpu_parallel_codegen_split_count=1",
+            "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+        )
     )
-)
-# Tests compile much and compute little: without most of LLVM's optimisations they take half the time. Environment
-# variables, before JAX is imported, so that processes which tests start do the same and share what is compiled.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    # Tests compile much and compute little: without most of LLVM's optimisations they take half the time. Environment
+    # variables, before JAX is imported, so that processes which tests start do the same and share what is compiled.
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # Programs that several tests or processes compile are compiled once.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# Nor does what passed the self-check reach the user's cache folder.
+os.environ["XDG_CACHE_HOME"] = os.path.join(os.environ["JAX_COMPILATION_CACHE_DIR"], "home")
 
-import jax
-import pytest
-from jaxtyping import install_import_hook
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
 
 # Before the package is imported. Not cli, runs.load and runs.run: what users give them wrongly they refuse by
 # themselves, in words. An int is a float, as in type hints.
@@ -48,9 +54,16 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-def pytest_collection_modifyitems(items):
+collect_ignore = [] if AS_USERS else ["tests/as_users"]
+
+
+def pytest_collection_modifyitems(items, config):
     """Notebooks first, which take longest: with several workers none begins a minute before the end."""
     items.sort(key=lambda item: "notebooks" not in item.path.parts)
+    if AS_USERS:
+        others = [item for item in items if not item.get_closest_marker("as_users")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.get_closest_marker("as_users")]
 
 
 @pytest.fixture(autouse=True)

@@ -18,16 +18,17 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.config.checks import check_counts
 from attn_cnn_jax.config.network import abstract_model, factorises
 from attn_cnn_jax.data.sets import SPECS, Spec, Split
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.models.merging import merged
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.feed import Chunk, padded
-from attn_cnn_jax.training.limits import check_counts
-from attn_cnn_jax.training.mesh import data_mesh, replicated, split_along
+from attn_cnn_jax.runs.evaluate import numbers_of, program
+from attn_cnn_jax.training.mesh import data_mesh, platform_of, replicated, split_along
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
-from attn_cnn_jax.training.step import NOTHING, create_add, create_train_steps, crop_size
+from attn_cnn_jax.training.step import create_train_steps, crop_size
 
 GIB = 2**30
 
@@ -172,14 +173,21 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
     arrays = parameters, statistics, jax.eval_shape(optimizer.init, parameters)
     state = TrainState(shape((), jnp.int32), *jax.tree.map(lambda x: shape(x.shape, x.dtype), arrays))
     train_set = Split(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
-    batch_size = padded(config.train.eval_batch_size, mesh)
-    size, of_batch = (-(-spec.test_examples // batch_size), batch_size), split_along(mesh, 1)
-    sums, count = tuple(shape((), each.dtype) for each in NOTHING), shape((), jnp.int32)
-    images = shape((*size, *spec.image_shape), jnp.uint8, of_batch)
-    test_set = Chunk(images, shape(size, jnp.int32, of_batch), count)
+    batch_size = min(config.train.eval_batch_size, spec.test_examples)
+    images = shape((-(-batch_size // mesh.size) * mesh.size, *spec.image_shape), jnp.uint8, split_along(mesh, 0))
+    structures = []
+
+    def merge(parameters, statistics):
+        structure, *parts = split(merged(join(skeleton, parameters, statistics), spec.image_shape))
+        structures.append(structure)
+        return tuple(parts)
+
+    merged_arrays = jax.tree.map(lambda x: shape(x.shape, x.dtype), jax.eval_shape(merge, *arrays[:2]))
+    numbers = numbers_of(config, spec)
+    evaluation = program("logits", structures[0], numbers, platform_of(mesh), replicated(mesh))
     return (
-        create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, count),
-        create_add(config, mesh, skeleton, spec).lower(state, sums, test_set),
+        create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, shape((), jnp.int32)),
+        evaluation.lower(merged_arrays, images),
     )
 
 

@@ -1,13 +1,45 @@
 """Lines and tables for the user."""
 
+import asyncio
+import contextlib
 import csv
 import io
+import logging
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
 from tabulate import tabulate
+
+
+@contextlib.contextmanager
+def without_echoes() -> Iterator[None]:
+    """For a command: lets Orbax log nothing that it also raises, and shows no coroutine that ends after an error.
+
+    For one thread of a process that is the program's own: hooks and loggers are changed while the block lasts.
+    """
+    show, absl, loop = sys.unraisablehook, logging.getLogger("absl"), logging.getLogger("asyncio")
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
+            show(unraisable)
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    def retrieved(record: logging.LogRecord) -> bool:
+        return "never retrieved" not in record.getMessage()
+
+    absl.addFilter(of_others)
+    loop.addFilter(retrieved)
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = show
+        absl.removeFilter(of_others)
+        loop.removeFilter(retrieved)
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

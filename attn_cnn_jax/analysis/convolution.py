@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 from matplotlib.figure import Figure
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.images import first_images, mean_attention
 from attn_cnn_jax.arrays import Activations, AnyArray, SharedAttention
@@ -107,7 +107,7 @@ def measure_run(
     layers = [block.attention for block in model.blocks]
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
     skeleton, *arrays = split(model)
-    inputs = jax.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
+    inputs = compiling.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
     seen, results = inputs(arrays, run.normalised(images[:ERROR_IMAGES])), []
 
     def accuracy(model: AttentionClassifier) -> float:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
@@ -80,7 +81,7 @@ def attention_of(run: Run, records: Sequence[dict]) -> Iterator[list[np.ndarray]
     """Yields the attention of every layer, `(h, i, j, k, l)`, for each record."""
     skeleton, parameters, statistics = split(run.model)
 
-    @jax.jit
+    @compiling.jit
     def attention(position: Arrays) -> list[jax.Array]:
         model: Any = join(skeleton, parameters | position, statistics)
         return model.attention(run.config.model.image_shape)

@@ -22,8 +22,9 @@ from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.config.base import flatten, with_defaults
 from attn_cnn_jax.output import say, table, with_deviation
 from attn_cnn_jax.runs.directory import MAY_CHANGE, read_config
+from attn_cnn_jax.runs.environment import in_words, of_step, read_environments
 from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.runs.metrics import doubt, read_metrics
 
 EXAMPLE = "runs/digits pretrained:digits --out=comparison"
 # Keys ignored when runs are grouped into one row. Another `dataset.path` is another set of images.
@@ -59,9 +60,26 @@ def run(args: argparse.Namespace) -> None:
             say(f"{less.workdir} has the same seed {less.seed} as {kept.workdir}: counted once", sys.stderr)
     counted = [list(of_seeds.values()) for of_seeds in groups.values()]
     say(table(map(row, counted), HEADER))
+    for line in [*machines(counted), *filter(None, (doubt_of(o.workdir) for of in counted for o in of))]:
+        say(line)
     if args.out:
         figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])
         say("\n".join(map(str, ["", *style.save(figure, args.out, "curves")])))
+
+
+def doubt_of(workdir: Path) -> str:
+    """Returns a line on a test record that no check stood before; "" for others."""
+    text = doubt(workdir)
+    return f"{workdir}: {text}" if text else ""
+
+
+def machines(counted: list[list[Outcome]]) -> list[str]:
+    """Returns a line per machine or version that made test records, where these are not all of one."""
+    places: dict[str, list[str]] = {}
+    for outcome in itertools.chain(*counted):
+        made_by = of_step(read_environments(outcome.workdir), outcome.test["step"]) if outcome.test else None
+        places.setdefault(in_words(made_by or {}), []).append(str(outcome.workdir))
+    return [f"{', '.join(runs)}: measured on {words}" for words, runs in places.items()] if len(places) > 1 else []
 
 
 def read_outcome(workdir: Path) -> Outcome:

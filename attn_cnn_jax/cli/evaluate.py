@@ -1,20 +1,27 @@
 """Measure loss and accuracy of a network on the test images of its data set.
 
 Every image counts once. --mirrored adds a line of its own: there an image is classified by the mean of its logits
-and those of its mirror image, which is not the accuracy that training records.
+and those of its mirror image, which is not the accuracy that training records. --keep writes what was measured into
+the run's metrics.jsonl, in the place of a record of the same step.
 """
 
 import argparse
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 
 from attn_cnn_jax.analysis.images import load_dataset
-from attn_cnn_jax.cli.arguments import Parser, at_least_one
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
 from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, say
+from attn_cnn_jax.runs import environment, metrics
+from attn_cnn_jax.runs.evaluate import Evaluation
 from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.pretrained import PREFIX
 
 EXAMPLE = "runs/digits"
 LOOKS = {
@@ -30,10 +37,13 @@ def add_arguments(parser: Parser) -> None:
     which = "evaluate the first N test images only"
     parser.add_argument("--images", type=at_least_one, metavar="N", help=which)
     parser.add_argument("--mirrored", action="store_true", help="also with every image's mirror image")
+    parser.add_argument("--keep", action="store_true", help="write the result into the run's metrics.jsonl")
     parser.add_argument("--json", action="store_true", help="print JSON: a list with one object per line")
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.keep and (args.images or args.size or str(args.run).startswith(PREFIX)):
+        args.refuse("--keep needs a run directory, all test images and their own size")
     run = load_run(args.run, args.step)
     images, labels = load_dataset(run, args.data_dir).test
     images, labels = images[: args.images], labels[: args.images]
@@ -45,4 +55,23 @@ def run(args: argparse.Namespace) -> None:
         if args.mirrored or not mirrored:
             found = run.evaluate(images, labels, mirrored=mirrored)
             lines.append({"pictures": name, "accuracy": found.accuracy} | dataclasses.asdict(found))
+            if args.keep and not mirrored:
+                keep(as_path(args.run), run.step, found)
     say(json.dumps(lines) if args.json else columns(lines, LOOKS, left=len(LOOKS)))
+
+
+def keep(workdir: Path, step: int, found: Evaluation) -> None:
+    """Puts a test result into metrics.jsonl in the place of the record of its step; says what was there.
+
+    UserError if the run has no such record, whose epoch is needed.
+    """
+    path = workdir / metrics.FILE
+    records = metrics.read_metrics(path)
+    places = [n for n, record in enumerate(records) if (record["step"], record["split"]) == (step, "test")]
+    if not places:
+        raise UserError(f"{path} has no test record of step {step}: --keep replaces one that training wrote")
+    before = records[places[-1]]
+    records[places[-1]] = before | dataclasses.asdict(found) | {"accuracy": found.accuracy}
+    write_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
+    environment.note(workdir, step, "evaluated")
+    say(f"{path}: {metrics.accuracy_in_words(records[places[-1]])} at step {step}, before {before['accuracy']:.2%}")

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from attn_cnn_jax.cli.arguments import Parser, import_file, separate
 from attn_cnn_jax.errors import command_line, says_errors
-from attn_cnn_jax.output import say
+from attn_cnn_jax.output import say, without_echoes
 
 SUBCOMMANDS = {
     "train": "train a network, or continue a stopped training run",
@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     "convolution": "measure how well convolutions replace the attention layers",
     "inspect": "say how convolutional the attention of any network is",
     "compile": "compile for a GPU or TPU that is not here: memory, least time",
+    "selftest": "check that this machine and this jaxlib compute right",
     "summary": "count parameters and FLOPs of configurations and runs",
     "compare": "compare runs in a table; group seeds of one configuration",
     "export": "write a network as safetensors, StableHLO, ONNX, or for the authors' PyTorch release",
@@ -85,7 +86,8 @@ def main(argv: list[str], program: str = "") -> int:
         for file in args.load:
             import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
-        module.run(args)
+        with without_echoes():
+            module.run(args)
         return 0
     except SystemExit as stop:  # argparse has printed help, or what is wrong with the flags
         return stop.code if isinstance(stop.code, int) else 1

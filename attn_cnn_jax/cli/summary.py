@@ -24,7 +24,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say, table
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
-from attn_cnn_jax.runs.metrics import last_records
+from attn_cnn_jax.runs.metrics import doubt, last_records
 from attn_cnn_jax.runs.pretrained import located
 
 EXAMPLE = "quadratic --config.model.num_heads=4"
@@ -57,6 +57,10 @@ def run(args: argparse.Namespace) -> None:
     for name, (config, _) in found.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
+    for name in args.configs:
+        for folder in run_directories(name) if located(name).is_dir() else ():
+            if text := doubt(folder):
+                say(f"{folder if located(name) != folder else name}: {text}")
 
 
 def read(name: str, overrides: list[str]) -> list[tuple[str, tuple[ConfigDict, str]]]:

@@ -19,6 +19,7 @@ from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.output import table, with_deviation
+from attn_cnn_jax.runs.metrics import accuracy_in_words
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
@@ -73,7 +74,7 @@ def train(config: ConfigDict, workdir: Path) -> float | None:
     """Trains, and says how the run ended and where it is; returns its test accuracy, None if metrics.jsonl is lost."""
     test = loop.run(config, workdir).get("test")
     if test:
-        say(f"final test accuracy {test['accuracy']:.2%} after step {test['step']}")
+        say(f"final test accuracy {accuracy_in_words(test)} after step {test['step']}")
     say(f"metrics, checkpoints and TensorBoard events: {workdir}")
     say(f"in Python: attn_cnn_jax.load_run({str(workdir)!r})")
     if config.model.name == "attention":

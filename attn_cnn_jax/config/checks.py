@@ -155,3 +155,12 @@ def check_attention(model: ConfigDict, encoding: type[Encoding]) -> None:
     if model.implementation == "factorised" and single:
         allowed = "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'"
         refuse("model.implementation", "factorised", allowed)
+
+
+def check_counts(batch_size: int, dataset: ConfigDict, num_images: int) -> None:
+    """Raises UserError unless the training set of `config.dataset` fills a batch beside the validation split."""
+    if dataset.num_validation + batch_size > num_images:
+        raise UserError(
+            f"config.train.batch_size={batch_size} and config.dataset.num_validation={dataset.num_validation}: "
+            f"together they must not exceed {num_images:,}, the training images of {dataset.name}"
+        )

@@ -5,6 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.config.network import describe
+from attn_cnn_jax.runs.environment import in_words
+from attn_cnn_jax.runs.metrics import accuracy_in_words, is_checked
 from attn_cnn_jax.runs.run import Run
 
 CALL = "# images: uint8 (B, {shape}), as the data set has them; logits: float32 (B, {classes})"
@@ -32,7 +34,7 @@ def card(run: Run, format: str, note: str = "") -> str:
     """Returns the text of README.md, for a format of LOAD, with a sentence on data or training."""
     config, spec = run.config, run.spec
     height, width, channels = config.model.image_shape
-    test, optimizer, train = run.test_record, config.optimizer, config.train
+    optimizer, train = config.optimizer, config.train
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
     rate, seed = f"learning rate {optimizer.learning_rate:g} ({optimizer.schedule})", f"seed {config.seed}"
     rows = {
@@ -40,7 +42,7 @@ def card(run: Run, format: str, note: str = "") -> str:
         "parameters": f"{count_parameters(config.model):,}",
         "FLOPs per image": short(count_flops(config.model).linear),
         "data": f"{markdown(config.dataset.name)}, images of {height}x{width}",
-        "accuracy": f"{test['accuracy']:.2%} of the test images, at step {run.step}" if test else "not measured",
+        "accuracy": accuracy(run),
         "training": f"{optimizer.name}, {train.num_epochs} epochs of batches of {train.batch_size}, {rate}, {seed}",
         "normalisation": f"(pixel / 255 - mean) / std, mean {mean}, std {std}",
         f"{config.model.num_classes} classes": ", ".join(map(markdown, run.class_names))
@@ -77,6 +79,17 @@ An image classifier whose heads attend as in arXiv 1911.03584, trained by attn-c
 
 Written by attn-cnn-jax {written}.
 """
+
+
+def accuracy(run: Run) -> str:
+    """Returns the test accuracy and which machine measured it, as far as the run says so."""
+    test = run.test_record
+    if not test:
+        return "not measured"
+    text = f"{accuracy_in_words(test)} of the test images, at step {run.step}"
+    if not is_checked(test):
+        return f"{text}; measured before version 0.4, whose programs were not checked"
+    return f"{text}; measured on {in_words(run.environment)}" if run.environment else text
 
 
 def markdown(text: str) -> str:

@@ -4,19 +4,17 @@ A checkpoint is the folder `checkpoints/STEP` with the parts
 
 - `network`: parameters and running statistics; `optimizer`: its state;
 - `config`: of the run; `data`: fingerprint of what it trains on; `settings`: those of JAX that shape the numbers;
+- `environment`: versions and machine that it was made by, see environment.py; absent before version 0.4;
 - `progress`: the metrics of the steps since the last training record;
 - `validation`: its `accuracy`, empty without a validation split;
 - `checksums`: the CRC-32 of each of the others.
 """
 
-import asyncio
 import contextlib
 import copy
 import dataclasses
 import json
-import logging
 import os
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,20 +34,6 @@ from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import Arrays, join, split
-
-# What Orbax logs, with tracebacks from its threads, it also raises.
-logging.getLogger("absl").addFilter(lambda record: "orbax" not in record.pathname)
-logging.getLogger("asyncio").addFilter(lambda record: "never retrieved" not in record.getMessage())
-_show = sys.unraisablehook
-
-
-def _without_echoes(unraisable: Any) -> None:
-    """Shows what Python cannot raise, but for reads that end after one beside them has failed."""
-    if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
-        _show(unraisable)
-
-
-sys.unraisablehook = _without_echoes  # before the first read: one may end at any moment after another has failed
 
 # Settings of JAX outside the configuration that change a run's numbers.
 SETTINGS = (
@@ -150,6 +134,7 @@ def save(
     progress: dict,
     accuracy: float | None = None,
     data: Fingerprint | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> None:
     """Starts to save a checkpoint in the background; it appears under its step once it is complete.
 
@@ -161,6 +146,7 @@ def save(
     arrays = {"network": network(state), "optimizer": state.optimizer}
     # Orbax holds on to arrays itself, donated ones too; plain values it reads only as it writes them.
     plain = {"config": config.to_dict(), "progress": progress, "settings": settings(), "data": data or {}}
+    plain["environment"] = dict(environment or {})
     plain = copy.deepcopy(plain) | {"validation": {} if accuracy is None else {"accuracy": accuracy}}
     checksums = {part: checksum(tree) for part, tree in arrays.items()}
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}

@@ -10,7 +10,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import ResNet
-from attn_cnn_jax.runs import checkpoints, metrics, weights
+from attn_cnn_jax.runs import checkpoints, environment, metrics, weights
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.pretrained import located
 from attn_cnn_jax.runs.run import Run
@@ -33,7 +33,8 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     number, config, model, data = reader.read_network(folder, step, partial(completed, folder))
     assert isinstance(model, AttentionClassifier | ResNet)
     positions = [record for record in read_positions(folder) if record["step"] <= number]
-    return Run(config, number, model, metrics.test_record(folder, number), data, positions)
+    made_by = environment.of_step(environment.read_environments(folder), number) or {}
+    return Run(config, number, model, metrics.test_record(folder, number), data, positions, made_by)
 
 
 def completed(folder: Path, config: ConfigDict) -> ConfigDict:

@@ -1,17 +1,20 @@
 """metrics.jsonl: reads it, cuts it back to a checkpoint, appends to it.
 
 A record has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per image) and `accuracy` (0 to 1);
-of `train` also `learning_rate` and `images_per_second`. A line reaches the file in one write, and a resumed run first
-cuts the file back to the step of its checkpoint: no half lines, no step twice, none left out.
+of `train` also `learning_rate` and `images_per_second`, of the others the integers `right` and `count`. Records of a
+version before 0.4 lack these two: no check of its program stood before such a number. A line reaches the file in one
+write, and a resumed run first cuts the file back to the step of its checkpoint: no half lines, no step twice, none left
+out.
 """
 
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, command_line
 from attn_cnn_jax.files import write_atomically
 
 FILE = "metrics.jsonl"
@@ -58,6 +61,28 @@ def test_record(workdir: Path, step: int) -> dict | None:
             if record["split"] == "test" and record["step"] == step:
                 return record
     return None
+
+
+def is_checked(record: Mapping) -> bool:
+    """Returns whether a test record comes from the evaluation that checks its program: from version 0.4 on."""
+    return "right" in record and "count" in record
+
+
+def accuracy_in_words(record: Mapping) -> str:
+    """Returns `99.44%`, and of how many images where the record says so: `99.44% (353 of 355)`."""
+    counts = f" ({record['right']:,} of {record['count']:,})" if is_checked(record) else ""
+    return f"{record['accuracy']:.2%}{counts}"
+
+
+def doubt(workdir: Path) -> str:
+    """Returns a line where the last test record of a run is older than the check of its program; "" where it is not."""
+    test = last_records(workdir).get("test")
+    if test is None or is_checked(test):
+        return ""
+    return (
+        f"its accuracy of {test['accuracy']:.2%} was measured before version 0.4, by a jaxlib that was not recorded "
+        f"and can have been wrong: {command_line('evaluate', workdir, '--keep')} measures it again"
+    )
 
 
 def cut_back(path: Path, after_step: int) -> None:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.config.network import abstract_model, grid
 from attn_cnn_jax.models.attention import moments
@@ -65,7 +66,7 @@ def create_recorder(
     def written(attention: np.ndarray) -> dict[str, np.ndarray]:
         return {"centre": moments.centre_of_mass(attention) - query, "covariance": moments.covariance(attention)}
 
-    jitted = jax.jit(found)
+    jitted = compiling.jit(found)
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
         # Fetched and put there explicitly, as a training loop demands: to a device of this process.

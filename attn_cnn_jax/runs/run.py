@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,52 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
-from scipy.special import log_softmax
 
-from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Images, Labels
+from attn_cnn_jax.arrays import Activations, AnyArray, Images, Labels
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.config.network import abstract_model, describe, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sets import Fingerprint, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
-from attn_cnn_jax.models.layers import in_precision
-from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
-from attn_cnn_jax.models.variables import Skeleton, join, split
-
-AT_ONCE = 5000  # images in memory, of a set that is not
-
-
-# What methods of `Run` return of the logits and intermediates of a network.
-PARTS: dict[str, Callable[[jax.Array, dict[str, Any]], Any]] = {
-    "logits": lambda logits, _: logits,
-    "probabilities": lambda logits, _: jax.nn.softmax(logits),
-    "attention": lambda _, intermediates: [layer["attention"] for layer in intermediates["layers"]],
-    "everything": lambda logits, intermediates: {"logits": logits} | intermediates,
-}
-
-
-@functools.partial(jax.jit, static_argnames=("part", "skeleton", "precision"))
-def applied(part: str, skeleton: Skeleton, precision: str, arrays: Sequence[Arrays], x: jax.Array) -> Any:
-    """Returns one of PARTS of a network taken apart; compiled once for all networks of a structure."""
-    return in_precision(precision, lambda x: PARTS[part](*join(skeleton, *arrays)(x)))(x)  # pyright: ignore[reportCallIssue]
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """What a network makes of some images."""
-
-    right: int  # images whose own class is the most probable one
-    count: int  # of all images
-    loss: float  # mean cross-entropy, nats
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the images, 0 to 1."""
-        return self.right / self.count
+from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.evaluate import Evaluation, Logits, numbers_of, predictor, program, total
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +36,7 @@ class Run:
       test_record: the record of metrics.jsonl with the test accuracy at this step; None where there is none.
       data: fingerprint of the data that it was trained on, None where that is not known.
       positions: records of positions.jsonl up to this step, oldest first.
+      environment: versions and machine that made `test_record`, see environment.py; {} where that is not known.
     """
 
     config: ConfigDict
@@ -77,6 +45,7 @@ class Run:
     test_record: dict[str, Any] | None = None
     data: Fingerprint | None = None
     positions: Sequence[dict[str, Any]] = ()
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def spec(self) -> Spec:
@@ -104,11 +73,14 @@ class Run:
           images: `(b, H, W, C)` uint8; UserError for another shape or type.
           batch_size: images per call of the network.
         """
-        return self._merged()._in_batches("probabilities", images, batch_size)
+        wide = self.logits(images, batch_size).astype(np.float64)
+        wide = np.exp(wide - wide.max(axis=1, keepdims=True))
+        return (wide / wide.sum(axis=1, keepdims=True)).astype(np.float32)
 
     def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
-        """Returns the logits of images, `(b, classes)`; arguments and errors as of `predict`."""
-        return self._merged()._in_batches("logits", images, batch_size)
+        """Returns the logits of images, `(b, classes)` float32; arguments and errors as of `predict`."""
+        images = self._checked(images, batch_size)
+        return np.concatenate(list(self._logits(images, batch_size)))
 
     def attention(self, images: Images | None = None, batch_size: int = 100) -> list[np.ndarray]:
         """Returns the attention probabilities of every head, one array per layer, float32.
@@ -133,26 +105,26 @@ class Run:
         """
         return self._in_batches("everything", images, batch_size)
 
-    def evaluate(self, images: Images, labels: Labels, *, mirrored: bool = False, batch_size: int = 100) -> Evaluation:
-        """Returns loss and accuracy on images with labels, each counted once.
+    def evaluate(
+        self, images: Images, labels: Labels, *, mirrored: bool = False, batch_size: int | None = None
+    ) -> Evaluation:
+        """Returns loss and accuracy on images with labels, each counted once: what training records of them.
 
         Args:
           images: as in `predict`, also a memory map of more than memory holds.
           labels: `(b,)` integers; UserError for another number of them.
           mirrored: classify by the mean of the logits of an image and of its mirror image.
-          batch_size: images per call of the network.
+          batch_size: images per call of the network; by default `config.train.eval_batch_size`.
         """
         if len(images) != len(labels):
             raise UserError(f"{len(images)} images and {len(labels)} labels: allowed is one label per image")
-        right, loss = 0, 0.0
-        for start in range(0, len(labels), AT_ONCE):
-            some, known = images[start : start + AT_ONCE], np.asarray(labels[start : start + AT_ONCE])
-            logits = self.logits(some, batch_size)
-            if mirrored:
-                logits = (logits + self.logits(some[:, :, ::-1], batch_size)) / 2
-            right += int((logits.argmax(axis=1) == known).sum())
-            loss -= float(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(known)), known].sum())
-        return Evaluation(right, len(labels), loss / len(labels))
+        size = self.config.train.eval_batch_size if batch_size is None else batch_size
+        self._checked(images[:1], size)
+        logits = self._logits(images, size)
+        if mirrored:
+            pairs = zip(logits, self._logits(images, size, mirrored=True), strict=True)
+            logits = ((one + other) / 2 for one, other in pairs)
+        return total(logits, labels)
 
     def without_heads(self, heads: Iterable[tuple[int, int]]) -> "Run":
         """Returns a new run without some heads: it computes what this one does where their values are zero.
@@ -219,6 +191,13 @@ class Run:
 
         Works under `jax.jit` too: `jax.jit(lambda images: run.model(run.normalised(images))[0])` gives logits.
         """
+        images = self._checked(images)
+        return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
+
+    def _checked(self, images: Any, batch_size: Any = 1) -> Images:
+        """Returns images as an array; UserError unless the network takes them, in batches of this size."""
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
         height, width, channels = self.config.model.image_shape
         of_data = f"as in {self.config.dataset.name}, where H, W are {height}, {width}"
         allowed = f"allowed is (B, H, W, {channels}) uint8, {of_data}"
@@ -231,7 +210,7 @@ class Run:
         downsample, (height, width) = self.config.model.get("downsample", 1), images.shape[1:3]
         if height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
-        return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
+        return images
 
     def _changed(self, model: Any, **described: Any) -> "Run":
         """Returns a run with another network, which these values of `config.model` describe."""
@@ -245,26 +224,27 @@ class Run:
             raise UserError(f"a {self.config.model.name} has no attention to show")
         return self.model
 
-    def _merged(self) -> "Run":
-        """Returns the run with fewer linear maps: once, and not again in every batch."""
-        return dataclasses.replace(self, model=merged(self.model, self.config.model.image_shape))
+    def _logits(self, images: Images, batch_size: int, *, mirrored: bool = False) -> Iterator[Logits]:
+        """Yields the logits of images batch by batch."""
+        with jax.transfer_guard("allow"):  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
+            shape, count = images.shape[1:], len(images)
+            logits = predictor(self.model, self.config, self.spec, shape, min(batch_size, count))
+            yield from logits(lambda rows: images[rows][:, :, ::-1] if mirrored else images[rows], count)
 
     def _in_batches(self, part: str, images: Images, batch_size: int) -> Any:
-        """Applies the network batch by batch; returns one of PARTS, of all images, as NumPy arrays."""
-        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
-        skeleton, *arrays = split(self.model)
-        call = functools.partial(applied, part, skeleton, self.config.train.matmul_precision, arrays)
+        """Applies the network batch by batch; returns one of `evaluate.PARTS` of all images, as NumPy."""
+        images, (skeleton, *parts) = self._checked(images, batch_size), split(self.model)
+        compiled = program(part, skeleton, numbers_of(self.config, self.spec), None, None)
+        call = functools.partial(compiled, tuple(parts))
         with jax.transfer_guard("allow"):  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
-            x = self.normalised(images)
-            parts = [call(x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
-            parts = jax.tree.map(np.asarray, parts)
-        if len(parts) == 1:
-            return parts[0]
+            results = [call(images[start : start + batch_size]) for start in range(0, len(images), batch_size)]
+            results = jax.tree.map(np.asarray, results)
+        if len(results) == 1:
+            return results[0]
         # A result has an axis of images where its shape follows the size of the batch.
-        more = jax.eval_shape(call, jax.ShapeDtypeStruct((batch_size + 1, *x.shape[1:]), x.dtype))
+        more = jax.eval_shape(call, jax.ShapeDtypeStruct((batch_size + 1, *images.shape[1:]), np.uint8))
 
         def joined(more, first, *others):
             return np.concatenate([first, *others]) if more.shape != first.shape else first
 
-        return jax.tree.map(joined, more, *parts)
+        return jax.tree.map(joined, more, *results)

@@ -2,7 +2,7 @@
 
 `config.json` is the run's configuration, `model.safetensors` holds the parameters and running statistics by name, and
 its header the step and a CRC-32 of the arrays; `metrics.jsonl` holds the test record of that step, `positions.jsonl`
-where heads looked up to it, where there are any.
+where heads looked up to it, where there are any, and `environment.jsonl` which machine measured the record.
 `attn-cnn export --format=safetensors` writes such folders, and the package includes some (pretrained.py).
 """
 
@@ -42,7 +42,12 @@ def write(folder: Path, run: Run) -> None:
     header["config"] = json.dumps({"model": run.config.model.to_dict(), "dataset": data})
     write_atomically(folder / FILE, save(arrays, header))
     write_atomically(folder / "config.json", to_json(run.config))
-    for name, records in (("metrics", [run.test_record] if run.test_record else []), ("positions", run.positions)):
+    kept = {
+        "metrics": [run.test_record] if run.test_record else [],
+        "positions": run.positions,
+        "environment": [run.environment] if run.environment else [],
+    }
+    for name, records in kept.items():
         if records:
             write_atomically(folder / f"{name}.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 

@@ -5,7 +5,6 @@ weights. Student: one layer of self-attention with the quadratic encoding, initi
 normal noise, new in every step; loss and error are of interior queries, which no border touches.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.arrays import Activations, Arrays
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
@@ -107,7 +107,7 @@ def relative_error(
     return jnp.linalg.norm(difference[:, inner, inner].ravel()) / jnp.linalg.norm(expected[:, inner, inner].ravel())
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiling.jit(static_argnums=(0, 1))
 def _train(skeleton, optimizer, kernel, key, parameters, state, numbers):
     def step(carry, number):
         parameters, state = carry

@@ -13,7 +13,6 @@ those whose KxK window is inside the image, or, where no window does, the query 
   separates the loss outside the window from the loss at the border.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -21,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.arrays import Activations, AnyArray, Grid, SharedAttention
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -83,7 +83,7 @@ def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
     return layer.probabilities(jnp.zeros((1, *grid, 0), jnp.float32))
 
 
-@functools.partial(jax.jit, static_argnames="kernel_size")
+@compiling.jit(static_argnames="kernel_size")
 def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
     """Returns attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
@@ -120,7 +120,7 @@ def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.nda
     return queries, queries + possible[:, None], (shifts == possible).astype(np.float64)
 
 
-@functools.partial(jax.jit, static_argnames="kernel_size")
+@compiling.jit(static_argnames="kernel_size")
 def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
     """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
     # A key lies in the window of a query where some entry of the kernel reads it.
@@ -128,7 +128,7 @@ def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i
     return jnp.where(rows[:, None, :, None] & columns[None, :, None, :], attention, 0)
 
 
-@functools.partial(jax.jit, static_argnames=("grid", "padding"))
+@compiling.jit(static_argnames=("grid", "padding"))
 def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Float[Array, "h i j k l"]:
     """Returns a convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
 
@@ -146,7 +146,7 @@ def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"
     return keys[:, :, None] == np.arange(size)[None, None, :]
 
 
-@functools.partial(jax.jit, static_argnames="kernel_size")
+@compiling.jit(static_argnames="kernel_size")
 def mass_outside(attention: SharedAttention, kernel_size: int) -> Float[Array, " h"]:
     """Returns attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
     rows, columns = (interior(kernel_size, size) for size in attention.shape[1:3])

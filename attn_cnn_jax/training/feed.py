@@ -1,16 +1,12 @@
-"""Where training and evaluation find their images: on the devices, or in chunks that a thread reads one ahead.
+"""Where training finds its images: on the devices, or in chunks that a thread reads one ahead.
 
 A chunk is a number of consecutive batches. Which images it holds is a function of its first step alone, so that a run
 that is resumed reads what the uninterrupted run would have read.
 """
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int, UInt8
@@ -19,11 +15,10 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.data.augment import order_on_host
 from attn_cnn_jax.data.sets import Split
-from attn_cnn_jax.training.mesh import place, split_along
+from attn_cnn_jax.training.mesh import place, rows_of_process, share
 
 CHUNK_BYTES = 2**24  # of all devices together: read in a tenth of a second, copied in a few milliseconds
 MAX_STEPS_PER_DISPATCH = 256
-NONE = -1  # the label of what only fills up a batch in evaluation
 
 
 class Chunk(NamedTuple):
@@ -31,7 +26,7 @@ class Chunk(NamedTuple):
 
     images: UInt8[AnyArray, "k b H W C"]
     labels: Int[AnyArray, "k b"]
-    first: Int[AnyArray, ""]  # number of the first batch: in training its step
+    first: Int[AnyArray, ""]  # step of the first batch
 
 
 class Feed:
@@ -84,60 +79,12 @@ class Feed:
         return range(first, min(first + self._size, (epoch + 1) * self._per_epoch))
 
 
-def evaluation_chunks(
-    splits: Mapping[str, Split], batch_size: int, mesh: Mesh
-) -> dict[str, Callable[[], Iterator[Chunk]]]:
-    """Returns functions that read all images of a split in order, as chunks; past its end labels are NONE.
-
-    Batches are of `config.train.eval_batch_size`, rounded up to what the devices share evenly.
-    """
-    batch_size = padded(batch_size, mesh)
-    rows, counts = rows_of_process(batch_size, mesh), [-(-len(each.labels) // batch_size) for each in splits.values()]
-    # One size for all: they share a program.
-    size = max(map(batches_per_chunk, splits.values(), [batch_size] * len(counts), counts))
-
-    def chunks(split: Split) -> Iterator[Chunk]:
-        def read(first: int) -> tuple[np.ndarray, np.ndarray, int]:
-            indices = np.arange(first, first + size)[:, None] * batch_size + rows
-            images, labels = split.at(np.minimum(indices, len(split.labels) - 1))
-            return images, np.where(indices < len(split.labels), labels, np.int32(NONE)), first
-
-        with ThreadPoolExecutor(1) as thread:
-            firsts = range(0, -(-len(split.labels) // batch_size), size)
-            found: Iterator[Any] = itertools.chain((thread.submit(read, first) for first in firsts), [None])
-            for one, _ in itertools.pairwise(found):  # the other is being read
-                yield on_devices(*one.result(), mesh=mesh)
-
-    return {name: functools.partial(chunks, split) for name, split in splits.items()}
-
-
 def batches_per_chunk(split: Split, batch_size: int, num_batches: int) -> int:
     """Returns how many batches make a chunk of about CHUNK_BYTES, at most all of them."""
     size = CHUNK_BYTES // (batch_size * int(np.prod(split.images.shape[1:])))
     return max(1, min(size, MAX_STEPS_PER_DISPATCH, num_batches))
 
 
-def padded(batch_size: int, mesh: Mesh) -> int:
-    """Returns a batch size rounded up so that the devices share it evenly."""
-    return -(-batch_size // mesh.size) * mesh.size
-
-
-def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
-    """Returns which images of a batch the devices of this process hold, device by device."""
-    places = split_along(mesh, 0).addressable_devices_indices_map((batch_size,))
-    rows = np.arange(batch_size)
-    return np.concatenate([rows[places[device]] for device in mesh.local_devices])
-
-
 def on_devices(images: np.ndarray, labels: np.ndarray, first: int, mesh: Mesh) -> Chunk:
     """Returns a chunk, given the rows of this process of each of its batches; as `jax.transfer_guard` demands."""
-    devices = mesh.local_devices
-
-    def put(rows: np.ndarray) -> jax.Array:
-        count, mine, *rest = rows.shape
-        parts = np.split(rows, len(devices), axis=1)
-        copies = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
-        shape = count, mine // len(devices) * mesh.size, *rest
-        return jax.make_array_from_single_device_arrays(shape, split_along(mesh, 1), copies)
-
-    return Chunk(put(images), put(labels), place(np.int32(first), mesh))
+    return Chunk(share(images, mesh, axis=1), share(labels, mesh, axis=1), place(np.int32(first), mesh))

@@ -1,33 +1,38 @@
 """Trains a run to its end: from the newest checkpoint on, for each dispatch: step, record, evaluate, save."""
 
 import contextlib
-import math
-import statistics
+import dataclasses
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import complete, spec_of
+from attn_cnn_jax.config.checks import check_counts
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.sets import Dataset, fingerprint, source_of, split_validation
+from attn_cnn_jax.data.sets import Dataset, Split, fingerprint, source_of, split_validation
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import checkpoints as ckpt
-from attn_cnn_jax.runs import directory, metrics
+from attn_cnn_jax.runs import directory, environment, metrics, selfcheck
+from attn_cnn_jax.runs.evaluate import Evaluation, predictor, total
 from attn_cnn_jax.training import hosts
-from attn_cnn_jax.training.feed import Feed, evaluation_chunks
+from attn_cnn_jax.training.feed import Feed
 from attn_cnn_jax.training.hosts import say
-from attn_cnn_jax.training.limits import check_counts, check_memory, device_memory, expected_time
-from attn_cnn_jax.training.mesh import mesh_for, place
+from attn_cnn_jax.training.mesh import check_memory, device_memory, mesh_for, place, placement
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.reporter import NOTHING, Reporter, SilentReporter
 from attn_cnn_jax.training.start import begin, left_alone, restore
-from attn_cnn_jax.training.step import create_evaluate, create_train_steps, crop_size, initial_state, most_steps
+from attn_cnn_jax.training.step import check_gradient, create_train_steps, crop_size, initial_state, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.
@@ -115,17 +120,18 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
         feed = Feed(train_set, config, mesh, streamed=streamed)
         stack.enter_context(contextlib.closing(feed))
-        images_of = evaluation_chunks(splits, config.train.eval_batch_size, mesh)
-        evaluate = create_evaluate(config, mesh, skeleton, spec_of(config))
 
         state, progress = restore(config, workdir, place(state, mesh), data)
         step, window, seconds_per_step = int(state.step), Window(progress), SECONDS_PER_DISPATCH
+        here = environment.describe(mesh.local_devices[0])
         if hosts.is_main():
             directory.claim(workdir, given)  # only now: what cannot begin leaves no run directory behind
         if step >= plan.total_steps:
             say(f"{workdir} is already trained to the end (step {step}).")
             return metrics.last_records(workdir)
         is_new = not ckpt.steps_in(workdir)
+        if hosts.is_main() and (line := environment.record(workdir, -1 if is_new else step, here)):
+            say(line)
         checkpoints = stack.enter_context(ckpt.saving(workdir, config))
         reporter = SilentReporter()
         if hosts.is_main():
@@ -138,28 +144,33 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 
         def save(accuracy: float | None = None) -> None:
             with jax.transfer_guard("allow"):  # Orbax copies as it likes
-                ckpt.save(checkpoints, step, state, config, window.metrics, accuracy, data)
+                ckpt.save(checkpoints, step, state, config, window.metrics, accuracy, data, here)
 
         def evaluated() -> float | None:
             reporter.at(step, "evaluating")
-            found = {split: evaluate(state, chunks()) for split, chunks in images_of.items()}
-            for split, numbers in found.items():
-                record(split, numbers)
-            return found["validation"]["accuracy"] if "validation" in found else None
+            with jax.transfer_guard("allow"):
+                # On one device: maps are merged, and checked, outside the mesh.
+                network = join(skeleton, *jax.device_put(jax.device_get((state.parameters, state.statistics))))
+                results = evaluations(network, config, splits, mesh)
+            for split, result in results.items():
+                record(split, dataclasses.asdict(result) | {"accuracy": result.accuracy})
+            return results["validation"].accuracy if "validation" in results else None
 
         def compiled(crop: Grid) -> jax.stages.Compiled:
             """The program of steps with crops of this size."""
             reporter.at(step, "compiling the training step")
             train_steps = create_train_steps(config, mesh, skeleton, optimizer, spec_of(config), crop)
-            return train_steps.lower(state, feed.at(step), place(np.int32(1), mesh)).compile()
+            lowered = train_steps.lower(state, feed.at(step), place(np.int32(1), mesh))
+            with ThreadPoolExecutor(1) as beside:
+                check = functools.partial(check_gradient, config, mesh, skeleton, state, spec_of(config), crop)
+                checked = beside.submit(selfcheck.once, lowered.as_text(), check)
+                program = lowered.compile()
+                checked.result()
+            return program
 
         crop = crop_size(config, step // plan.steps_per_epoch)
         started, program = time.monotonic(), compiled(crop)
-        to_go, seconds = plan.total_steps - step, time.monotonic() - started
-        # Crops grow, and the time of a step with them.
-        areas = [math.prod(crop_size(config, n)) for n in range(step // plan.steps_per_epoch, config.train.num_epochs)]
-        expected = expected_time(program, mesh, to_go * statistics.mean(areas) / areas[0])
-        say(f"step compiled in {seconds:.1f} s; {to_go} steps to go{expected}")
+        say(f"step compiled in {time.monotonic() - started:.1f} s; {plan.total_steps - step} steps to go")
         # What moves between host and device has to say so: a stray copy would make every dispatch wait.
         stack.enter_context(jax.transfer_guard("disallow"))
         if is_new:
@@ -205,6 +216,19 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
                 if plan.due(step, config.checkpoint.every_epochs):
                     save(accuracy)
     return metrics.last_records(workdir)
+
+
+def evaluations(
+    network: nnx.Module, config: ConfigDict, splits: Mapping[str, Split], mesh: Mesh
+) -> dict[str, Evaluation]:
+    """Returns loss and accuracy on each split, by one program: all batches have the size of the largest split's."""
+    size = min(config.train.eval_batch_size, max(len(split.labels) for split in splits.values()))
+    spec = spec_of(config)
+    logits = predictor(network, config, spec, tuple(config.model.image_shape), size, placement(mesh))
+    return {
+        name: total(logits(lambda rows, split=split: split.images[rows], len(split.labels)), split.labels)
+        for name, split in splits.items()
+    }
 
 
 def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:

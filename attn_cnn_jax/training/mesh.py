@@ -6,9 +6,16 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
+from ml_collections import ConfigDict
 
 from attn_cnn_jax import output
+from attn_cnn_jax.config.network import parameter_size
+from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs.evaluate import Placement
+
+COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 
 
 def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
@@ -61,3 +68,48 @@ def place(tree: Any, mesh: Mesh) -> Any:
         return jax.make_array_from_single_device_arrays(np.shape(x), replicated(mesh), copies)
 
     return jax.tree.map(put, tree)
+
+
+def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
+    """Returns which images of a batch the devices of this process hold, device by device."""
+    places = split_along(mesh, 0).addressable_devices_indices_map((batch_size,))
+    rows = np.arange(batch_size)
+    return np.concatenate([rows[places[device]] for device in mesh.local_devices])
+
+
+def share(rows: np.ndarray, mesh: Mesh, axis: int = 0) -> jax.Array:
+    """Splits an array over the devices along an axis, given the rows of this process; explicitly, see `place`."""
+    devices = mesh.local_devices
+    parts = np.split(rows, len(devices), axis=axis)
+    copies = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
+    shape = (*rows.shape[:axis], rows.shape[axis] // len(devices) * mesh.size, *rows.shape[axis + 1 :])
+    return jax.make_array_from_single_device_arrays(shape, split_along(mesh, axis), copies)
+
+
+def placement(mesh: Mesh) -> Placement:
+    """Returns where an evaluation puts its arrays and images: as training does, the logits on every device."""
+    return Placement(
+        platform_of(mesh),
+        whole=lambda tree: place(tree, mesh),
+        batch=lambda rows: share(rows, mesh),
+        rows=lambda size: rows_of_process(size, mesh),
+        result=replicated(mesh),
+        devices=mesh.size,
+    )
+
+
+def check_memory(model: ConfigDict) -> None:
+    """Raises UserError if not even the parameters, with gradient and momentum, fit into the memory of a device."""
+    values, in_bytes = parameter_size(model)
+    if COPIES * in_bytes > (there := device_memory()):
+        raise UserError(
+            f"the network of config.model has {values:,} parameters: training needs {COPIES * in_bytes / 1e9:,.0f} GB "
+            f"with gradient and momentum; the device has {there / 1e9:,.0f} GB\n"
+            "lower num_layers, num_heads, hidden_size or intermediate_size"
+        )
+
+
+def device_memory() -> int:
+    """Returns the bytes of memory of a device, or of the machine where the device is its CPU."""
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    return statistics.get("bytes_limit") or sources.machine_memory()

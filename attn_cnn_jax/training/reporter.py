@@ -57,7 +57,7 @@ class Reporter:
         step, epoch, split = (numbers.pop(key) for key in ("step", "epoch", "split"))
         if self._logger is not None:
             self._logger.log({f"{split}/{key}": value for key, value in numbers.items()}, step=step)
-        text = f"{split} loss {record['loss']:.4f} accuracy {record['accuracy']:.2%}"
+        text = f"{split} loss {record['loss']:.4f} accuracy {metrics.accuracy_in_words(record)}"
         if self._bar is None:
             speed = f", {record['images_per_second']:.0f} images/s" if "images_per_second" in record else ""
             self._say(f"epoch {epoch:.2f} step {step}/{self._total}: {text}{speed}{self._left(step)}")

@@ -1,10 +1,10 @@
-"""Training steps, many of them in one dispatch over a mesh of devices, and the evaluation of a data set.
+"""Training steps, many of them in one dispatch over a mesh of devices.
 
 Everything random is a function of `(seed, step)`: the order of the images in an epoch, augmentation, dropout. The
-arrays are global, so that the numbers are the same for any number of devices.
+arrays are global, so that the numbers are the same, to rounding, for any number of devices.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,20 +16,20 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import AnyArray, Grid, Images, Key, Labels
+from attn_cnn_jax import compiling
+from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Grid, Images, Key, Labels
 from attn_cnn_jax.data.augment import augment, epoch_order, normalise, operate
 from attn_cnn_jax.data.sets import Spec, Split
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.encodings.quadratic import covariance_penalty
 from attn_cnn_jax.models.layers import in_precision
-from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import Skeleton, join, split
+from attn_cnn_jax.runs import selfcheck
 from attn_cnn_jax.runs.checkpoints import TrainState
-from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, NONE, Chunk
-from attn_cnn_jax.training.mesh import place, platform_of, replicated, split_along
+from attn_cnn_jax.training.feed import MAX_STEPS_PER_DISPATCH, Chunk
+from attn_cnn_jax.training.mesh import platform_of, replicated, rows_of_process, share, split_along
 
 MAGNITUDE = 0.5  # of the strongest augmentation
-NOTHING = np.float32(0), np.int32(0), np.int32(0)  # sums to begin with: of losses, right predictions and images
 
 
 def initial_state(model: nnx.Module, optimizer: optax.GradientTransformation) -> tuple[Skeleton, TrainState]:
@@ -105,6 +105,54 @@ def streamed(chunk: Chunk, step: jax.Array) -> Callable[[Any], Split]:
     return lambda n: Split(*(jax.lax.dynamic_index_in_dim(a, first + n, keepdims=False) for a in chunk[:2]))
 
 
+def loss_of(config: ConfigDict, mesh: Mesh, skeleton: Skeleton) -> Callable:
+    """Returns what a step minimises: `loss(parameters, statistics, images, labels, key)` of normalised images.
+
+    Beside it, the mean cross-entropy (nats), the accuracy of the batch and the new running statistics.
+    """
+    weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
+
+    def mean_loss(parameters: Arrays, statistics: Arrays, images: Activations, labels: Labels, key: Key | None):
+        model: Any = for_platform(join(skeleton, parameters, statistics), platform_of(mesh))
+        logits = model(images, key=key)[0]
+        loss, right = losses(logits, labels)
+        learned = smoothed(loss, logits, smoothing) if smoothing else loss
+        penalty = weight * covariance_penalty(parameters) if weight else 0.0
+        return learned.mean() + penalty, (loss.mean(), right.mean(dtype=jnp.float32), split(model)[2])
+
+    return mean_loss
+
+
+def check_gradient(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, state: TrainState, spec: Spec, crop: Grid):
+    """Holds loss and gradient, compiled as for a step with such crops, against NumPy; raises UserError if they differ.
+
+    Of noise: a few images repeated to a batch. Without dropout, whose masks would differ between those repeated.
+    """
+    size, shape = config.train.batch_size, (*crop, config.model.image_shape[2])
+    images = selfcheck.noise(size, shape)
+    labels = np.arange(len(images), dtype=np.int32) % config.model.num_classes
+    drops = any(config.model.get(name, 0.0) for name in ("dropout", "attention_dropout"))
+    key = None if drops else jax.random.key(0)
+    of_loss = loss_of(config, mesh, skeleton)
+
+    def loss(parameters, statistics, images, labels):
+        x = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
+        return of_loss(parameters, statistics, x, labels, key)
+
+    gradient = in_precision(config.train.matmul_precision, jax.value_and_grad(loss, has_aux=True))
+    compiled = compiling.jit(gradient, platform=platform_of(mesh), out_shardings=replicated(mesh))
+    mine = rows_of_process(size, mesh)
+    batch = (share(selfcheck.repeated(each, size)[mine], mesh) for each in (images, labels))
+    (value, _), gradients = compiled(state.parameters, state.statistics, *batch)
+    arrays = jax.device_get((state.parameters, state.statistics))
+    known = selfcheck.expected(jax.value_and_grad(loss, has_aux=True), *arrays, images, labels)
+    if known is not None:
+        model, train = config.model, config.train
+        tolerance = selfcheck.allowed(model.dtype, train.matmul_precision, platform_of(mesh))
+        selfcheck.compare("the training loss of noise", value, known[0][0], tolerance)
+        selfcheck.compare_gradients(jax.device_get(gradients), known[1], tolerance, kinks=model.name == "resnet")
+
+
 def create_train_steps(
     config: ConfigDict,
     mesh: Mesh,
@@ -112,7 +160,7 @@ def create_train_steps(
     optimizer: optax.GradientTransformation,
     spec: Spec,
     crop: Grid | None = None,
-) -> jax.stages.Wrapped:
+) -> compiling.Program:
     """Returns the jitted `train_steps(state, data, count)`: many steps in one dispatch, `state` donated.
 
     A step augments its batch, with crops of the size `crop` or that of the images, and updates the parameters by the
@@ -127,7 +175,6 @@ def create_train_steps(
     The second result has, for the steps done, `loss` and `accuracy` (`(256,)`, zero-padded; means over the batch, of
     labels that are not smoothed and without penalty) and `finite`, whether all losses and the parameters are.
     """
-    weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
     looped = most_steps(config, mesh) > 1
 
     def train_steps(state: TrainState, data: Split | Chunk, count: jax.Array):
@@ -141,15 +188,10 @@ def create_train_steps(
             images = augmented(config, augment_key, raw, crop)
             images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
 
-            def mean_loss(parameters):
-                model = for_platform(join(skeleton, parameters, state.statistics), platform_of(mesh))
-                logits = model(images, key=dropout_key)[0]
-                loss, right = losses(logits, labels)
-                learned = smoothed(loss, logits, smoothing) if smoothing else loss
-                penalty = weight * covariance_penalty(parameters) if weight else 0.0
-                return learned.mean() + penalty, (loss.mean(), right.mean(dtype=jnp.float32), split(model)[2])
-
-            (_, (loss, accuracy, statistics)), gradients = jax.value_and_grad(mean_loss, has_aux=True)(state.parameters)
+            gradient = jax.value_and_grad(loss_of(config, mesh, skeleton), has_aux=True)
+            (_, (loss, accuracy, statistics)), gradients = gradient(
+                state.parameters, state.statistics, images, labels, dropout_key
+            )
             updates, moments = optimizer.update(gradients, state.optimizer, state.parameters)
             parameters: Any = optax.apply_updates(state.parameters, updates)
             state = TrainState(state.step + 1, parameters, statistics, moments)
@@ -162,48 +204,4 @@ def create_train_steps(
         return state, {"loss": loss, "accuracy": accuracy, "finite": finite}
 
     train_steps = in_precision(config.train.matmul_precision, train_steps)
-    return jax.jit(train_steps, donate_argnums=0, out_shardings=replicated(mesh))
-
-
-def create_evaluate(
-    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec
-) -> Callable[[TrainState, Iterable[Chunk]], dict[str, float]]:
-    """Returns `evaluate(state, chunks)`: mean `loss` (nats) and `accuracy`, every image counted once.
-
-    See `create_add` for the arguments, and `feed.evaluation_chunks` for the chunks.
-    """
-    add = create_add(config, mesh, skeleton, spec)
-
-    def evaluate(state: TrainState, chunks: Iterable[Chunk]) -> dict[str, float]:
-        sums = place(NOTHING, mesh)
-        for chunk in chunks:
-            sums = add(state, sums, chunk)
-        loss, right, count = jax.device_get(sums)
-        return {"loss": float(loss / np.float32(count)), "accuracy": float(np.float32(right) / np.float32(count))}
-
-    return evaluate
-
-
-def create_add(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, spec: Spec) -> jax.stages.Wrapped:
-    """Returns the jitted `add(state, sums, chunk)`: the sums that `NOTHING` begins, with those of a chunk.
-
-    Mean and standard deviation of `spec` normalise the images, the devices of `mesh` share a batch.
-    """
-
-    def add(state: TrainState, sums: Any, chunk: Chunk):
-        network = for_platform(join(skeleton, state.parameters, state.statistics), platform_of(mesh))
-        model = merged(network, config.model.image_shape)
-
-        def body(n, sums):
-            images, labels = (jax.lax.dynamic_index_in_dim(each, n, keepdims=False) for each in chunk[:2])
-            images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
-            loss, right = losses(model(images)[0], labels)
-            counts = labels != NONE
-            losses_sum = jnp.where(counts, loss, 0).sum().astype(jnp.float32)
-            found = losses_sum, (counts & right).sum(dtype=jnp.int32), counts.sum(dtype=jnp.int32)
-            return jax.tree.map(jnp.add, sums, found)
-
-        num_batches = (chunk.labels != NONE).any(axis=1).sum(dtype=jnp.int32)
-        return jax.lax.fori_loop(0, num_batches, body, sums)
-
-    return jax.jit(in_precision(config.train.matmul_precision, add), out_shardings=replicated(mesh))
+    return compiling.jit(train_steps, platform=platform_of(mesh), donate_argnums=0, out_shardings=replicated(mesh))

@@ -51,7 +51,8 @@ def test_each_seed_is_a_run_and_the_same_command_ends_with_mean_and_deviation_ag
 
     assert command(f"--workdir={folders[1]}", "--config.seed=4") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert f"final test accuracy {accuracies[1]:.2%} after step 18" in lines
+    counted = f"{accuracies[1]:.2%} ({tests[1]['right']} of {tests[1]['count']})"
+    assert f"final test accuracy {counted} after step 18" in lines
     assert f"in Python: attn_cnn_jax.load_run({str(folders[1])!r})" in lines
     assert any(line.endswith(command_line("page", folders[1])) for line in lines)
 

@@ -41,7 +41,25 @@ TABLES = {
     "summary": ("summary",),
     "convolution digits": ("convolution", "pretrained:digits", "--kernel-sizes=1,3,5,7"),
 }
-TOLERANCE = {"digits": 1e-4, "paper": 1e-4, "float64": 1e-10, "pretrained": 1e-5, "tables": 0, "theorem": 1e-6}
+
+
+def rounding(terms: int, times: float = 1, bits: int = 24) -> float:
+    """The size of the error of a sum of so many terms in floating point of so many bits, relative to its size.
+
+    Roundings have random signs: they add up as the root of their number. `times` such sums follow one another.
+    """
+    return times * terms**0.5 * 2.0**-bits
+
+
+TOLERANCE = {
+    "digits": rounding(576, 57),  # an epoch of steps; the longest sums are over nine heads of 64 channels
+    "paper": rounding(3600, 50),  # nine heads of 400 channels
+    "float64": rounding(3600, 5, bits=53),
+    "pretrained": rounding(1296, 8),  # two products in each of four layers, nine heads of 144 channels
+    "tables": 0,
+    # Nine heads of four channels; the products of an image and a kernel of normal numbers add up to 23 without signs.
+    "theorem": 36 * 23 * 2.0**-24,
+}
 
 
 def losses(name: str, folder: Path, **values: object) -> list[float]:

@@ -9,6 +9,7 @@ from tests.golden import record
 RECORDED = json.loads(record.RECORD.read_text())
 
 
+@pytest.mark.as_users
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("part", ["digits", "pretrained", "theorem"])
 def test_numbers_are_those_of_version_0_2(part, tmp_path):

@@ -17,6 +17,7 @@ from attn_cnn_jax.data.pictures import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import pretrained
+from attn_cnn_jax.runs.metrics import accuracy_in_words
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
 
@@ -57,6 +58,7 @@ def test_intermediates_come_as_arrays_joined_over_batches(by_content):
     chex.assert_trees_all_close(found, expected | {"logits": logits}, rtol=0, atol=1e-5)
 
 
+@pytest.mark.as_users
 def test_evaluation_is_that_of_the_logits(by_position):
     labels = np.array([3, 1, 4, 1, 5])
     logits = by_position.logits(IMAGES).astype(np.float64)
@@ -127,6 +129,7 @@ def test_a_step_that_there_is_not(quadratic_run):
         load_run(quadratic_run, "best")
 
 
+@pytest.mark.as_users
 def test_the_networks_of_the_package_are_small_and_digits_is_as_accurate_as_its_card_says():
     assert set(pretrained.names()) == {"cifar10", "cifar10_maps16", "digits"}
     for name in ("imagenet", "", "..", "digits/..", "/"):
@@ -138,9 +141,9 @@ def test_the_networks_of_the_package_are_small_and_digits_is_as_accurate_as_its_
         assert json.loads((pretrained.FOLDER / name / "config.json").read_text())["dataset"]["data_dir"] == ""
     assert sum(path.stat().st_size for path in pretrained.FOLDER.rglob("*")) <= 3_000_000
     run, card = load_pretrained("digits"), (pretrained.FOLDER / "digits" / "README.md").read_text()
-    assert f"{run.test_record['accuracy']:.2%} of the test images, all scans, at step {run.step}" in card
+    assert f"{accuracy_in_words(run.test_record)} of the test images, all scans, at step {run.step}" in card
     found = run.evaluate(*sources.load("digits").test)
-    assert (found.right, run.test_record["accuracy"]) == (353, pytest.approx(found.accuracy, rel=1e-6))
+    assert (found.right, found.count, found.accuracy) == (353, 355, run.test_record["accuracy"])
     assert run.class_names == tuple("0123456789")
     assert [record["epoch"] for record in run.positions] == list(range(13))
 

@@ -23,6 +23,8 @@ from attn_cnn_jax.theorem.to_convolution import (
     truncated,
 )
 
+pytestmark = pytest.mark.as_users
+
 GRID = (6, 7)
 CHANNELS = 4
 pytestmark = pytest.mark.usefixtures("float64")

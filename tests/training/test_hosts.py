@@ -13,18 +13,22 @@ PROCESS = """
 import json, pathlib, socket, sys, types
 import jax, numpy as np
 from attn_cnn_jax import load_run
-from attn_cnn_jax.config import attention_config
-from attn_cnn_jax.data.sets import Split
+from flax import nnx
+from attn_cnn_jax.config import attention_config, complete, create_model
+from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.training import feed, hosts
-from attn_cnn_jax.training.mesh import data_mesh, mesh_for, replicated
+from attn_cnn_jax.training import hosts, loop
+from attn_cnn_jax.training.mesh import data_mesh, mesh_for
 
-def labels():  # of all images, which the processes share, as the loop reads them
-    mesh, split = data_mesh(), Split(np.zeros((5, 8, 8, 1), np.uint8), np.arange(1, 6, dtype=np.int32))
-    with jax.transfer_guard("disallow"):
-        (chunk,) = feed.evaluation_chunks({"test": split}, 4, mesh)["test"]()
-        summed = jax.jit(lambda labels: labels.sum(axis=0), out_shardings=replicated(mesh))
-        return jax.device_get(summed(chunk.labels)).tolist()
+def evaluated():  # five images in batches of four, which the processes share
+    config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, downsample=1)
+    config.dataset.name, config.train.eval_batch_size = "digits", 4
+    config = complete(config, SPECS["digits"])
+    images = np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8, 1)
+    split, network = Split(images, np.arange(5, dtype=np.int32)), create_model(config.model, rngs=nnx.Rngs(0))
+    meshes = data_mesh(), data_mesh(jax.local_devices())
+    found = [loop.evaluations(network, config, {"": split}, mesh)[""] for mesh in meshes]
+    return [(each.right, each.count, round(each.loss, 5)) for each in found]
 
 def settings():  # another seed, place of the data and version of each package
     config = attention_config()
@@ -40,7 +44,7 @@ checks = {
     "shared": lambda: hosts.check_shared(folder / "0"),
     "not shared": lambda: hosts.check_shared(folder / str(number)),
     "batch": lambda: mesh_for(7).size,
-    "labels": labels,
+    "evaluated": evaluated,
     "read alone": lambda: hosts.everyone(number or load_run(run).step),
     "elsewhere": lambda: socket.create_server((f"127.0.0.{2 + number}", port)).close(),  # fails if it listens there too
 }
@@ -96,7 +100,9 @@ def test_two_processes_compare_what_they_have_and_end_together(tmp_path, quadrat
     assert first["differ"].startswith(f"the processes of this run differ in {differ}, ")
     assert "process 1 does not see the run directory of process 0, " in first["not shared"]
     assert first["batch"].startswith("config.train.batch_size=7: allowed is a multiple of 2")
-    assert first["labels"] == [1 + 5, 2 - 1, 3 - 1, 4 - 1]  # -1 fills up the second batch
+    together, alone = first["evaluated"]
+    assert together == alone
+    assert together[1] == 5  # the second batch is padded
     assert first["read alone"] == [20, 1]  # while the other process waits elsewhere
     assert reason.splitlines()[-1] == "no room on the disk"
     assert "another process of this run has ended: " in lost

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import types
 
 import chex
 import jax
@@ -22,11 +21,11 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
-from attn_cnn_jax.training import limits
 from attn_cnn_jax.training.hosts import stop_requests
 from attn_cnn_jax.training.loop import Plan, Window, run
-from attn_cnn_jax.training.mesh import data_mesh, mesh_for
+from attn_cnn_jax.training.mesh import mesh_for
 from tests.support.digits_run import STEPS_PER_EPOCH, digits_config, records_of
+from tests.support.wrong_compiler import wrong_compiler
 
 LAST = 3 * STEPS_PER_EPOCH
 
@@ -47,16 +46,12 @@ def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():
     assert window.numbers(10) == pytest.approx(expected)
 
 
-def test_the_expected_time_is_that_of_the_flops(monkeypatch):
-    """A program of one product takes as long as one product, for as many steps; from a day on there is advice."""
-    mesh, x = data_mesh(jax.devices()[:1]), np.ones((512, 1024), np.float32)
-    program = jax.jit(lambda x: x @ x.T).lower(x).compile()
-    clock = iter(np.cumsum([0.0] + [1.0, 5.0] * 12))  # each product takes one second
-    monkeypatch.setattr(limits, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(limits, "SLOWER", 1.0)
-    day = "1 day 0 h (use a GPU, or a smaller network such as "
-    for steps, text in ((400, "1:40"), (16_000, "1:06:40"), (4 * 86_400, day)):
-        assert limits.expected_time(program, mesh, steps).startswith(f"; very roughly {text}")
+def test_a_wrong_compiler_stops_training_before_its_first_step(monkeypatch, tmp_path, data_dir):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    wrong_compiler(monkeypatch)
+    with pytest.raises(UserError, match=r"self-check failed: the gradient of .* differ by .* on .*jaxlib"):
+        run(digits_config(data_dir), tmp_path / "run")
+    assert read_metrics(tmp_path / "run/metrics.jsonl") == []
 
 
 def test_a_batch_runs_on_the_largest_number_of_devices_that_divides_it(capsys):
@@ -106,7 +101,7 @@ def test_metrics_have_every_record_once(digits_run):
         (epoch * STEPS_PER_EPOCH, epoch) for epoch in (1, 2, 3)
     ]
     for record in records:
-        more = {"learning_rate", "images_per_second"} if record["split"] == "train" else set()
+        more = {"learning_rate", "images_per_second"} if record["split"] == "train" else {"right", "count"}
         assert record.keys() == {"step", "epoch", "split", "loss", "accuracy"} | more
     losses = [r["loss"] for r in records if r["split"] == "train"]
     assert losses[-1] < losses[0]

@@ -1,4 +1,4 @@
-"""The step and the evaluation: the same numbers on any number of devices, every picture counted once."""
+"""The step: the same numbers on any number of devices, however many a dispatch does."""
 
 import functools
 import re
@@ -16,14 +16,9 @@ from attn_cnn_jax.data.augment import augment, normalise
 from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import directory
-from attn_cnn_jax.training import feed
-from attn_cnn_jax.training.feed import evaluation_chunks
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
-    NOTHING,
-    create_add,
-    create_evaluate,
     create_train_steps,
     crop_size,
     epoch_order,
@@ -68,8 +63,7 @@ def prepared(configuration, num_devices, count, crop):
     optimizer = create_optimizer(config.optimizer, learning_rate(config.optimizer, 4, count // config.train.batch_size))
     skeleton, state = initial_state(create_model(config.model, rngs=nnx.Rngs(0)), optimizer)
     train_steps = create_train_steps(config, mesh, skeleton, optimizer, SPEC, crop)
-    evaluate = create_evaluate(config, mesh, skeleton, SPEC)
-    return mesh, jax.device_get(state), train_steps, evaluate, skeleton, optimizer
+    return mesh, jax.device_get(state), train_steps, skeleton, optimizer
 
 
 def losses_of_steps(config, num_devices, count=20):
@@ -85,8 +79,8 @@ def losses_of_steps(config, num_devices, count=20):
 @pytest.mark.parametrize(("network", "devices"), [("quadratic", 8), ("pape", 2), ("resnet", 2)])
 def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, devices):
     config = small_config(network)
-    # A ReLU that flips blows rounding up: in the ResNet, with some versions of JAX, from the tenth step on.
-    count = 5 if network == "resnet" else 20
+    # A ReLU that flips blows rounding up: in the ResNet, with some versions of JAX, from the fifth step on.
+    count = 4 if network == "resnet" else 20
     one, state = losses_of_steps(config, 1, count)
     assert state.step == count
     np.testing.assert_allclose(losses_of_steps(config, devices, count)[0], one, atol=1e-5, rtol=0)
@@ -94,7 +88,7 @@ def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, d
 
 def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
     config = small_config("quadratic")
-    state, data, train_steps, _, skeleton, optimizer = prepare(config, 1, crop=(6, 4))
+    state, data, train_steps, skeleton, optimizer = prepare(config, 1, crop=(6, 4))
     parameters, optimizer_state = jax.tree.map(jnp.copy, (state.parameters, state.optimizer))
 
     def mean_loss(parameters, x, labels, key):
@@ -141,17 +135,10 @@ def test_crops_grow_evenly_from_whole_patches_to_whole_images():
 def test_all_matrix_products_have_the_configured_precision():
     config = small_config("quadratic")
     config.train.matmul_precision = "high"
-    state, data, train_steps, _, skeleton, _ = prepare(config, 1)
-    mesh = data_mesh(jax.devices()[:1])
-    (chunk,) = evaluation_chunks({"test": pictures(20)}, 20, mesh)["test"]()
-
-    def precisions(lowered):
-        products = [line for line in lowered.as_text().splitlines() if "dot_general" in line]
-        return {frozenset(re.findall(r"HIGHEST|HIGH", line)) for line in products}
-
-    assert precisions(train_steps.lower(state, data, jnp.int32(1))) == {frozenset({"HIGH"})}
-    evaluation = create_add(config, mesh, skeleton, SPEC).lower(state, NOTHING, chunk)
-    assert precisions(evaluation) == {frozenset({"HIGH"}), frozenset({"HIGHEST"})}  # of merging
+    state, data, train_steps, *_ = prepare(config, 1)
+    lowered = train_steps.lower(state, data, jnp.int32(1))
+    products = [line for line in lowered.as_text().splitlines() if "dot_general" in line]
+    assert {frozenset(re.findall(r"HIGHEST|HIGH", line)) for line in products} == {frozenset({"HIGH"})}
 
 
 def test_random_numbers_are_those_of_earlier_versions():
@@ -159,20 +146,6 @@ def test_random_numbers_are_those_of_earlier_versions():
     assert epoch_order(3, jnp.int32(2), 8).tolist() == [6, 5, 3, 7, 4, 0, 1, 2]
     keys = [jax.random.key_data(key).tolist() for key in step_keys(3, jnp.int32(5))]
     assert keys == [[543421569, 3302109671], [1594766187, 4033659082]]
-
-
-def test_evaluation_counts_every_picture_once(monkeypatch):
-    config, devices, count = small_config("quadratic"), 8, 37
-    monkeypatch.setattr(feed, "CHUNK_BYTES", 2 * 16 * 192)  # two batches of ten, padded to 16
-    state, _, _, evaluate, skeleton, _ = prepare(config, devices, count)
-    mesh = data_mesh(jax.devices()[:devices])
-    results = evaluate(state, evaluation_chunks({"": pictures(count)}, 10, mesh)[""]())
-    model = jax.jit(join(skeleton, *jax.device_get((state.parameters, state.statistics))))
-    images, labels = pictures(count)
-    logits = np.concatenate([model(normalise(jnp.asarray(x)[None], SPEC.mean, SPEC.std))[0] for x in images])
-    loss = -jax.nn.log_softmax(logits.astype(np.float64))[np.arange(count), labels]
-    np.testing.assert_allclose(results["loss"], loss.mean(), rtol=1e-5)
-    np.testing.assert_allclose(results["accuracy"], (logits.argmax(axis=1) == labels).mean(), rtol=1e-6)
 
 
 def test_a_step_that_blows_up_is_reported():

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.models.attention.parts import in_parts
 from attn_cnn_jax.models.attention.scores import Maps
 from attn_cnn_jax.models.layers import at_least_float32, flattened
@@ -18,7 +19,7 @@ from attn_cnn_jax.models.layers import at_least_float32, flattened
 PIXELS_PER_PART = 1280  # of factorised attention
 
 
-@jax.jit
+@compiling.jit
 def dense(
     probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Maps
 ) -> Float[Array, "b i j o"]:
@@ -33,7 +34,7 @@ def dense(
     return flattened(lambda x: x @ output, averages.reshape(batch, -1, width, len(output)))
 
 
-@jax.jit
+@compiling.jit
 def factorised(
     rows: Float[Array, "h i k"], columns: Float[Array, "h j l"], x: Float[Array, "b k l d"], maps: Maps
 ) -> Float[Array, "b i j o"]:

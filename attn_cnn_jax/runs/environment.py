@@ -1,0 +1,108 @@
+"""Which machine and which versions make a run's numbers: `environment.jsonl` of a run directory, one line per change.
+
+A line has the `step` after which a process took over, and what `describe` returns; with `what`, it says which machine
+did something else with the run, such as an evaluation of that step.
+"""
+
+import functools
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib.version
+
+from attn_cnn_jax import compiling
+from attn_cnn_jax.runs.metrics import append, cut_back, read_records
+
+FILE = "environment.jsonl"
+WIDTHS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sse4_2": "SSE4.2", "sve": "SVE", "asimd": "NEON"}
+IN_WORDS = {"processor": "", "vectors": "", "jaxlib": "jaxlib ", "device": "", "xla_flags": "XLA_FLAGS="}
+
+
+@functools.cache
+def processor() -> dict[str, str]:
+    """Returns the `processor`'s model and the widest `vectors` that it has; "" where the system does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]  # of macOS
+        text = ""
+        if platform.system() == "Darwin":
+            name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+            return {"processor": name, "vectors": "NEON" if platform.machine() == "arm64" else ""}
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    words = set(flags[1].split()) if flags else set()
+    widest = next((name for flag, name in WIDTHS.items() if flag in words), "")
+    return {"processor": (model[1] if model else platform.processor() or platform.machine()).strip(), "vectors": widest}
+
+
+def describe(mesh_device: Any = None) -> dict[str, Any]:
+    """Returns versions, device, processor, XLA_FLAGS and compiler options that shape the numbers of this process."""
+    device = mesh_device or jax.local_devices()[0]
+    kind = "cpu" if device.platform == "cpu" else f"{device.platform} {device.device_kind}"
+    return {
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "attn_cnn_jax": package_version(),
+        "python": platform.python_version(),
+        "device": kind,
+        **processor(),
+        "xla_flags": compiling.FLAGS_AT_IMPORT,
+        "options": compiling.options(device.platform),
+    }
+
+
+def package_version() -> str:
+    """Returns the version of this package, "" for a checkout that is not installed."""
+    try:
+        return metadata.version("attn-cnn-jax")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def in_words(environment: Mapping[str, Any]) -> str:
+    """Returns processor, jaxlib, device and flags as one line; "not recorded" for none."""
+    texts = [f"{word}{environment[key]}" for key, word in IN_WORDS.items() if environment.get(key)]
+    return ", ".join(texts) or "not recorded"
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns `key (1 before, 2 now)` of all that shapes numbers and is not the same."""
+    keys = [key for key in now if key != "step" and before.get(key) != now[key]]
+    return [f"{key} ({before.get(key)!r} before, {now[key]!r} now)" for key in keys]
+
+
+def read_environments(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the records of environment.jsonl, oldest first; [] for a run of a version that kept none."""
+    return read_records(workdir / FILE, step=int)
+
+
+def note(workdir: Path, step: int, what: str) -> None:
+    """Notes that this machine did something else than training with a run, such as "evaluated"."""
+    append(workdir / FILE, {"step": step, "what": what, **describe()})
+
+
+def of_step(environments: Sequence[Mapping[str, Any]], step: int) -> Mapping[str, Any] | None:
+    """Returns what made the test record of a step: a later evaluation, or the training that passed it; None if unknown.
+
+    That is no other than the last line written before it was.
+    """
+    evaluated = [each for each in environments if each.get("what") == "evaluated" and each["step"] == step]
+    trained = [each for each in environments if "what" not in each and each["step"] <= step]
+    return (evaluated or trained or [None])[-1]
+
+
+def record(workdir: Path, after_step: int, now: Mapping[str, Any]) -> str:
+    """Notes which machine continues a run after a step, -1 for a new one; returns a line where it is another."""
+    cut_back(workdir / FILE, after_step)
+    before = [each for each in read_environments(workdir) if "what" not in each]
+    changed = differences(before[-1], now) if before else []
+    if changed or not before:
+        append(workdir / FILE, {"step": max(0, after_step), **now})
+    return f"continuing on another machine or version: {', '.join(changed)}" if changed else ""

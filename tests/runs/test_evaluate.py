@@ -1,0 +1,108 @@
+"""The one evaluation: every image counted once, the same numbers for any batch size, devices and order of images."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn_cnn_jax import reference
+from attn_cnn_jax.config import attention_config, complete, create_model
+from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.data.sets import SPECS, Split
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.runs import evaluate, selfcheck
+from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.training import loop
+from attn_cnn_jax.training.mesh import data_mesh
+from tests.support.wrong_compiler import wrong_compiler
+
+pytestmark = pytest.mark.as_users
+
+SPEC = SPECS["digits"]
+
+
+def network(seed=0, **values):
+    config = attention_config(
+        **{"image_shape": (8, 8, 1), "hidden_size": 16, "intermediate_size": 16, "num_layers": 2, "downsample": 1}
+        | values
+    )
+    config.dataset.name = "digits"
+    config = complete(config, SPEC)
+    return config, create_model(config.model, rngs=nnx.Rngs(seed))
+
+
+def images_of(count):
+    random = np.random.default_rng(1)
+    return Split(random.integers(0, 256, (count, 8, 8, 1), np.uint8), random.integers(0, 10, count).astype(np.int32))
+
+
+def in_numpy(model, images, labels):
+    """Right answers and mean loss, by NumPy in double precision, of the network without merged maps."""
+    logits = reference.evaluate(lambda x: model(normalise(x, SPEC.mean, SPEC.std))[0], images)
+    loss = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels]
+    return int((logits.argmax(axis=1) == labels).sum()), loss.mean()
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("batch_size", [10, 64])
+def test_every_image_counts_once_on_any_number_of_devices(devices, batch_size):
+    config, model = network()
+    config.train.eval_batch_size = batch_size
+    splits = {"validation": images_of(7), "test": images_of(37)}
+    found = loop.evaluations(model, config, splits, data_mesh(jax.devices()[:devices]))
+    for name, split in splits.items():
+        right, loss = in_numpy(model, *split)
+        assert (found[name].right, found[name].count) == (right, len(split.labels))
+        np.testing.assert_allclose(found[name].loss, loss, rtol=1e-5)
+        run = Run(config, 0, model)
+        assert dataclasses.astuple(run.evaluate(*split))[:2] == (right, len(split.labels))
+
+
+def test_mirrored_images_share_their_mean_logits():
+    config, model = network()
+    run, (images, labels) = Run(config, 0, model), images_of(20)
+    mean = (run.logits(images) + run.logits(images[:, :, ::-1])) / 2
+    found = run.evaluate(images, labels, mirrored=True, batch_size=6)
+    correct, losses = evaluate.scores(mean, labels)
+    assert found.right == correct.sum()
+    np.testing.assert_allclose(found.loss, losses.mean(), rtol=1e-6)
+
+
+def test_products_have_the_configured_precision():
+    config, model = network()
+    skeleton, *arrays = evaluate.split(model)
+    numbers = evaluate.numbers_of(config, SPEC)._replace(precision="high")
+    text = evaluate.program("logits", skeleton, numbers, None, None).lower(tuple(arrays), images_of(3).images).as_text()
+    assert all("HIGH" in line for line in text.splitlines() if "dot_general" in line)
+
+
+def test_a_wrong_program_stops_an_evaluation_before_its_first_number(monkeypatch, tmp_path):
+    config, model = network(num_layers=1, hidden_size=24)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wrong_compiler(monkeypatch)
+    evaluate.program.cache_clear()
+    run, split = Run(config, 0, model), images_of(5)
+    for number in (lambda: run.evaluate(*split), lambda: run.predict(split.images)):
+        with pytest.raises(UserError, match="self-check failed: the logits of noise differ"):
+            number()
+    evaluate.program.cache_clear()
+
+
+def test_a_program_is_checked_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls = []
+    for text in ("program", "program", "another"):
+        selfcheck.once(text, lambda: calls.append(text))  # noqa: B023
+    assert calls == ["program", "another"]
+    monkeypatch.setattr(selfcheck.environment, "describe", lambda: {"jaxlib": "another"})
+    selfcheck.once("program", lambda: calls.append("again"))
+    assert calls[-1] == "again"
+
+    def fails():
+        raise UserError("wrong")
+
+    for _ in range(2):  # what failed is not kept
+        with pytest.raises(UserError):
+            selfcheck.once("wrong program", fails)
