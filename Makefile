@@ -63,7 +63,8 @@ quick: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(WHAT) $(ARGS)
 
-# Models, theorem, golden numbers, a training, reading it back; in environments of their own, which uv resolves.
+# Models, theorem, golden numbers, a training, reading it back, and numbers as users compile; in environments of their
+# own, which uv resolves.
 LOWEST ?= python3.11
 HIGHEST ?= python3.13
 CORE := tests/models tests/theorem tests/golden tests/runs tests/docs/test_extending.py
@@ -77,6 +78,8 @@ lowest-direct highest:
 	$(UV) venv --quiet --clear --python $(INTERPRETER) $(VENV)-$@
 	$(UV) pip install --quiet --python $(VENV)-$@/bin/python --resolution $@ --editable ".[test]"
 	$(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal -m "not slow" $(CORE)
+	AS_USERS=1 $(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal $(AS_USERS_TESTS)
+	$(VENV)-$@/bin/attn-cnn selftest
 
 robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m robustness
