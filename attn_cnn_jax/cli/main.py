@@ -54,7 +54,8 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
         del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
-    sys.exit(main([*subcommand, *sys.argv[1:]], program))
+    with without_echoes():
+        sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
 
 @says_errors
@@ -86,8 +87,7 @@ def main(argv: list[str], program: str = "") -> int:
         for file in args.load:
             import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
-        with without_echoes():
-            module.run(args)
+        module.run(args)
         return 0
     except SystemExit as stop:  # argparse has printed help, or what is wrong with the flags
         return stop.code if isinstance(stop.code, int) else 1
