@@ -201,7 +201,7 @@ async function start() {
   await begin();
 }
 
-const started = start();
+const started = new Promise((resolve) => { addEventListener("DOMContentLoaded", resolve); }).then(start);
 
 // As a figure inside another page, `?figure`: the slider, the heads and the five steps. It says how high it is.
 if (location.search === "?figure") {

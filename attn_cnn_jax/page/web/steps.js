@@ -29,7 +29,7 @@ const STEPS = [
     text: () => "A shift and its weight are one entry of a kernel. Here layer 1 is the 3 × 3 convolution made of its own heads, "
       + "which loses those that look farther: choose a larger kernel, and see the accuracy come back.",
     changes: () => ({ convolved: { layers: 1, size: 3 } }),
-    needs: canConvolve,
+    needs: () => canConvolve(),
   },
   {
     title: "A soft head blurs",
