@@ -20,7 +20,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset, shown_images
-from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
+from attn_cnn_jax.page.network import MOST_PARAMETERS, costliest_head, network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
 from attn_cnn_jax.runs.positions import rounded
 from attn_cnn_jax.runs.run import Run
@@ -60,6 +60,7 @@ def build(
     if reason is None:
         test = from_dataset(dataset, min(TEST_IMAGES, len(dataset.test.labels)), size) if dataset else []
         data["network"] = network_data(run, tuple(data["grid"]), class_names, test)
+        data["network"]["costliest"] = costliest_head(run, test or images, class_names)
     return render(data)
 
 

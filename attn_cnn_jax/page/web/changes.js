@@ -21,6 +21,7 @@ const changesOf = ({ terms, off, moved, convolved }) =>
   ({ terms, off, convolved, key: JSON.stringify([[...terms], moved, convolved]) });
 
 const layersOf = ({ moved }) => data.layers.map((layer, l) => withMoves(layer, l, moved));
+/** Whether a view changes the network. */
 const isChanged = ({ terms, off, moved, convolved }) =>
   convolved.layers > 0 || off.size > 0 || terms.size < data.terms.length || Object.keys(moved).length > 0;
 const unchanged = () =>
@@ -44,6 +45,11 @@ function move(head, changes) {
 function limited({ centre, factor }) {
   const within = (n, most, least = -most) => Math.max(least, Math.min(most, n));
   return { centre: centre.map((n) => within(n, 2 * Math.max(...grid))), factor: within(factor, 64, 1 / 64) };
+}
+
+/** Puts into a field the number that is used where it has another one. */
+function showLimited(field, used) {
+  if (field.valueAsNumber !== used) field.value = used;
 }
 
 /** The panel of the chosen head, and the accuracy with and without the changes. */
@@ -77,11 +83,19 @@ function showChanges() {
 function showAccuracy() {
   $("accuracy").hidden = !network.test;
   const total = network.test?.labels.length;
-  const share = (count) => (count === null ? "…"
-    : `${Math.round((1000 * count.right) / count.of) / 10}%${count.of < total ? ` (of ${count.of} so far)` : ""}`);
-  const changed = isChanged(view) ? ` → ${share(accuracy.now)}` : "";
+  const share = (count) => (count === null ? "…" : count.of < total ? `${count.right} of the first ${count.of}`
+    : `${Math.round((1000 * count.right) / count.of) / 10}%`);
+  const changed = isChanged(view) ? ` → ${share(accuracy.now)}${lossText(total)}` : "";
   const text = `Accuracy on ${total} test images: ${share(accuracy.original)}${changed}`;
   if ($("accuracy").textContent !== text) $("accuracy").textContent = text; // screen readers say what is put there
+}
+
+/** Where nothing but convolutions is changed: points lost outside of the kernels, and those that the border's zeros cost. */
+function lossText(total) {
+  const { original, now, truncated } = accuracy, others = { ...view, convolved: { ...view.convolved, layers: 0 } };
+  if (!original || !now || !truncated || isChanged(others) || Math.min(now.of, truncated.of) < total) return "";
+  const points = (more, less) => `${Math.round((1000 * (more.right - less.right)) / total) / 10}`.replace("-", "−");
+  return ` (lost outside the kernel ${points(original, truncated)}, by zeros at the border ${points(truncated, now)})`;
 }
 
 function listenToChanges() {
@@ -92,7 +106,9 @@ function listenToChanges() {
   for (const [id, axis] of [["centre-row", 0], ["centre-column", 1]]) {
     $(id).addEventListener("input", () => {
       const value = $(id).valueAsNumber;
-      if (Number.isFinite(value)) move(view.head, { centre: moveOf(view.head).centre.map((n, a) => (a === axis ? value : n)) });
+      if (!Number.isFinite(value)) return;
+      move(view.head, { centre: moveOf(view.head).centre.map((n, a) => (a === axis ? value : n)) });
+      showLimited($(id), moveOf(view.head).centre[axis]);
     });
   }
   $("spread").addEventListener("input", () => move(view.head, { factor: 2 ** Number($("spread").value) }));

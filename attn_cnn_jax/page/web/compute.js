@@ -14,8 +14,9 @@ let answered = null;
 /** `answered`, where the network says something of an image; null for a canvas without strokes. */
 let classified = null;
 
-/** Test images that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */
-const accuracy = { original: null, now: null };
+/** Test images that are classified right, {right, of}: by the network as it was trained, as it is changed now, and so with the
+    layers' own attention inside the kernels in place of convolutions. */
+const accuracy = { original: null, now: null, truncated: null };
 
 const canAsk = () => network !== null || data.layers.reduce((sum, { heads }) => sum + heads, 0) * pixels ** 2 <= MOST_ATTENTION;
 
@@ -99,13 +100,14 @@ async function countRight() {
   };
   if (accuracy.original?.of !== network.test.labels.length) await count("original", { ...view, ...unchanged() });
   if (isChanged(view)) await count("now", view);
+  if (view.convolved.layers > 0) await count("truncated", { ...view, convolved: { ...view.convolved, isTruncated: true } });
 }
 
 let counting = null; // number of the newest question about accuracy
 
 /** Forgets the accuracy of a network that was changed meanwhile, and an answer that is still to come. */
 function forgetCount() {
-  accuracy.now = null;
+  accuracy.now = accuracy.truncated = null;
   answers.delete(counting);
 }
 

@@ -82,4 +82,6 @@ function listenToOwn() {
   }
   $("draw").addEventListener("click", () => setDrawing(!drawing.isOn));
   $("clear").addEventListener("click", clearDrawing);
+  $("copy").addEventListener("click", copyLink);
+  $("close").addEventListener("click", closeExport);
 }

@@ -3,6 +3,8 @@
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const clamp = (n, size) => Math.max(0, Math.min(size - 1, n));
+/** The run that the page came with. */
+let ownData = null;
 let ready = Promise.resolve(); // resolves when the network has answered for the chosen picture
 
 /** Changes the view, shows it, and puts it into the address. */
@@ -39,10 +41,14 @@ function later(name, milliseconds, action) {
   timers[name] = setTimeout(action, milliseconds);
 }
 
+let addressed = null; // step and image of the address as it is
+
+/** Puts the view into the address: another step or image as a new one, which the browser's Back takes back. */
 function writeAddress() {
   if (location.protocol === "about:") return; // inside of a notebook
-  const hash = viewToHash();
-  if (location.hash !== hash) history.replaceState(null, "", hash);
+  const hash = viewToHash(), place = `${view.step} ${view.picture}`, isNew = place !== addressed && location.search !== "?figure";
+  if (location.hash !== hash) history[isNew ? "pushState" : "replaceState"](null, "", hash);
+  addressed = place;
 }
 
 /** For screen readers: the query pixel, and what the chosen head attends to from there. */
@@ -159,7 +165,11 @@ function listenToSettings() {
   });
   $("more").addEventListener("toggle", show);
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
-  addEventListener("hashchange", () => choose(viewFromHash(location.hash)));
+  addEventListener("popstate", () => { // Back and Forward, and a hash that was edited
+    restore();
+    addressed = `${view.step} ${view.picture}`;
+    choose(view);
+  });
   darkness.addEventListener("change", show);
 }
 
@@ -168,12 +178,14 @@ function openRun(given) {
   setPlaying(false);
   setDrawing(false);
   setData(given);
-  answered = classified = content = accuracy.original = accuracy.now = null;
+  answered = classified = content = accuracy.original = null;
+  forgetCount();
   answers.clear();
   computing = null;
   tiles.length = 0;
   Object.assign(drawing, NO_DRAWING);
   Object.assign(pointed, { query: null, head: null });
+  $("close").hidden = data === ownData;
   for (const id of ["heads", "pictures", "terms", "lens-rows", "steps"]) $(id).replaceChildren();
   theorem.pixel = data.size.map((n) => n >> 1);
   makeHeading();
@@ -182,19 +194,28 @@ function openRun(given) {
   makeSteps();
 }
 
+/** The view that the address names, or else the first step. */
+function restore() {
+  view = location.hash.length > 1 ? viewFromHash(location.hash) : viewOfStep(0);
+}
+
 /** Shows the run that was made, with its pictures. */
 async function begin() {
   data.pictures.forEach(makePicture);
-  view = location.hash ? viewFromHash(location.hash) : viewOfStep(0);
+  restore();
+  addressed = `${view.step} ${view.picture}`;
   (ask ? startNetwork : startWorker)();
   await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
+  const first = view;
   ready = classify();
   await ready;
+  if (content && view === first) restore(); // which heads a step chooses is known from now on
   showNow();
   countRight();
 }
 
 async function start() {
+  ownData = data;
   openRun(data);
   for (const listen of [listenToPointer, listenToKeyboard, listenToSettings, listenToChanges, listenToOwn, listenToPlay,
     listenToFigure, listenToSteps, listenToTheorem, listenToStudent]) listen();

@@ -146,6 +146,8 @@ function showChoices() {
   $("softmax").checked = view.softmax;
   if (view.epoch !== null) showEpoch(data.epochs[view.epoch], data.epochs[lastEpoch]);
   const picture = data.pictures[view.picture];
+  $("closed-world").hidden = !network || !picture || picture.label !== "" || isEmptyDrawing(view.picture);
+  if (network) $("closed-world").textContent = `It knows ${network.classes.length} classes, and names one of them whatever the image shows.`;
   $("caption").textContent = picture ? [pictureName(picture), predictionText(picture)].filter(Boolean).join(" · ") : "";
 }
 

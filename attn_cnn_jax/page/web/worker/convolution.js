@@ -43,6 +43,16 @@ function kernelRow(weights, query, grid) {
   return row;
 }
 
+/** Attention, queries by keys, inside the K x K window of each query, and zero outside. */
+function truncated(attention, kernelSize, [height, width]) {
+  const reach = (kernelSize - 1) >> 1, pixels = height * width;
+  return attention.map((share, n) => {
+    const [q, p] = [Math.floor(n / pixels), n % pixels];
+    const rows = Math.floor(p / width) - Math.floor(q / width), columns = (p % width) - (q % width);
+    return Math.max(Math.abs(rows), Math.abs(columns)) <= reach ? share : 0;
+  });
+}
+
 /** What a head makes of an image: every square of `size` pixels is the mean of all squares, weighted by its attention. Bytes
     as `bytes`, (rows, columns, channels). */
 function shiftedImage(bytes, attention, size, grid) {

@@ -115,6 +115,7 @@ function layerAttention(layer, factors, grid, { terms, convolved }, l) {
   const maps = Array.from({ length: layer.heads }, (_, h) =>
     rows((query) => headProbabilities(layer, h, factors?.[h] ?? null, query, grid, terms)));
   if (l >= convolved.layers) return { maps };
+  if (convolved.isTruncated) return { maps: maps.map((map) => truncated(map, convolved.size, grid)) };
   const kernels = maps.map((map) => shiftWeights(map, convolved.size, grid));
   return { maps: kernels.map((kernel) => rows((query) => kernelRow(kernel, query, grid))), kernels };
 }
@@ -161,9 +162,9 @@ function logitsOf(x, { classifier, norm, epsilon }, pixels) {
 /** Runs the network on a picture.
 
     network: with its weights; layers: {heads, position, gate} of each; bytes: of the picture; changes: `terms` (a Set
-    of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`), `off` (a Set of
-    "layer,head"); kept: attention of layers that does not depend on the image, filled here
-    and read again while nothing is changed.
+    of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`, or, where it
+    `isTruncated`, attend inside such a window), `off` (a Set of "layer,head"); kept: attention of layers that does not
+    depend on the image, filled here and read again while nothing is changed.
 
     Returns `logits` after each layer, the embedding first; `content`, factors of each layer's content scores;
     `attention`, of each layer's heads, and `kernels` of those that are convolutions. */
