@@ -43,6 +43,7 @@ function exportOf(bytes, given, name) {
   const linear = (map) => ({ kernel: place(`${map}.kernel`), bias: entries[`${map}.bias`] ?? null });
   const norm = (layer) => ({ scale: place(`${layer}.scale`), bias: place(`${layer}.bias`) });
   const optional = (map) => (entries[`${map}.kernel`] ? linear(map) : null);
+  /** @type {(place: { at: number, shape: number[] }) => any[]} */
   const numbers = ({ at, shape: [rows, ...rest] }) => (rest.length === 0 ? Array.from(weights.subarray(at, at + rows))
     : Array.from({ length: rows }, (_, n) => numbers({ at: at + n * rest.reduce((a, b) => a * b), shape: rest })));
   const layers = [], ofNetwork = [];
@@ -92,6 +93,7 @@ function safetensors(bytes, name) {
   }
 }
 
+/** @type {(text: string) => never} */
 function fail(text) {
   throw new Error(text);
 }

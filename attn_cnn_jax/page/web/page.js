@@ -7,7 +7,8 @@ const clamp = (n, size) => Math.max(0, Math.min(size - 1, n));
 let ownData = null;
 let ready = Promise.resolve(); // resolves when the network has answered for the chosen picture
 
-/** Changes the view, shows it, and puts it into the address. */
+/** Changes the view, shows it, and puts it into the address.
+    @type {(changes: Partial<View>) => void} */
 function choose(changes) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
   const keepsStep = Object.keys(changes).every((name) => ["query", "picture"].includes(name));
@@ -60,13 +61,15 @@ async function speak() {
 
 // --- pointer ---
 
-/** Where a pointer is on an element, as shares of it: [down, across]. */
+/** Where a pointer is on an element, as shares of it: [down, across].
+    @type {(event: any, element?: any) => Place} */
 function placeOf(event, element = $("picture")) {
   const box = element.getBoundingClientRect();
   return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
 }
 
-/** The pixel of an image, shown by an element, that a pointer is on. */
+/** The pixel of an image, shown by an element, that a pointer is on.
+    @type {(event: any, element: any, size: Grid) => Pixel} */
 const pixelAt = (event, element, size) =>
   placeOf(event, element).map((share, axis) => clamp(Math.floor(share * size[axis]), size[axis]));
 
@@ -110,6 +113,7 @@ function listenToPointer() {
     });
   }
   picture.addEventListener("pointerleave", () => pointAt({ query: null }));
+  /** @type {(event: any) => Head | null} */
   const headOf = ({ target }) => {
     const tile = target.closest(".head");
     return tile && [Number(tile.dataset.layer), Number(tile.dataset.head)];

@@ -23,7 +23,8 @@ const sideOfGrid = () => `${Math.sqrt(data.layers[0].heads)} × ${Math.sqrt(data
 /** What says how good the network is, and the word for that in a sentence. */
 const whatSays = () => (network?.test ? "the accuracy says" : "the class probabilities say");
 
-/** What a step shows, over the view as the page starts: {title, text, changes}; `changes` is a function. */
+/** What a step shows, over the view as the page starts: {title, text, changes}; `changes` is a function.
+    @type {{ title: string, text: (heads?: string) => string, changes: () => Partial<View>, needs?: () => boolean }[]} */
 const STEPS = [
   {
     title: "One pixel asks",
@@ -64,7 +65,8 @@ const STEPS = [
 
 const shownSteps = () => STEPS.filter(({ needs }) => needs?.() ?? true);
 
-/** The view of a step, the same whatever was shown before; the image stays. */
+/** The view of a step, the same whatever was shown before; the image stays.
+    @type {(number: number) => View} */
 function viewOfStep(number) {
   return { ...initialView, picture: view.picture, step: number, ...shownSteps()[number].changes() };
 }

@@ -10,7 +10,8 @@ const VERDICTS = {
 };
 
 /** The training that is shown: of how many `heads`, whether the reader `expected` them to do (null where nobody was asked), and
-    its `records`. */
+    its `records`.
+    @type {{ heads: number, expected: boolean | null, records: LessonRecord[] } | null} */
 let lesson = null;
 
 const chosen = (name) => document.querySelector(`input[name=${name}]:checked`)?.value;

@@ -9,10 +9,12 @@ const GIVEN_KERNELS = {
 const HARD = 1e4; // a sharpness at which a head reads one pixel, and no number of it differs
 
 /** What is shown: entries of the kernel, how far the heads are on their way to the grid (0 to 1), log2 of the sharpness, and
-    the output pixel whose sum is written out. */
+    the output pixel whose sum is written out.
+    @type {{ kernel: number[], snap: number, sharpness: number, pixel: Pixel }} */
 const theorem = { kernel: GIVEN_KERNELS.blur, snap: 0, sharpness: -2, pixel: [0, 0] };
 
-/** The mean that one head takes at every pixel of an image of numbers, (rows, columns), with zeros around. */
+/** The mean that one head takes at every pixel of an image of numbers, (rows, columns), with zeros around.
+    @type {(x: Float64Array, size: Grid, shift: Pixel, sharpness: number) => Float64Array} */
 function headMeans(x, [height, width], [row, column], sharpness) {
   const mixed = (image, size, centre) => { // the rows of the result are the columns of the image
     const weights = axisAttention(size, [-1, size + 1], centre, sharpness); // zeros around the image: no products
@@ -39,7 +41,8 @@ function theoremOf(x, { kernel, snap, sharpness }) {
   return { heads, entries, attention, convolution, difference: attention.map((y, n) => Math.abs(y - convolution[n])) };
 }
 
-/** What nine heads of one pixel each read at a pixel of an image of numbers. */
+/** What nine heads of one pixel each read at a pixel of an image of numbers.
+    @type {(x: Float64Array, size: Grid, pixel: Pixel) => number[]} */
 const sharpReadings = (x, [height, width], [i, j]) => SHIFTS.map(([row, column]) => {
   const [rows, columns] = [axisAttention(1, [-1 - i, height + 1 - i], row, HARD), axisAttention(1, [-1 - j, width + 1 - j], column, HARD)];
   return x.reduce((sum, value, n) => sum + value * rows[Math.floor(n / width) + 1] * columns[(n % width) + 1], 0);
@@ -65,7 +68,8 @@ function showFirstSum(x) {
   }
 }
 
-/** Brightness of the chosen image, 0 to 1. */
+/** Brightness of the chosen image, 0 to 1.
+    @type {() => Float64Array} */
 function brightness() {
   const bytes = bytesOf(data.pictures[view.picture].image), { channels } = data;
   return Float64Array.from({ length: bytes.length / channels }, (_, n) =>
