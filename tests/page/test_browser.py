@@ -115,7 +115,7 @@ def test_the_address_restores_the_view(open_page):
         assert (view["query"], view["head"], view["picture"]) == ([2, 3], None, 0), wrong
 
 
-def test_the_course_of_training(open_page, quadratic):
+def test_training_is_played(open_page, quadratic):
     page = open_page("#epoch=2")
     assert page.find("#history").is_displayed()
     assert page.probabilities(0, 0).argmax() == np.ravel_multi_index((2, 5), (ROWS, COLUMNS))
