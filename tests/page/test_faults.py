@@ -89,6 +89,10 @@ def test_slider_classes_and_switch_are_on_one_screen(quiet, open_page):
         for name in ("layers", "bars", "head-off"):
             box = page.run(f"$('{name}').getBoundingClientRect()")
             assert 0 < box["top"] < box["bottom"] <= 768, name
+        page.open("#step=3")
+        page.wait(lambda: "border" in page.find("#accuracy").text)
+        assert page.run("$('accuracy').scrollHeight <= $('accuracy').clientHeight")
+        assert page.run("$('accuracy').scrollWidth <= $('accuracy').clientWidth")
     with emulated(quiet, 390):
         page = open_page("#step=3")
         page.wait(lambda: "border" in page.find("#accuracy").text)
