@@ -1,7 +1,7 @@
 """The documentation site: its search, its entries, and links from source listings."""
 
-import importlib.util
 import re
+import runpy
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,13 +68,11 @@ def test_source_listings_link_to_names_as_they_are_documented(monkeypatch):
     pytest.importorskip("docutils", reason="sphinx is not installed")
     pytest.importorskip("sphinx", reason="sphinx is not installed")
     monkeypatch.syspath_prepend(DOCS)
-    spec = importlib.util.spec_from_file_location("conf_of_docs", DOCS / "conf.py")
-    conf = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(conf)
+    conf = runpy.run_path(str(DOCS / "conf.py"))
     names = {"pack.inspect", "pack.report.Report", "pack.report.Report.rows"}
     names = {name.replace("pack", "attn_cnn_jax") for name in names}
     app = SimpleNamespace(env=SimpleNamespace(get_domain=lambda name: SimpleNamespace(objects=names)))
     links = ['"a.html#attn_cnn_jax.inspect"', '"a.html#attn_cnn_jax.Report"', '"a.html#attn_cnn_jax.Report.rows"']
     context = {"body": " ".join(links)}
-    conf.repair_backlinks(app, "_modules/attn_cnn_jax/report", None, context, None)
+    conf["repair_backlinks"](app, "_modules/attn_cnn_jax/report", None, context, None)
     assert set(re.findall(r'#([^"]+)"', context["body"])) == names
