@@ -86,7 +86,8 @@ function showChanges() {
 
 function showAccuracy() {
   $("accuracy").hidden = !network.test;
-  const total = network.test?.labels.length;
+  if (!network.test) return;
+  const total = network.test.labels.length;
   const share = (count) => (count === null ? "…" : count.of < total ? `${count.right} of the first ${count.of}`
     : `${Math.round((1000 * count.right) / count.of) / 10}%`);
   const changed = isChanged(view) ? ` → ${share(accuracy.now)}${lossText(total)}` : "";
