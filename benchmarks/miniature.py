@@ -63,7 +63,7 @@ LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 LONG = ("quadratic_300", "learned_rel_300", "learned_rel_content_300", "resnet_300")  # the paper's Figure 2
 ALL = NETWORKS + LARGER + LONG
 KERNEL_SIZES = (1, 3, 5, 7)
-PAGE = DOCS / "miniature.md"
+PAGE = DOCS / "measurements_miniature.md"
 TEST_IMAGES = 10_000
 IMAGES = 20  # over which attention that depends on content is averaged
 # The paper's figure 13: generalised networks without degenerate heads, trained on, and a control that has them.
