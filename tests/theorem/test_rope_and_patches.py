@@ -9,8 +9,8 @@ import pytest
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theorem.bounds import output_bound
-from attn_cnn_jax.theorem.few_heads import heads_needed
 from attn_cnn_jax.theorem.kernels import over_patches
+from attn_cnn_jax.theorem.rank import heads_needed
 from attn_cnn_jax.theorem.rope import rope_bound, rope_sharpness
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
 

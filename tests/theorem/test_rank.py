@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theorem.bounds import output_bound, table_bound
-from attn_cnn_jax.theorem.few_heads import (
+from attn_cnn_jax.theorem.rank import (
     effective_heads,
     few_heads,
     heads_needed,

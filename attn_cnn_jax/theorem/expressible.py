@@ -1,6 +1,6 @@
 """Which convolutions an encoding can express, whatever its parameters and however many heads.
 
-A layer that is a convolution is one already at `X = 0` (few_heads.py), where attention is a pattern over shifts. So a
+A layer that is a convolution is one already at `X = 0` (rank.py), where attention is a pattern over shifts. So a
 kernel `T` is within reach only if every column of its unfolding over shifts is a combination of patterns that the
 encoding can make. What patterns span follows from what a score depends on: where it is a function of the distance, say,
 patterns are equal at shifts of equal distance, and so are the slices of every kernel within reach.

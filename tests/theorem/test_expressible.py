@@ -11,7 +11,7 @@ from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.encodings.lookhere import CORNERS
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.theorem.expresses import KERNELS, expresses
+from attn_cnn_jax.theorem.expressible import KERNELS, expresses
 
 pytestmark = pytest.mark.usefixtures("float64")
 SIZE, HEADS = 5, 48
