@@ -34,7 +34,7 @@ WEB = Path(__file__).parent / "web"
 OF_WORKER = ("numbers.js", "maps.js", "convolution.js", "network.js", "learning.js", "worker.js")
 OF_PAGE = (
     *("drawing.js", "view.js", "compute.js", "changes.js", "panels.js", "own.js", "strokes.js", "open.js", "play.js"),
-    *("steps.js", "theorem.js", "student.js", "figure.js", "address.js", "show.js", "page.js"),
+    *("steps.js", "theorem.js", "few_heads.js", "student.js", "figure.js", "address.js", "show.js", "page.js"),
 )
 # Only what this file holds: no script, style or address of anybody else.
 POLICY = (

@@ -197,7 +197,7 @@ async function begin() {
 async function start() {
   openRun(data);
   for (const listen of [listenToPointer, listenToKeyboard, listenToSettings, listenToChanges, listenToOwn, listenToPlay,
-    listenToFigure, listenToSteps, listenToTheorem, listenToStudent]) listen();
+    listenToFigure, listenToSteps, listenToTheorem, listenToFew, listenToStudent]) listen();
   await begin();
 }
 
