@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from attn_cnn_jax.analysis import images
 from attn_cnn_jax.errors import UserError
@@ -157,6 +156,8 @@ def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
 
     It is the assignment with the largest total attention, given each head's share on each shift, `(h, n)`.
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import, and seldom needed
+
     heads, shifts = linear_sum_assignment(shift_mass, maximize=True)
     assigned = np.full(shift_mass.shape[1], -1)
     assigned[shifts] = heads

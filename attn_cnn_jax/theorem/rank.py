@@ -162,7 +162,7 @@ def rounding(kernel: AnyArray) -> float:
 
 def most_positive(basis: Float[np.ndarray, "s r"]) -> Positive:
     """Returns the most positive vector of a space, by a linear program, with the proof that none is more so."""
-    from scipy.optimize import linprog  # half a second to import
+    from scipy.optimize import linprog  # slow to import, and seldom needed
 
     size, dimension = basis.shape
     less_than = np.hstack([-basis, np.ones((size, 1))])  # t - (basis c)_i <= 0
