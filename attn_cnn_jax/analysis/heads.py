@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from attn_cnn_jax.analysis import images
 from attn_cnn_jax.errors import UserError
@@ -27,9 +26,10 @@ from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.theorem import span
+from attn_cnn_jax.theorem import rank, span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
+TOLERANCES = (0.01, 0.05, 0.2)  # relative errors at which effective heads are counted
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
@@ -45,6 +45,7 @@ class Statistics(NamedTuple):
     within: np.ndarray  # (h,) share of the attention on the 3x3 pixels around the query
     shift_mass: np.ndarray  # (h, n) share of the attention on each shift of a grid, of the queries where it is inside
     span_residual: float  # of the layer: distance of these shifts from the span of its maps, interior queries
+    patterns: np.ndarray  # (h, q p) attention of some interior queries, all in a row
 
 
 def layer_statistics(
@@ -78,7 +79,14 @@ def layer_statistics(
     centre, *others = (total / len(queries) for total in sums)
     some = some_interior_queries((height, width))
     residual = np.mean([span.residuals(attention, shifts, some).mean() for attention in probabilities])
-    return Statistics._make([centre, interior_centre / len(inner), *others, shift_mass, float(residual)])
+    others += [shift_mass, float(residual), patterns_of(probabilities)]
+    return Statistics._make([centre, interior_centre / len(inner), *others])
+
+
+def patterns_of(probabilities: np.ndarray) -> np.ndarray:
+    """Returns attention from `some_interior_queries`, mean over images: `(b, h, i, j, k, l) -> (h, n)`."""
+    rows, columns = np.array(some_interior_queries(probabilities.shape[2:4])).T
+    return probabilities[:, :, rows, columns].mean(axis=0, dtype=np.float64).reshape(probabilities.shape[1], -1)
 
 
 def interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
@@ -148,6 +156,8 @@ def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
 
     It is the assignment with the largest total attention, given each head's share on each shift, `(h, n)`.
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import, and seldom needed
+
     heads, shifts = linear_sum_assignment(shift_mass, maximize=True)
     assigned = np.full(shift_mass.shape[1], -1)
     assigned[shifts] = heads
@@ -164,6 +174,21 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
         return [pruning.uniform(value, grid) for value in statistics.entropy]
     found = pruning.reasons(attention.position, grid)
     return [found.get(head, "") for head in range(attention.num_heads)]
+
+
+def effective_heads(run: Run, patterns: list[np.ndarray]) -> list[list[int]]:
+    """Returns, per layer, how many heads could replace its heads at each of `TOLERANCES`.
+
+    From what `patterns_of` returns for each layer; where attention depends on content, of its mean over images.
+    """
+    layers = zip(patterns, (block.attention.merged_maps() for block in run.model.blocks), strict=True)
+    return [[rank.effective_heads(*layer, tolerance) for tolerance in TOLERANCES] for layer in layers]
+
+
+def effective_text(counts: list[int], num_heads: int) -> str:
+    """Returns what `effective_heads` found for a layer, in words."""
+    at = zip(counts, TOLERANCES, strict=True)
+    return f"effective heads of {num_heads}: " + ", ".join(f"{count} at {tolerance:.0%}" for count, tolerance in at)
 
 
 def measures(found: Statistics, averaged: str = "all") -> dict[str, np.ndarray]:

@@ -5,14 +5,24 @@ looks at one query pixel alone. Near the border attention has to turn inwards, s
 head: "parameter" is the trained centre (quadratic encodings), "interior" the mean over queries at least a quarter of
 the image's side away from the border, "all" the mean over all queries. The residual of Lemma 3 says how far the
 shifts of the grid are from the span of a layer's attention maps at interior queries: at 0 the layer can be any
-convolution with these shifts, at 1 none. Pixels are those that attention works on, after the down-sampling; entropy is
-in nats; layers and heads count from 1, as in the paper.
+convolution with these shifts, at 1 none. Effective heads are the fewest that could replace a layer's heads: the rank of
+its attention and value maps together, up to a relative error. Pixels are those that attention works on, after the
+down-sampling; entropy is in nats; layers and heads count from 1, as in the paper.
 """
 
 import argparse
 import math
 
-from attn_cnn_jax.analysis.heads import COVERED, Statistics, grid_coverage, grid_shifts, rows, run_statistics
+from attn_cnn_jax.analysis.heads import (
+    COVERED,
+    Statistics,
+    effective_heads,
+    effective_text,
+    grid_coverage,
+    grid_shifts,
+    rows,
+    run_statistics,
+)
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say, table
@@ -35,7 +45,8 @@ def run(args: argparse.Namespace) -> None:
     found = rows(run, statistics, args.query)
     if args.csv:
         write_atomically(args.csv, csv_text(found))
-    say(f"{to_text(found)}\n\n{coverage_text(statistics, args.grid)}")
+    counts = effective_heads(run, [layer.patterns for layer in statistics])
+    say(f"{to_text(found)}\n\n{coverage_text(statistics, counts, args.grid)}")
 
 
 def to_text(found: list[dict]) -> str:
@@ -59,10 +70,10 @@ def to_text(found: list[dict]) -> str:
     return columns(found, looks, left=0)
 
 
-def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
+def coverage_text(statistics: list[Statistics], effective: list[list[int]], grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
     parts = []
-    for layer, of_layer in enumerate(statistics, start=1):
+    for layer, (of_layer, counts) in enumerate(zip(statistics, effective, strict=True), start=1):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)
         size, cells, covered = math.isqrt(len(shifts)), [], 0
         for n, ((row, column), head) in enumerate(zip(shifts, grid_coverage(of_layer.shift_mass), strict=True)):
@@ -71,5 +82,6 @@ def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
             cells.append(f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head"))
         of_all = f"{covered} of {len(shifts)} shifts of the {size}x{size} grid covered"
         parts.append(f"layer {layer}: {of_all}; Lemma 3: residual {of_layer.span_residual:.3f}")
+        parts.append(effective_text(counts, len(of_layer.entropy)))
         parts.append(table([cells[n : n + size] for n in range(0, len(cells), size)], left=size))
     return "\n".join(parts)

@@ -122,11 +122,35 @@ def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, t
     assert printed.count("uniform: s^2 1.0e-06 < 1e-05") == 2
     assert re.search(r"layer 2: \d of 4 shifts of the 2x2 grid covered; Lemma 3: residual 0\.\d{3}", printed)
     statistics = heads.run_statistics(load_run(quadratic_run))
+    assert len(re.findall(r"effective heads of 4: \d at 1%, \d at 5%, \d at 20%", printed)) == 2
     assert float(table[5]["centre_all_row"]) == pytest.approx(statistics[1].centre[1, 0], rel=1e-5)
     parameter = load_run(quadratic_run).model.blocks[1].attention.position.centre[1, 0]
     assert float(table[5]["centre_parameter_row"]) == pytest.approx(float(parameter), rel=1e-5)
     assert re.split(r"  +", printed.splitlines()[0].strip())[2:5] == ["centre: parameter", "interior", "all"]
     assert list(tmp_path.iterdir()) == [tmp_path / "heads.csv"]
+
+
+def test_effective_heads_are_the_rank_of_attention_and_value_maps_together(quadratic_run):
+    """Against the matrix written out; a head that repeats another's attention does not count."""
+    run = load_run(quadratic_run)
+    position = run.model.blocks[0].attention.position
+    for name in ("centre", "spread"):
+        getattr(position, name)[...] = getattr(position, name)[...].at[1].set(getattr(position, name)[0])
+    patterns = [layer.patterns for layer in heads.run_statistics(run)]
+    assert patterns[0].shape == (4, 16 * 64)
+    np.testing.assert_allclose(patterns[0][2].reshape(16, 8, 8)[5], run.attention()[0][2, 3, 3], atol=1e-6)
+    for found, layer, of in zip(heads.effective_heads(run, patterns), run.model.blocks, patterns, strict=True):
+        made = np.einsum("hn,hdo->ndo", of, np.asarray(layer.attention.merged_maps(), np.float64)).reshape(
+            of.shape[1], -1
+        )
+        values = np.linalg.svd(made, compute_uv=False)
+        for count, tolerance in zip(found, heads.TOLERANCES, strict=True):
+            assert (
+                np.linalg.norm(values[count:])
+                <= tolerance * np.linalg.norm(values)
+                < np.linalg.norm(values[count - 1 :])
+            )
+    assert heads.effective_heads(run, patterns)[0][0] <= 3
 
 
 def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch):

@@ -1,6 +1,7 @@
 """The way from attention to convolution: shifted images, five steps, layers replaced, Theorem 1, and learning it."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.network import costliest_head
 from attn_cnn_jax.theorem import learning
+from attn_cnn_jax.theorem.rank import heads_needed
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
 from tests.page.browser import Keys, Page, emulated
 from tests.page.conftest import CLASSES, GRID, random_run, written
@@ -182,6 +184,35 @@ def test_the_theorem_is_that_of_the_package(open_page, images):
     page.run("void (theorem.snap = 0.9, theorem.sharpness = 4.5)")
     page.wait(lambda: page.run("theorem.sharpness") == 5)
     assert float(page.find("#theorem-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6
+
+
+def test_few_heads_are_those_of_the_package(open_page, images):
+    """One head or two for every filter of the panel, as `heads_needed` says; their sum is the convolution."""
+    page = open_page("#picture=5")
+    x = images[5].astype(np.float64).mean(axis=-1) / 255
+    filters = page.run("FILTERS") | {"mine": np.random.default_rng(0).normal(size=25).tolist()}
+    for name, entries in filters.items():
+        size = math.isqrt(len(entries))
+        kernel = np.reshape(entries, (size, size, 1, 1)).astype(np.float64)
+        page.run(f"void setFew({{ filter: {list(entries)} }})")
+        needed = heads_needed(kernel).enough
+        assert len(page.all("#few-patterns canvas")) == needed, name
+        assert page.find("#few-count").text.startswith({1: "One head is", 2: "Two heads are"}[needed])
+        heads = page.run("headsOfFilter(few.filter)")
+        np.testing.assert_allclose(sum(h["value"] * np.array(h["pattern"]) for h in heads), entries, atol=1e-12)
+        np.testing.assert_allclose([sum(h["pattern"]) for h in heads], 1)
+        with jax.enable_x64(True):
+            expected = conv_to_attention(kernel, heads="fewest")(jnp.asarray(x)[None, ..., None])
+        found = page.run("[...patternMeans(brightness(), data.size, few.filter)]")
+        np.testing.assert_allclose(found, np.ravel(expected), atol=1e-9)
+        assert float(page.find("#few-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6
+    for different in range(1, 10):
+        kernel = np.reshape(page.run(f"kernelOfFilters({different})"), (3, 3, 3, 3))
+        needed = heads_needed(kernel.astype(np.float64))
+        page.run(f"void setFew({{ different: {different} }})")
+        text = page.find("#few-rank").text
+        assert f"rank {np.linalg.matrix_rank(kernel.reshape(9, 9))}," in text
+        assert str(needed.enough) in text or "nine" in text
 
 
 @pytest.mark.parametrize("width", [390, 1000])

@@ -222,7 +222,7 @@ async function start() {
   ownData = data;
   openRun(data);
   for (const listen of [listenToPointer, listenToKeyboard, listenToSettings, listenToChanges, listenToOwn, listenToPlay,
-    listenToFigure, listenToSteps, listenToTheorem, listenToStudent]) listen();
+    listenToFigure, listenToSteps, listenToTheorem, listenToFew, listenToStudent]) listen();
   await begin();
 }
 

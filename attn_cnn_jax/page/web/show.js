@@ -113,6 +113,7 @@ function showNow() {
   $("overlay-text").textContent = overlayText(head);
   showReading(head, centre, map);
   showTheorem();
+  showFew();
 }
 
 /** Whether tiles show what heads make of the image: not at earlier epochs, whose values are not recorded. */
