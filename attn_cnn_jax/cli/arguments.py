@@ -129,7 +129,7 @@ integers = matching(r"\d+(-\d+)?(,\d+(-\d+)?)*", _integers, "different integers 
 step = matching(r"latest|best|\d+", lambda text: int(text) if text.isdecimal() else text, "latest, best or a step")
 
 RUN = "folder of exported weights, or pretrained:NAME"
-AVERAGED = "test images to average content over (100, or all where there are fewer)"  # `analysis.images.AVERAGED`
+AVERAGED = "test images to average content over (100, or all where there are fewer)"  # `analysis.test_images.AVERAGED`
 SIZE = "run the network at this size in pixels, without training: positions and patches grow with the image"
 LOG = "with --size: multiply scores of attention by log n / log n_train, n pixels of attention"
 SHARED: dict[str, dict[str, Any]] = {

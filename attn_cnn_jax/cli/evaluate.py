@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
-from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, say

@@ -16,10 +16,9 @@ import numpy as np
 
 from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
-from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, is_left_behind
+from attn_cnn_jax.data.image_files import OTHER_SUFFIXES, SUFFIXES, from_file, is_left_behind
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.output import csv_text, say, table
-from attn_cnn_jax.page.images import from_file
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits image.png --top=3"

@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, UNREAD_SUFFIXES, as_image, is_left_behind, read_picture
+from attn_cnn_jax.data.image_files import (
+    OTHER_SUFFIXES,
+    SUFFIXES,
+    UNREAD_SUFFIXES,
+    as_image,
+    is_left_behind,
+    open_image,
+)
 from attn_cnn_jax.data.sets import Source, random_ranks
 from attn_cnn_jax.errors import UserError, listed, shortened
 
@@ -123,7 +130,7 @@ def collect_folder(path: Path, source: Source) -> Collection:
     ranks = [hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=16).digest() for place in places]
 
     def read(entry: Entry, channels: int) -> Image.Image:
-        return read_picture(entry.key, channels, size=source.image_size)
+        return open_image(entry.key, channels, size=source.image_size)
 
     return Collection(names, splits, read, notes, sorted(map(str, ignored)), ranks)
 

@@ -25,8 +25,8 @@ from PIL import Image
 
 from attn_cnn_jax.data import own
 from attn_cnn_jax.data.digits import digits
+from attn_cnn_jax.data.image_files import Unreadable, fit
 from attn_cnn_jax.data.own import Collection, Entry
-from attn_cnn_jax.data.pictures import Unreadable, fit
 from attn_cnn_jax.data.sets import (
     OWN,
     SPECS,

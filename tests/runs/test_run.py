@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 import attn_cnn_jax
 from attn_cnn_jax import create_model, load_pretrained, load_run
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import pretrained

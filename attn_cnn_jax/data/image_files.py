@@ -7,7 +7,7 @@ palette, orientation and frame stands in docs/own_images.md.
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt8
@@ -26,6 +26,8 @@ GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
 SIXTEEN_BITS_OF_GREY_AND_ALPHA = "LA;16B"  # which Pillow gives as RGBA
 MOST_REDUCED = 4  # times the limit of Pillow that a JPEG may have which is reduced while it is decoded
 
+DRAWINGS = Path(__file__).parent / "drawings"  # of CIFAR-10's classes, made by this project
+
 File = str | Path | io.BytesIO
 
 
@@ -38,7 +40,7 @@ def is_left_behind(name: str) -> bool:
     return name.startswith("._") or name.lower() in LEFT_BEHIND
 
 
-def read_picture(
+def open_image(
     file: File, channels: int = 0, formats: Any = FORMATS, *, size: tuple[int, int] = (0, 0), name: str = ""
 ) -> Image.Image:
     """An image upright, in mode "L" (one channel) or "RGB" (three); Unreadable for what is none, damaged or too large.
@@ -85,7 +87,7 @@ def check_pixels(image: Any, size: tuple[int, int], limit: int, what: str) -> No
 
 
 def decoded(image: Any, channels: int, file: File) -> Image.Image:
-    """An open image in 8 bits per channel, on white where it is transparent; see `read_picture`."""
+    """An open image in 8 bits per channel, on white where it is transparent; see `open_image`."""
     arguments, colour = image.tile[0].args if image.tile else "", image.info.get("transparency")
     samples_as = arguments if isinstance(arguments, str) else ""  # how samples are stored in the file, such as `L;4`
     is_grey = image.mode in (*GREY_MODES, "I") or samples_as == SIXTEEN_BITS_OF_GREY_AND_ALPHA
@@ -138,3 +140,27 @@ def fit(image: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "H W C"]
         image = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+class LabelledImage(NamedTuple):
+    """pixels: uint8 (H, W, C); name: what the visitor calls it; label: its class, "" if not known."""
+
+    pixels: np.ndarray
+    name: str
+    label: str = ""
+    resized: bool = False  # from a file of another size
+
+
+def from_file(path: str | Path, shape: tuple[int, int, int]) -> LabelledImage:
+    """An image file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C)."""
+    height, width, channels = shape
+    if not Path(path).exists():
+        raise UserError(f"there is no file {path}")
+    upright = open_image(path, channels, None, size=(height, width))
+    return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
+
+
+def drawings(class_names: tuple[str, ...], shape: tuple[int, int, int]) -> list[LabelledImage]:
+    """The drawings whose classes a network knows, to look at it without its data set."""
+    paths = [path for path in sorted(DRAWINGS.glob("*.png")) if path.stem in class_names]
+    return [from_file(path, shape)._replace(name="our drawing", label=path.stem) for path in paths]
