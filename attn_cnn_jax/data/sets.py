@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.errors import listed
+
 
 class Split(NamedTuple):
     """Images and their classes."""
@@ -132,11 +134,41 @@ def source_of(dataset: ConfigDict) -> Source:
 
 
 def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:
-    """Sets images aside, chosen by `seed` alone: returns (train, validation); both keep their order."""
-    total = len(split.labels)
-    is_validation = np.zeros(total, bool)
-    is_validation[np.argsort(random_ranks(total, seed), kind="stable")[:num_validation]] = True
+    """Sets images aside by class, chosen by `seed` alone: returns (train, validation); both keep their order."""
+    is_validation, ranks = np.zeros(len(split.labels), bool), random_ranks(len(split.labels), seed)
+    classes, counts = np.unique(split.labels, return_counts=True)
+    for label, count in zip(classes, shares(counts, num_validation), strict=True):
+        of_class = np.flatnonzero(split.labels == label)
+        is_validation[of_class[np.argsort(ranks[of_class], kind="stable")[:count]]] = True
     return split.select(~is_validation), split.select(is_validation)
+
+
+def shares(counts: Int[np.ndarray, " k"], total: int) -> Int[np.ndarray, " k"]:
+    """Divides `total` among classes of `counts` images in proportion, remainders to the largest.
+
+    As far as that goes each class with two images or more gets one, and none loses its last.
+    """
+    most = counts - 1 if total <= (counts - 1).sum() else counts
+    least = np.minimum(1, most) if total >= np.minimum(1, most).sum() else np.zeros_like(counts)
+    exact = total * counts / counts.sum()
+    parts = np.clip(np.floor(exact).astype(counts.dtype), least, most)
+    while parts.sum() < total:
+        parts[np.where(parts < most, exact - parts, -np.inf).argmax()] += 1
+    while parts.sum() > total:
+        parts[np.where(parts > least, parts - exact, -np.inf).argmax()] -= 1
+    return parts
+
+
+def lacking(validation: Split, spec: Spec) -> str:
+    """A line on the classes that have no validation image, "" where all have one."""
+    missing = np.setdiff1d(np.arange(spec.num_classes), validation.labels).tolist()
+    if not missing:
+        return ""
+    names = listed([spec.class_names[k] if spec.class_names else str(k) for k in missing])
+    return (
+        f"validation: {len(validation.labels)} images, none of {len(missing)} of {spec.num_classes} classes: {names}; "
+        "the best step rests on the others: raise config.dataset.num_validation, or add images of these classes"
+    )
 
 
 def random_ranks(count: int, seed: int) -> np.ndarray:

@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import Activations, AnyArray, Images, Labels
+from attn_cnn_jax.arrays import Activations, AnyArray, Images
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.config.network import abstract_model, describe, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.data.sets import Fingerprint, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
@@ -106,18 +107,17 @@ class Run:
         return self._in_batches("everything", images, batch_size)
 
     def evaluate(
-        self, images: Images, labels: Labels, *, mirrored: bool = False, batch_size: int | None = None
+        self, images: Images, labels: Any, *, mirrored: bool = False, batch_size: int | None = None
     ) -> Evaluation:
         """Returns loss and accuracy on images with labels, each counted once: what training records of them.
 
         Args:
           images: as in `predict`, also a memory map of more than memory holds.
-          labels: `(b,)` integers; UserError for another number of them.
+          labels: `(b,)` integers, a column or one-hot rows; UserError for what is no class of each image.
           mirrored: classify by the mean of the logits of an image and of its mirror image.
           batch_size: images per call of the network; by default `config.train.eval_batch_size`.
         """
-        if len(images) != len(labels):
-            raise UserError(f"{len(images)} images and {len(labels)} labels: allowed is one label per image")
+        labels = class_numbers(labels, len(images), self.config.model.num_classes)
         size = self.config.train.eval_batch_size if batch_size is None else batch_size
         self._checked(images[:1], size)
         logits = self._logits(images, size)
