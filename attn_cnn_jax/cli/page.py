@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     *size, channels = run.config.model.image_shape
     height, width = args.size or size
     check(run, (height, width))
-    own = [from_file(path, (height, width, channels)) for path in args.image]
+    own = [from_file(path, (height, width, channels), tuple(run.config.dataset.range)) for path in args.image]
     others, dataset, error = shown_images(run, 0 if own else args.images, (height, width), args.data_dir)
     images = own or others
     if error:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
         run = run.at_size(args.size, log_pixels=args.log_pixels)
     height, width, channels = run.config.model.image_shape
     paths = [file for path in args.images for file in image_files(path)]
-    loaded = [from_file(path, (height, width, channels)) for path in paths]
+    loaded = [from_file(path, (height, width, channels), tuple(run.config.dataset.range)) for path in paths]
     if resized := sum(image.resized for image in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} images to {height}x{width} pixels"
         say(text if args.size else f"{text}, the size that the network was trained on", sys.stderr)

@@ -129,6 +129,12 @@ REST = {
         ),
         "test_fraction": number(0.2, 0, 1, open_low=True),  # of each class, where there is no test split
         "skip_unreadable": choice(False, True),  # leave broken image files out, and name them
+        "range": several(
+            integer(0, 0, 65535),
+            "two integers from 0 to 65535, (low, high): the values in your 16-bit grey files that become 0 and 255",
+            default=(0, 65535),
+            length=2,
+        ),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
         "feed": choice("auto", "device", "stream"),  # images all on the devices, or read from the disk in training
         "num_validation": integer(0, 0),  # images held out of the training set

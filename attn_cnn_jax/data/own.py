@@ -131,7 +131,7 @@ def collect_folder(path: Path, source: Source) -> Collection:
     ranks = [hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=16).digest() for place in places]
 
     def read(entry: Entry, channels: int) -> Image.Image:
-        return open_image(entry.key, channels, size=source.image_size)
+        return open_image(entry.key, channels, size=source.image_size, value_range=source.value_range)
 
     return Collection(names, splits, read, notes, sorted(map(str, ignored)), ranks)
 

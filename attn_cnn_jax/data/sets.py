@@ -105,6 +105,7 @@ class Source:
     image_size: tuple[int, int] = (0, 0)  # (H, W) in pixels; (0, 0) for the size that all images have
     test_fraction: float = 0.2  # part of each class that becomes the test split where there is none, 0 to 1
     skip_unreadable: bool = False  # leave out images that cannot be read instead of refusing them
+    value_range: tuple[int, int] = (0, 65535)  # of files of 16 bits of grey: what becomes 0 and 255
 
     @property
     def words(self) -> str:
@@ -118,6 +119,8 @@ class Source:
             found += ["--image-size", "x".join(map(str, self.image_size))]
         if self.test_fraction != Source.test_fraction:
             found += ["--test-fraction", str(self.test_fraction)]
+        if self.value_range != Source.value_range:
+            found += ["--range", "-".join(map(str, self.value_range))]
         return found + (["--skip-unreadable"] if self.skip_unreadable else [])
 
 
@@ -130,7 +133,8 @@ def source_of(dataset: ConfigDict) -> Source:
     """Where the data set that `config.dataset` describes comes from."""
     size = dataset["image_size"]
     size = (size, size) if isinstance(size, int) else tuple(size)
-    return Source(dataset["name"], dataset["path"], size, dataset["test_fraction"], dataset["skip_unreadable"])
+    choices = dataset["test_fraction"], dataset["skip_unreadable"], tuple(dataset["range"])
+    return Source(dataset["name"], dataset["path"], size, *choices)
 
 
 def split_validation(split: Split, num_validation: int, seed: int) -> tuple[Split, Split]:

@@ -144,7 +144,7 @@ def replace_heads(
     changes = [changed(layer, of_layer) for layer, of_layer in zip(layers, kernels, strict=True)]
     heads = [(n, head) for n, change in enumerate(changes) for head in range(len(change))]
     heads.sort(key=lambda which: changes[which[0]][which[1]])
-    classes = own.argmax(axis=1) if labels is None else np.asarray(labels)
+    classes = own.argmax(axis=1) if labels is None else labels
     # Multiply-adds of one head, of scores and of averages; a convolution has averages over K^2 keys, and no scores.
     keys, rows = [layer.attention.shape[-1] for layer in layers], []
     work = [2 * n * layer.values[0, 0].size for n, layer in zip(keys, layers, strict=True)]
