@@ -41,7 +41,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong with the flags and exits with status 2."""
+        message += hint(message) if self.takes_overrides else ""
         self.exit(2, f"{self.prog}: {printable(message)}\n{self.prog} --help lists the flags\n")
+
+
+def hint(message: str) -> str:
+    """Returns `: did you mean --config.train.num_epochs?` for unknown flags that are keys, or what others call them."""
+    from attn_cnn_jax.config.base import attention_config, meant_by, schema_of  # JAX, which other errors need not
+
+    unknown = re.findall(r"--([\w-]+)", message) if "unrecognized arguments" in message else []
+    schema = schema_of(attention_config()) if unknown else {}
+    found = [key for word in unknown for key in meant_by(word.replace("-", "_"), schema)[:1]]
+    found += [f"config.{word}" for word in unknown if word in schema and not isinstance(schema[word], dict)]
+    return f": did you mean {', '.join(f'--{key}' for key in found)}?" if found else ""
 
 
 def separate(words: list[str]) -> tuple[list[str], list[str]]:

@@ -36,7 +36,7 @@ LOOKS = {
     "least": "{mass_inside_least:.1%}",
 }
 
-sizes = matching(r"[1-9]\d*(,[1-9]\d*)*", lambda text: sorted({*numbers_in(text)}), "an integer from 1, or several")
+sizes = matching(r"\d*[13579](,\d*[13579])*", lambda text: sorted({*numbers_in(text)}), "an odd integer, or several")
 
 
 def add_arguments(parser: Parser) -> None:

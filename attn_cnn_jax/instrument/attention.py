@@ -153,7 +153,10 @@ def replace_heads(
         chosen = [[head for layer, head in heads[:count] if layer == n] for n in range(len(kernels))]
         output, _ = watch(model, images, lambda n, given, chosen=chosen: put(given, kernels[n], chosen[n]))
         change = float(np.abs(output - own).max() / max(np.abs(own).max(), 1e-30))
-        costs = {"logits": change, "accuracy": float((output.argmax(axis=1) == classes).mean())}
+        costs = {
+            "logits": change,
+            "agreement" if labels is None else "accuracy": float((output.argmax(axis=1) == classes).mean()),
+        }
         share = sum(saved[n] for n, _ in heads[:count]) / sum(work[n] for n, _ in heads)
         rows.append({"heads": count} | costs | {"saved": share})
     return changes, rows

@@ -42,8 +42,9 @@ class Report:
       differences: by layer, of averages computed again from attention and values, relative; () for arrays.
       output_change: by layer `(h,)`, of a head's averages of values with its kernel in its place, relative; or ().
       replaced: for some numbers of `heads` replaced, cheapest first, a row: the largest change of `logits`, relative to
-        the largest; `accuracy`, the share of images with the right class, or without labels with the network's own;
-        `saved`, the share of the multiply-adds of scores and averages that convolutions save. () for arrays.
+        the largest; `accuracy`, the share of images with the right class, or without labels `agreement`, that with the
+        network's own; `saved`, the share of the multiply-adds of scores and averages that convolutions save. () for
+        arrays.
     """
 
     grid: Grid

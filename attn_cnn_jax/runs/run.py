@@ -24,6 +24,17 @@ from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs.evaluate import Evaluation, Logits, numbers_of, predictor, program, total
+from attn_cnn_jax.runs import by_class
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean over classes of the share of their images that are right, 0 to 1."""
+        return by_class.balanced_accuracy(self.confusion)
+
+    @property
+    def by_class(self) -> list[dict[str, Any]]:
+        """A row per class, see `runs.by_class.by_class`."""
+        return by_class.by_class(self.confusion, self.class_names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +44,7 @@ class Run:
     Attributes:
       config: of the run.
       step: number of finished steps.
-      model: the network, in evaluation mode: called without a key.
+      model: the network, in evaluation mode: called without a key, on `run.normalised(images)`.
       test_record: the record of metrics.jsonl with the test accuracy at this step; None where there is none.
       data: fingerprint of the data that it was trained on, None where that is not known.
       positions: records of positions.jsonl up to this step, oldest first.
@@ -124,7 +135,17 @@ class Run:
         if mirrored:
             pairs = zip(logits, self._logits(images, size, mirrored=True), strict=True)
             logits = ((one + other) / 2 for one, other in pairs)
-        return total(logits, labels)
+        predicted: list[np.ndarray] = []
+
+        def noted() -> Iterator[np.ndarray]:
+            for some in logits:
+                predicted.append(some.argmax(axis=1))
+                yield some
+
+        found = total(noted(), labels)
+        matrix = by_class.confusion(np.concatenate(predicted), labels, self.config.model.num_classes)
+        names = self.class_names if len(self.class_names) == len(matrix) else ()
+        return by_class.ByClass(found.right, found.count, found.loss, matrix, names)
 
     def without_heads(self, heads: Iterable[tuple[int, int]]) -> "Run":
         """Returns a new run without some heads: it computes what this one does where their values are zero.

@@ -22,6 +22,7 @@ from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.config import create_model, spec_of, with_defaults
 from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.config.network import grid, heads_by_layer
+from attn_cnn_jax.config.shipped import known_configs, shipped
 from attn_cnn_jax.data.sets import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.models import AttentionClassifier
@@ -131,7 +132,15 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     old, new = ({f"config.model.{key}": each[key] for key in each if key not in may_differ} for each in (there, here))
     if found := directory.differing(old, new):
         which = f"config.start.run={config.start.run!r} is another network"
-        raise UserError(f"{which}: {listed(found)}\nset them as they are there")
+        same = [name for name in known_configs() if is_shipped_as(name, there, may_differ)]
+        advice = f"take --config={same[0]}, which has them so" if same else "set them as they are there"
+        raise UserError(f"{which}: {listed(found)}\n{advice}")
+
+
+def is_shipped_as(name: str, model: Mapping[str, object], may_differ: set[str]) -> bool:
+    """Returns whether a configuration of the package has the flat `config.model` of a first run."""
+    own = flatten(directory.from_json(directory.to_json(shipped(name).model)))
+    return all(own.get(key) == value for key, value in model.items() if key not in may_differ)
 
 
 def say_changes(config: ConfigDict, first: ConfigDict) -> None:

@@ -37,7 +37,7 @@ def test_json_has_the_probabilities_of_the_run(quadratic_run, images, folder, ca
     found = json.loads(captured.out)
     # What every tool leaves behind goes in silence (case 02); and the size is that of training.
     assert captured.err == f"{folder}: left out 3 that are no images: a\\x1b.txt, x.h5, x.pdf\n"
-    assert [each["picture"] for each in found] == [str(folder / f"{n}.png") for n in range(3)]
+    assert [each["image"] for each in found] == [str(folder / f"{n}.png") for n in range(3)]
     expected = load_run(quadratic_run).predict(images)
     for each, row in zip(found, expected, strict=True):
         assert [c["class"] for c in each["classes"]] == np.argsort(-row).tolist()
@@ -54,7 +54,7 @@ def test_csv_and_text_have_a_line_per_image_and_others_are_resized(quadratic_run
     captured = capsys.readouterr()
     assert "cropped and resized 1 of 2 images to 8x8 pixels" in captured.err
     lines = list(csv.DictReader(io.StringIO(captured.out)))
-    assert [(line["picture"][-5:], line["rank"]) for line in lines] == [
+    assert [(line["image"][-5:], line["rank"]) for line in lines] == [
         (name, rank) for name in ("7.png", "0.png") for rank in "12"
     ]
     best = load_run(quadratic_run).predict(images[:1])[0].max()
