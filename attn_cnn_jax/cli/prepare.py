@@ -61,4 +61,6 @@ def run(args: argparse.Namespace) -> None:
     dataset = sources.load(source, args.data_dir)
     for line in dataset.notes:
         say(f"{source.words}: {line}")
+    if is_own(source.name):
+        say("Training mirrors half of the images: where sides matter, add --config.augment.flip=False there")
     say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")

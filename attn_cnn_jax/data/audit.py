@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool
+from ml_collections import ConfigDict
 from PIL import Image
 
 from attn_cnn_jax.data.image_files import FULL_RANGE
 from attn_cnn_jax.errors import listed
 
 FEW_LEVELS = 128  # of 256, below which 16 bits probably hold fewer: 10, 12 or 14
+FEW_STEPS = 10  # per epoch
 NAMED = 3  # identical images that a line names
 
 
@@ -48,6 +50,19 @@ def lines_on_levels(kinds: Mapping[str, Kind], value_range: tuple[int, int]) -> 
                 line += "; where files hold fewer bits, such as 10, set --range=0-1023 (config.dataset.range=(0,1023))"
         found.append(line)
     return found
+
+
+def lines_on_training(config: ConfigDict, count: int) -> list[str]:
+    """Lines on what augmentation and the batch size do to `count` training images of one's own."""
+    batch_size, lines = config.train.batch_size, []
+    if config.augment.flip:
+        wrong = "where sides matter, as in arrows, text or digits, set config.augment.flip=False"
+        lines.append(f"augmentation mirrors half of the images: {wrong}")
+    steps, left = divmod(count, batch_size)
+    if left > count / 10 or steps < FEW_STEPS:
+        each = f"{steps} step{'s' * (steps != 1)} per epoch, {left} images left out of each"
+        lines.append(f"{count:,} training images in batches of {batch_size}: {each}; see config.train.batch_size")
+    return lines
 
 
 def digest(pixels: np.ndarray) -> int:

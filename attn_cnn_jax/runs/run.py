@@ -23,18 +23,8 @@ from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs.evaluate import Evaluation, Logits, numbers_of, predictor, program, total
 from attn_cnn_jax.runs import by_class
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """Mean over classes of the share of their images that are right, 0 to 1."""
-        return by_class.balanced_accuracy(self.confusion)
-
-    @property
-    def by_class(self) -> list[dict[str, Any]]:
-        """A row per class, see `runs.by_class.by_class`."""
-        return by_class.by_class(self.confusion, self.class_names)
+from attn_cnn_jax.runs.evaluate import Evaluation, Logits, numbers_of, predictor, program, total
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

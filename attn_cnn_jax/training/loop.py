@@ -19,7 +19,8 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import complete, spec_of
 from attn_cnn_jax.config.checks import check_counts
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.sets import Dataset, Split, fingerprint, lacking, source_of, split_validation
+from attn_cnn_jax.data.audit import lines_on_training
+from attn_cnn_jax.data.sets import Dataset, Split, fingerprint, is_own, lacking, source_of, split_validation
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import checkpoints as ckpt
@@ -111,6 +112,8 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
             if line := lacking(validation, dataset.spec):
                 say(line)
         splits = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
+        for line in lines_on_training(config, len(train_set.labels)) if is_own(config.dataset.name) else ():
+            say(line)
         plan = Plan(config, len(train_set.labels) // config.train.batch_size)
         schedule = learning_rate(config.optimizer, config.train.num_epochs, plan.steps_per_epoch)
         fixed = left_alone(config, model)

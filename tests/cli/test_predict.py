@@ -99,3 +99,17 @@ def test_heads_are_drawn_where_they_look():
     (points,) = [path.vertices for path in contour.get_paths()]
     np.testing.assert_allclose((points.min(axis=0) + points.max(axis=0))[1] / 2, 2.5)  # row 1: pixels 2 and 3
     assert points.max() == 6.5  # column 3, the last: the contour opens at the border
+
+
+def test_class_folders_give_the_accuracy(quadratic_run, data_dir, tmp_path, capsys):
+    images, labels = sources.load("digits", data_dir).test.at(range(20))
+    for n, (image, label) in enumerate(zip(images, labels, strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image[..., 0]).save(tmp_path / str(label) / f"{n}.png")
+    expected = load_run(quadratic_run).evaluate(images, labels)
+    assert main(["predict", str(quadratic_run), str(tmp_path)]) == 0
+    said = f"accuracy {expected.accuracy:.2%}, {expected.right} of 20 right by their folders; balanced"
+    assert said in capsys.readouterr().out
+    (tmp_path / "ten").mkdir()
+    assert main(["predict", str(quadratic_run), str(tmp_path)]) == 1
+    assert "ten is no class of the network; they are 0, 1, 2, 3, 4" in capsys.readouterr().err
