@@ -24,7 +24,7 @@ from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import by_class
-from attn_cnn_jax.runs.evaluate import Evaluation, Logits, numbers_of, predictor, program, total
+from attn_cnn_jax.runs.evaluate import Logits, numbers_of, predictor, program, total
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -109,7 +109,7 @@ class Run:
 
     def evaluate(
         self, images: Images, labels: Any, *, mirrored: bool = False, batch_size: int | None = None
-    ) -> Evaluation:
+    ) -> by_class.ByClass:
         """Returns loss and accuracy on images with labels, each counted once: what training records of them.
 
         Args:
@@ -218,9 +218,9 @@ class Run:
             raise UserError(f"images that make no array ({shortened(error)}): {allowed}") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != channels or not images.size:
             raise UserError(f"images of shape {images.shape} and type {images.dtype}: {allowed}")
-        downsample, (height, width) = self.config.model.get("downsample", 1), images.shape[1:3]
-        if height % downsample or width % downsample:
-            raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
+        if (other := tuple(images.shape[1:3])) != (height, width):
+            advice = f"resize them, or use run.at_size({other})"
+            raise UserError(f"images of {other[0]}x{other[1]} pixels: {allowed}; {advice}")
         return images
 
     def _changed(self, model: Any, **described: Any) -> "Run":
