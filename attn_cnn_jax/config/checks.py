@@ -94,6 +94,8 @@ def check_fields(config: ConfigDict) -> None:
             raise UserError(f"config.{key} is missing: start from attention_config() or resnet_config()")
         if not field.allows(values[key]):
             refuse(key, values[key], field.allowed)
+    if (dataset_range := tuple(values["dataset.range"]))[0] >= dataset_range[1]:
+        refuse("dataset.range", dataset_range, "(low, high) with low below high")
 
 
 def check_combinations(config: ConfigDict) -> None:
@@ -106,8 +108,6 @@ def check_combinations(config: ConfigDict) -> None:
         refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
     if dataset.name in SPECS and dataset.image_size != 0:
         refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose images have one size")
-    if dataset.range[0] >= dataset.range[1]:
-        refuse("dataset.range", tuple(dataset.range), "(low, high) with low below high")
     encoding = encoding_class(config.model.encoding) if config.model.name == "attention" else None
     if encoding:
         check_attention(config.model, encoding)
