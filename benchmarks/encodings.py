@@ -28,10 +28,10 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import run_statistics
-from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError, says_errors
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run

@@ -22,7 +22,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources

@@ -30,7 +30,7 @@ from attn_cnn_jax.analysis.convolution import replace_first, substitute
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
-from attn_cnn_jax.analysis.images import first_images, grid, mean_attention
+from attn_cnn_jax.analysis.test_images import first_images, grid, mean_attention
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import says_errors

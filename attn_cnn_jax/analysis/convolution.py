@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from attn_cnn_jax import compiling
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.images import first_images, mean_attention
+from attn_cnn_jax.analysis.test_images import first_images, mean_attention
 from attn_cnn_jax.arrays import Activations, AnyArray, SharedAttention
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
@@ -98,7 +98,7 @@ def measure_run(
 ) -> tuple[float, list[Result]]:
     """Returns the test accuracy of a run's network, and for each kernel size what replacing its layers changes.
 
-    Attention that depends on content is averaged over `num_images` test images, `images.AVERAGED` by default. Accuracy
+    Attention that depends on content is averaged over `num_images` test images, `AVERAGED` of them by default. Accuracy
     is measured on `test_images`, or on labelled ones in their place, of which the first ERROR_IMAGES serve for the
     output error. UserError for a network without attention, or data that is not there.
     """

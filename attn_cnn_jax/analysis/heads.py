@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from attn_cnn_jax.analysis import images
+from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import pruning
 from attn_cnn_jax.models.attention import moments
@@ -115,19 +115,19 @@ def run_statistics(
 ) -> list[Statistics]:
     """Returns the statistics of every layer of a run, from one query pixel or over all.
 
-    Where attention depends on content, over `num_images` test images, `images.AVERAGED` by default. `grid_size` is K of
+    Where attention depends on content, over `num_images` test images, `AVERAGED` by default. `grid_size` is K of
     the K x K shifts for `shift_mass`, by default of the largest square of heads.
 
     UserError for a network without attention, a query or a grid outside the image, or data that is not there.
     """
-    grid = images.grid(run)
+    grid = test_images.grid(run)
     if query is not None:
         check_query(query, grid)
     largest = 2 * max(grid) - 1
     if grid_size is not None and not 1 <= grid_size <= largest:
         raise UserError(f"--grid={grid_size}: allowed is 1 to {largest}, all shifts between two pixels")
     total, count, queries = None, 0, None if query is None else [query]
-    for layers in images.attention_batches(run, num_images, data_dir):
+    for layers in test_images.attention_batches(run, num_images, data_dir):
         found = [layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), queries) for layer in layers]
         number = len(layers[0])
         weighted = jax.tree.map(functools.partial(np.multiply, number), found)
@@ -169,7 +169,7 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
 
     By the criteria of its encoding; with content, by its attention itself: uniform attention is degenerate.
     """
-    attention, grid = run.model.blocks[layer].attention, images.grid(run)
+    attention, grid = run.model.blocks[layer].attention, test_images.grid(run)
     if attention.depends_on_content:
         return [pruning.uniform(value, grid) for value in statistics.entropy]
     found = pruning.reasons(attention.position, grid)

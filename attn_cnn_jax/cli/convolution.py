@@ -16,12 +16,12 @@ import numpy as np
 
 from attn_cnn_jax.analysis.convolution import SUBSTITUTES, TEST_IMAGES, Result, draw, measure_run
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.images import averaged_over, dataset_of, reads_images
+from attn_cnn_jax.analysis.test_images import averaged_over, dataset_of, reads_images
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, matching, numbers_in
+from attn_cnn_jax.data.image_files import drawings
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say
-from attn_cnn_jax.page.images import drawings
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 
@@ -36,7 +36,7 @@ LOOKS = {
     "least": "{mass_inside_least:.1%}",
 }
 
-sizes = matching(r"[1-9]\d*(,[1-9]\d*)*", lambda text: sorted({*numbers_in(text)}), "an integer from 1, or several")
+sizes = matching(r"\d*[13579](,\d*[13579])*", lambda text: sorted({*numbers_in(text)}), "an odd integer, or several")
 
 
 def add_arguments(parser: Parser) -> None:

@@ -30,6 +30,8 @@ from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 
+CENTRES = {f"centre_{name}_{axis}" for name in ("parameter", "interior", "all", "query") for axis in ("row", "column")}
+
 
 def add_arguments(parser: Parser) -> None:
     parser.share("run", "--step", "--data-dir", "--images")
@@ -67,7 +69,11 @@ def to_text(found: list[dict]) -> str:
         "at centre": "{mass_at_centre:.1%}",
         "degenerate": "{degenerate}",
     }
-    return columns(found, looks, left=0)
+    # -0.004 would be shown as -0.00
+    unsigned = [
+        {k: round(v, 2) + 0.0 if k in CENTRES and v is not None else v for k, v in row.items()} for row in found
+    ]
+    return columns(unsigned, looks, left=0)
 
 
 def coverage_text(statistics: list[Statistics], effective: list[list[int]], grid_size: int | None) -> str:

@@ -54,6 +54,7 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
         del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
+    os.environ["MPLBACKEND"] = "agg"  # files are drawn, no screen: not the backend of a notebook that runs the command
     with without_echoes():
         sys.exit(main([*subcommand, *sys.argv[1:]], program))
 

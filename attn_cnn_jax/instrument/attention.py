@@ -144,7 +144,7 @@ def replace_heads(
     changes = [changed(layer, of_layer) for layer, of_layer in zip(layers, kernels, strict=True)]
     heads = [(n, head) for n, change in enumerate(changes) for head in range(len(change))]
     heads.sort(key=lambda which: changes[which[0]][which[1]])
-    classes = own.argmax(axis=1) if labels is None else np.asarray(labels)
+    classes = own.argmax(axis=1) if labels is None else labels
     # Multiply-adds of one head, of scores and of averages; a convolution has averages over K^2 keys, and no scores.
     keys, rows = [layer.attention.shape[-1] for layer in layers], []
     work = [2 * n * layer.values[0, 0].size for n, layer in zip(keys, layers, strict=True)]
@@ -153,7 +153,10 @@ def replace_heads(
         chosen = [[head for layer, head in heads[:count] if layer == n] for n in range(len(kernels))]
         output, _ = watch(model, images, lambda n, given, chosen=chosen: put(given, kernels[n], chosen[n]))
         change = float(np.abs(output - own).max() / max(np.abs(own).max(), 1e-30))
-        costs = {"logits": change, "accuracy": float((output.argmax(axis=1) == classes).mean())}
+        costs = {
+            "logits": change,
+            "agreement" if labels is None else "accuracy": float((output.argmax(axis=1) == classes).mean()),
+        }
         share = sum(saved[n] for n, _ in heads[:count]) / sum(work[n] for n, _ in heads)
         rows.append({"heads": count} | costs | {"saved": share})
     return changes, rows

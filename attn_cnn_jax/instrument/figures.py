@@ -43,9 +43,9 @@ def draw_anatomy(axes: Axes, report: Report) -> None:
 
 
 def draw_replaced(axes: Axes, report: Report) -> None:
-    """Draws accuracy, and the share of multiply-adds saved, over the number of heads replaced, cheapest first."""
+    """Draws accuracy or agreement, and the share of multiply-adds saved, over the heads replaced, cheapest first."""
     heads = [row["heads"] for row in report.replaced]
-    for n, name in enumerate(("accuracy", "saved")):
+    for n, name in enumerate(name for name in ("accuracy", "agreement", "saved") if name in report.replaced[0]):
         line = {"color": style.look(n).colour, "markersize": 2.5, "linewidth": 1, "label": name, "gid": name}
         axes.plot(heads, [100 * row[name] for row in report.replaced], "o-", **line)
     axes.set(xlabel=f"heads replaced by kernels of size {report.kernel_size}", ylabel="%", ylim=(0, 103))

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from attn_cnn_jax.analysis import anatomy as parts
 from attn_cnn_jax.analysis.heads import COVERED, Statistics, grid_shifts, layer_statistics, measures
 from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument.attention import as_layers, best_kernel, over_patches, replace_heads, watch
@@ -41,8 +42,9 @@ class Report:
       differences: by layer, of averages computed again from attention and values, relative; () for arrays.
       output_change: by layer `(h,)`, of a head's averages of values with its kernel in its place, relative; or ().
       replaced: for some numbers of `heads` replaced, cheapest first, a row: the largest change of `logits`, relative to
-        the largest; `accuracy`, the share of images with the right class, or without labels with the network's own;
-        `saved`, the share of the multiply-adds of scores and averages that convolutions save. () for arrays.
+        the largest; `accuracy`, the share of images with the right class, or without labels `agreement`, that with the
+        network's own; `saved`, the share of the multiply-adds of scores and averages that convolutions save. () for
+        arrays.
     """
 
     grid: Grid
@@ -145,7 +147,7 @@ def inspect(
     grid: Grid | None = None,
     prefix: int | None = None,
     kernel_size: int = 3,
-    labels: Int[Any, " b"] | None = None,
+    labels: Any = None,
 ) -> Report:
     """Says how convolutional the attention of a network is.
 
@@ -168,6 +170,7 @@ def inspect(
         if images is None:
             raise UserError("give images, as the network takes them: inspect(model, images)")
         watched = watch(given, images)
+        labels = None if labels is None else class_numbers(labels, *watched[0].shape)
     layers = as_layers([layer.attention for layer in watched[1]] if watched else given)
     grid, between, shares = over_patches(layers, grid, prefix)
     if not 1 <= kernel_size <= 2 * min(grid) - 1:

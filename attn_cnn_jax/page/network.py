@@ -10,9 +10,9 @@ import numpy as np
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
+from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.scores import content_parameters, linear
 from attn_cnn_jax.runs.run import Run
 

@@ -204,6 +204,15 @@ def convolutions_to_attention(
     def is_leaf(node: Any) -> bool:
         return isinstance(node, nnx.Module | nnx.Variable)
 
+    if not isinstance(model, nnx.Module):
+        raise UserError(
+            f"{type(model).__name__} is no Flax NNX network: allowed is an nnx.Module, Linen's are not read"
+        )
+    modules = [module for _, module in nnx.iter_modules(model)]
+    if any(isinstance(module, nnx.ConvTranspose) for module in modules):
+        raise UserError("a transposed convolution: only plain ones, nnx.Conv, become attention")
+    if not any(isinstance(module, nnx.Conv) for module in modules):
+        raise UserError(f"{type(model).__name__} has no nnx.Conv layer: nothing would become attention")
     model = nnx.clone(model)
     for _, module in list(nnx.iter_modules(model)):
         for name, child in list(vars(module).items()):

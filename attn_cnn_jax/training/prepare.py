@@ -17,7 +17,17 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import complete, spec_of
 from attn_cnn_jax.config.checks import check_counts
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.sets import Dataset, Fingerprint, Split, fingerprint, source_of, split_validation
+from attn_cnn_jax.data.audit import lines_on_training
+from attn_cnn_jax.data.sets import (
+    Dataset,
+    Fingerprint,
+    Split,
+    fingerprint,
+    is_own,
+    lacking,
+    source_of,
+    split_validation,
+)
 from attn_cnn_jax.models.variables import Skeleton
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, selfcheck
@@ -94,6 +104,10 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     train_set, validation = dataset.train, dataset.validation
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
+        if line := lacking(validation, dataset.spec):
+            say(line)
+    for line in lines_on_training(config, len(train_set.labels)) if is_own(config.dataset.name) else ():
+        say(line)
     schedule = Schedule(config, len(train_set.labels) // config.train.batch_size)
     rate = learning_rate(config.optimizer, config.train.num_epochs, schedule.steps_per_epoch)
     optimizer = create_optimizer(config.optimizer, rate, left_alone(config, model), shaped=matrices(model))

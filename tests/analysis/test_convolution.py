@@ -11,7 +11,7 @@ import pytest
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution
 from attn_cnn_jax.analysis.convolution import SUBSTITUTES, GivenAttention, Result, replace_first
-from attn_cnn_jax.analysis.images import first_images
+from attn_cnn_jax.analysis.test_images import first_images
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import resnet_config
 from attn_cnn_jax.errors import UserError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import heads, images
+from attn_cnn_jax.analysis import heads, test_images
 from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.history import history
 from attn_cnn_jax.cli.heads import to_text
@@ -101,7 +101,7 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
 def test_content_statistics_are_means_over_the_first_test_images(content_run):
     run = load_run(content_run)
     found = heads.run_statistics(run, num_images=3)
-    attention = run.attention(images.first_images(run, 3).images)[1]
+    attention = run.attention(test_images.first_images(run, 3).images)[1]
     single = [heads.layer_statistics(image, heads.grid_shifts(4)).centre for image in attention]
     np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
     assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # images do differ
@@ -157,11 +157,11 @@ def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_ru
     """As of 6 images of one's own; commands say how many they are a mean over."""
     run = load_run(content_run)
     expected = heads.run_statistics(run, num_images=6)
-    dataset = images.load_dataset(run)
+    dataset = test_images.load_dataset(run)
     small = dataset._replace(test=dataset.test.at(np.arange(6)))
-    monkeypatch.setattr(images.sources, "read", lambda source, place: small)
+    monkeypatch.setattr(test_images.sources, "read", lambda source, place: small)
     chex.assert_trees_all_equal(heads.run_statistics(run), expected)
-    assert images.averaged_over(run, None) == 6
+    assert test_images.averaged_over(run, None) == 6
 
 
 def test_the_last_record_gives_what_the_network_gives(quadratic_run):

@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.analysis.convolution import replace_first, substitute
+from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.network import costliest_head
 from attn_cnn_jax.theorem import learning
 from attn_cnn_jax.theorem.rank import heads_needed

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax.page.images import LabelledImage
+from attn_cnn_jax.data.image_files import LabelledImage
 from tests.page.browser import Page, emulated
 from tests.page.conftest import dataset_of, random_run, written
 

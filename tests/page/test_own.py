@@ -6,8 +6,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from attn_cnn_jax import load_pretrained
+from attn_cnn_jax.data.image_files import LabelledImage, from_file
 from attn_cnn_jax.data.sources import load
-from attn_cnn_jax.page.images import LabelledImage, from_file
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.pretrained import FOLDER
 from tests.page.browser import Page
