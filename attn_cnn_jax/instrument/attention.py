@@ -17,11 +17,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from attn_cnn_jax.analysis.anatomy import by_place
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.interop import watch_nnx
-from attn_cnn_jax.interop.watch import CLOSE, Product, Replace, Watched
+from attn_cnn_jax.instrument.adapters import CLOSE, Product, Replace, Watched
+from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
+from attn_cnn_jax.instrument.anatomy import by_place
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.runs.weights import read_arrays
 from attn_cnn_jax.theorem.to_convolution import convolved, kernel_axis, shift_weights
@@ -97,11 +97,11 @@ def watch(model: Any, images: Any, replace: Replace | None = None) -> Watched:
     if isinstance(model, Run):
         model, images = model.model, model.normalised(images)
     if isinstance(model, nnx.Module):
-        output, layers = watch_nnx.watch(model, images, replace)
+        output, layers = nnx_adapter.watch(model, images, replace)
     elif hasattr(model, "state_dict") and hasattr(model, "modules"):
-        from attn_cnn_jax.interop import watch_torch  # imports PyTorch, which the user has
+        from attn_cnn_jax.instrument.adapters import torch as torch_adapter  # imports PyTorch, which the user has
 
-        output, layers = watch_torch.watch(model, images, replace)
+        output, layers = torch_adapter.watch(model, images, replace)
     else:
         output, layers = np.zeros((0, 0)), []
     if not layers:

@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attn_cnn_jax.analysis.anatomy import PARTS
 from attn_cnn_jax.analysis.figures import maps, style
+from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.report import Report
 
 COLOURS = dict(zip(PARTS, (style.COLOURS[2], style.COLOURS[3], style.COLOURS[5]), strict=True))  # as on the page

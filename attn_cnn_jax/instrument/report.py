@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from attn_cnn_jax.analysis import anatomy as parts
 from attn_cnn_jax.analysis.heads import COVERED, Statistics, grid_shifts, layer_statistics, measures
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.instrument import anatomy as parts
 from attn_cnn_jax.instrument.attention import as_layers, best_kernel, over_patches, replace_heads, watch
 from attn_cnn_jax.output import csv_text, table
 from attn_cnn_jax.theorem.to_convolution import mass_outside
@@ -33,7 +33,7 @@ class Report:
       grid: rows and columns of patches.
       attention: by layer `(b, h, q, p)` between patches, rows sum to 1.
       prefix_share: by layer `(h,)`, the share of attention that class and register tokens had.
-      anatomies: by layer, see analysis/anatomy.py.
+      anatomies: by layer, see instrument/anatomy.py.
       statistics: by layer, the paper's measures, see analysis/heads.py.
       kernel_size: K of `kernel_error`, `within` and `replaced`.
       within: by layer `(h,)`, the share of attention within K x K, mean over queries whose window is inside the grid.

@@ -11,11 +11,11 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save
 
-from attn_cnn_jax.analysis.anatomy import by_place
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument import figures, page
+from attn_cnn_jax.instrument.anatomy import by_place
 from attn_cnn_jax.instrument.attention import watch
 from attn_cnn_jax.instrument.report import inspect
 from attn_cnn_jax.runs.run import Run

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.watch import CLOSE, Product, Replace, Watched, product
+from attn_cnn_jax.instrument.adapters import CLOSE, Product, Replace, Watched, product
 
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attn_cnn_jax.interop.watch import Product, Replace, Watched, product
+from attn_cnn_jax.instrument.adapters import Product, Replace, Watched, product
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 
