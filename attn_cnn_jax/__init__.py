@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
-    from attn_cnn_jax.instrument.report import inspect
+    from attn_cnn_jax.instrument.inspect import inspect
     from attn_cnn_jax.interop.export import export
     from attn_cnn_jax.models import AttentionClassifier, ResNet
     from attn_cnn_jax.page.build import show
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
     elif name == "export":
         from attn_cnn_jax.interop.export import export as found
     elif name == "inspect":
-        from attn_cnn_jax.instrument.report import inspect as found
+        from attn_cnn_jax.instrument.inspect import inspect as found
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return found

@@ -1,7 +1,9 @@
-"""Watches the attention of a network while it runs, and replaces it: the contract of all adapters.
+"""Runs a network of any library while a visitor sees every product of attention with values: the contract of adapters.
 
-An adapter is a function `watch(model, images, replace)` that runs the network without changing the user's object. It
-proves itself: the averages that the network computed are computed again from the attention and the values seen.
+An adapter is a function `run(model, images, visit)` that runs the network in evaluation mode and leaves the user's
+object as it is. `visit` is called once per product, in the order of computation; attention that it returns is used in
+place of the network's own. It may raise to end the run. An adapter proves itself: averages computed again from the
+attention and the values seen agree with the network's (`Call.difference`).
 """
 
 from collections.abc import Callable
@@ -10,28 +12,51 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-Replace = Callable[[int, np.ndarray], np.ndarray]  # of a layer's number, from 0, and its attention `(b, h, q, p)`
-CLOSE = 1e-3  # to one: sums of a row of attention, also in half precision
+Attention = Float[np.ndarray, "b h q p"]
+CLOSE = 1e-3  # to one: sums of a row of attention in float32
+HALF = 2**-7  # the same where a softmax in bfloat16 rounds its exponentials, their sum and the quotient
 
 
-class Product(NamedTuple):
-    """What one layer computed, over all tokens: `averages = attention values`."""
+class Call(NamedTuple):
+    """One product of attention with values; arrays are made when they are asked for."""
 
-    attention: Float[np.ndarray, "b h q p"]  # float32, before a replacement
-    values: Float[np.ndarray, "b h p c"]  # one for all heads where they share them
-    difference: float  # of the network's averages from `attention values`, the largest, relative to the largest average
-
-
-# The logits, `(b, classes)`, or, of a network without a classifier, whatever it returns, flattened; and its layers, in
-# the order in which the network computed them.
-Watched = tuple[Float[np.ndarray, "b o"], list[Product]]
+    kind: str  # the function that computed it
+    shape: tuple[int, int, int, int]  # images (times windows), heads, queries, keys
+    attention: Callable[[], Attention]  # float32, before a replacement
+    values: Callable[[], Float[np.ndarray, "b h p c"]]  # one for all heads where they share them
+    difference: Callable[[], float]  # of the network's averages from `attention values`, relative to the largest
+    exact: bool = True  # computed in float32 or wider
 
 
-def product(attention: Any, values: Any, own: Any, again: Any = None) -> Product:
-    """Returns the record of a layer: `own` is what it computed, `again` the same from what was seen, averages if None.
+LOCAL = "local"  # in place of attention: every query has the value of its own place, or, of other keys, nothing
+Visit = Callable[[Call], Any]  # returns attention `(b, h, q, p)`, LOCAL, or None for the network's own
 
-    Arrays are NumPy's, JAX's, or PyTorch's on CPUs.
-    """
-    attention, values, own = (np.asarray(array, np.float32) for array in (attention, values, own))
-    again = attention @ values if again is None else np.asarray(again, np.float32)
-    return Product(attention, values, float(np.abs(again - own).max() / max(np.abs(own).max(), 1e-30)))
+
+class Softmax(NamedTuple):
+    """A softmax whose product with values was not seen."""
+
+    before: int  # how many calls were seen when it was computed
+    shape: tuple[int, ...]
+
+
+class Seen(NamedTuple):
+    """What a run gave: the network's output, any tree, and softmaxes without a product."""
+
+    output: Any
+    unseen: list[Softmax]
+
+
+def absorb(pending: list[Softmax], queries: int, keys: int) -> None:
+    """Removes the softmaxes that a product is made of: ConViT's sums two of one size."""
+    pending[:] = [softmax for softmax in pending if softmax.shape[-2:] != (queries, keys)]
+
+
+def difference(again: np.ndarray, own: np.ndarray) -> float:
+    """The largest difference of averages, relative to the largest average."""
+    return float(np.abs(again - own).max() / max(np.abs(own).max(), 1e-30))
+
+
+def sums_to_one(rows: Any, exact: bool = True) -> bool:
+    """Whether non-negative numbers of NumPy or JAX sum to one over the last axis."""
+    rows = np.asarray(rows, np.float32)
+    return bool(rows.min() >= 0) and bool(np.abs(rows.sum(axis=-1) - 1).max() < (CLOSE if exact else HALF))
