@@ -207,7 +207,7 @@ def candidates(network: Network, windows: int, count: int, grid: Grid | None) ->
                 exact = size[0] % patch == size[1] % patch == 0 and (rows, columns) == fitting
                 if min(rows, columns) > 0 and (exact or (rows, columns) not in found):
                     found[rows, columns] = (patch, patch)
-    counts = {total, count} if windows > 1 else range(total + 1)
+    counts = {total, *range(count + 1)}  # those of one window are whole images: heads in the axis of images
     ordered = sorted((grid for grid in found if math.prod(grid) in counts and math.prod(grid) > 1), key=math.prod)
     return [(grid, found[grid]) for grid in ordered[::-1][:CANDIDATES]]
 
@@ -289,7 +289,7 @@ def decode(response: Float[np.ndarray, "k w t"], blocks: Blocks) -> tuple[Layout
     Each place needs one token that responds most to its row and its column.
     """
     _, windows, count = response.shape
-    heads = windows if windows > 1 and count == math.prod(blocks.grid) else 1
+    heads = windows if windows > 1 and count >= math.prod(blocks.grid) else 1
     whole = response.reshape(len(response), -1)
     places, sharp, first = [], np.full(whole.shape[1], np.inf), 0
     for size, codes in zip(blocks.grid, blocks.codes, strict=True):
@@ -311,13 +311,13 @@ def decode(response: Float[np.ndarray, "k w t"], blocks: Blocks) -> tuple[Layout
     expected = np.repeat(np.arange(patches), heads)
     if len(chosen) != len(expected) or (np.sort(place[chosen]) != expected).any():
         return None, spread
-    others = np.setdiff1d(np.arange(len(place)), chosen)
     if windows == 1 or heads > 1:
-        chosen = chosen[chosen < count]  # merged heads have the tokens of the first
-        place = place.reshape(windows, count)
-        if (place != place[:1]).any() and heads > 1:
+        orders = chosen[np.argsort(place[chosen], kind="stable")].reshape(patches, heads)
+        orders = np.sort(orders, axis=1) - count * np.arange(heads)  # merged heads have the tokens of the first
+        if (orders != orders[:, :1]).any():
             return None, spread
-        order = chosen[np.argsort(place[0, chosen])][None]
+        order = orders[None, :, 0]
+        others = np.setdiff1d(np.arange(count), order)
         return Layout(blocks.grid, order, np.arange(patches)[None], others, np.zeros_like(order), heads), False
     return arranged(place.reshape(windows, count), blocks.grid), False
 

@@ -37,6 +37,7 @@ class Softmax(NamedTuple):
 
     before: int  # how many calls were seen when it was computed
     shape: tuple[int, ...]
+    result: Callable[[], Any]  # a weak reference to it
 
 
 class Seen(NamedTuple):
@@ -46,9 +47,11 @@ class Seen(NamedTuple):
     unseen: list[Softmax]
 
 
-def absorb(pending: list[Softmax], queries: int, keys: int) -> None:
-    """Removes the softmaxes that a product is made of: ConViT's sums two of one size."""
-    pending[:] = [softmax for softmax in pending if softmax.shape[-2:] != (queries, keys)]
+def absorb(pending: list[Softmax], attention: Any) -> None:
+    """Removes the softmax that a product multiplies; where it is none itself, those of its size: ConViT sums two."""
+    itself = [softmax for softmax in pending if softmax.result() is attention]
+    gone = itself or [softmax for softmax in pending if softmax.shape[-2:] == tuple(attention.shape[-2:])]
+    pending[:] = [softmax for softmax in pending if not any(softmax is other for other in gone)]
 
 
 def difference(again: np.ndarray, own: np.ndarray) -> float:

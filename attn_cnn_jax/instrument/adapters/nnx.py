@@ -8,6 +8,7 @@ replaced by one operation that shows attention and values.
 
 import functools
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ class Watching:
         if name == "dot_general":
             return [self.product(read, parameters, results)]
         if name == "div" and results.ndim > 2 and results.shape[-1] > 1 and is_attention(results):
-            self.unseen.append(Softmax(self.calls, results.shape))
+            self.unseen.append(Softmax(self.calls, results.shape, weakref.ref(results)))
         return results if equation.primitive.multiple_results else [results]
 
     def scan(self, read: list[Any], *, jaxpr, length, reverse, num_consts, num_carry, **_) -> list[Any]:
@@ -123,7 +124,6 @@ class Watching:
         return jnp.asarray(used, attention.dtype), np.bool_(True)
 
     def show(self, kind: str, shape: tuple[int, int, int, int], *arrays: Any) -> Any:
-        absorb(self.unseen, *shape[2:])
         self.calls += 1
         return self.visit(Call(kind, shape, *arrays))
 
@@ -137,6 +137,7 @@ class Watching:
                 continue
             if not is_attention(jnp.moveaxis(a, contracting[which][0], -1)):
                 continue
+            absorb(self.unseen, a)
             return self.attended(a, other, which, free, parameters, own)
         return own
 

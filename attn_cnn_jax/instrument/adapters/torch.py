@@ -8,6 +8,7 @@ themselves (ConViT, "eager"). A softmax that none of them follows is listed.
 
 from __future__ import annotations  # the documentation reads this module without PyTorch
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -59,13 +60,14 @@ class Watching(TorchFunctionMode):
             return self.einsum(*args)
         result = func(*args, **kwargs)
         if func in SOFTMAXES and result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
-            self.unseen.append(Softmax(self.calls, tuple(result.shape)))
+            self.unseen.append(Softmax(self.calls, tuple(result.shape), weakref.ref(result)))
         if func in PRODUCTS and len(args) == 2 and is_attention(args[0]) and args[1].ndim == args[0].ndim:
             return self.product(args[0], args[1], result, func.__name__)
         return result
 
     def product(self, attention: torch.Tensor, values: torch.Tensor, own: torch.Tensor, kind: str) -> torch.Tensor:
         """Averages `(..., q, c)` of values by attention `(b, h, q, p)`; heads may be an axis of images, see layout."""
+        absorb(self.unseen, attention)
         if attention.ndim == 3:
             whole = self.show(kind, lambda: attention[:, None], values[:, None], own[:, None])
             return whole[:, 0]
@@ -85,7 +87,6 @@ class Watching(TorchFunctionMode):
             return difference(numbers(once().float() @ values.float()), numbers(own))
 
         shape = own.shape[0], own.shape[1], own.shape[2], values.shape[-2]
-        absorb(self.unseen, shape[2], shape[3])
         self.calls += 1
         exact = values.dtype in (torch.float32, torch.float64)
         used = self.visit(Call(kind, shape, lambda: numbers(once()), lambda: numbers(values), again, exact))
@@ -145,6 +146,7 @@ class Watching(TorchFunctionMode):
         free, channels = ("".join(axis for axis in x if axis not in shared + a[-1]) for x in (a, b))
         if len(free) != 1 or len(channels) != 1 or len(shared) > 2:
             return own
+        absorb(self.unseen, operands[0])
         sizes = dict(zip(a, operands[0].shape, strict=True))
         heads = [sizes[axis] for axis in shared[1:]] or [1]
         attention = torch.einsum(f"{a}->{shared}{free}{a[-1]}", operands[0])
