@@ -140,9 +140,8 @@ def given(grid: Grid, tokens: Any, count: int) -> Layout:
 
 def refuse(sites: list[Site], site: Site, done: dict[int, Site], why: str = "") -> None:
     """Says what was seen, and what to give."""
-    rest = [n for n, other in done.items() if other.layout] or [
-        s.number for s in sites if s.call is not None and s.shape[-1] == s.shape[-2] and s.shape != site.shape
-    ]
+    square = [s.number for s in sites if s.call is not None and s.shape[-1] == s.shape[-2] and s != site]
+    rest = [n for n, other in done.items() if other.layout] or [n for n in square if n not in done]
     give = f"layers={rest} measures others" if rest else "grid=(rows, columns) and tokens= state where patches are"
     raise UserError(
         f"layer {site.number + 1} of {len(sites)}, {site.kind} of shape {site.shape} for one image: "
@@ -173,7 +172,7 @@ def of_group(
     answers = respond(network, blocks.expanded(cells.reshape(2, *blocks.grid)), group[1:])
     for site, answer in zip(group[1:], answers, strict=True):
         moved = np.take_along_axis(answer, layout.tokens[None], axis=2)
-        expected = cells[:, layout.places]
+        expected = np.broadcast_to(cells[:, layout.places], moved.shape)
         own, spread = layout, False
         if not all(row[cell].min() > 2 * row[~cell].max() for row, cell in zip(moved, expected, strict=True)):
             (response,) = respond(network, blocks.masks(), [site])

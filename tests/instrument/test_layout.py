@@ -126,7 +126,7 @@ def test_a_product_that_is_not_seen_is_refused_and_the_layers_that_are_can_be_ch
 
     def mixed(query, key, value):  # the first layer multiplies its softmax with something else
         calls.append(0)
-        if len(calls) % 2:
+        if len(calls) % 2:  # two layers in each run
             return (-(query @ key.mT).softmax(dim=-1)) @ value
         return fused(query, key, value)
 
