@@ -57,7 +57,12 @@ def attend_over_pixels(layer: SelfAttention, x: jax.Array, key: jax.Array | None
 
     attention, values, again, own = jax.jit(own_attention)(x)
     used, other = shown.bind(attention, values, again, own)
-    return jnp.where(other, dense(used, x, maps), own) + layer.bias, used
+
+    def attended(used: jax.Array, x: jax.Array) -> jax.Array:
+        return dense(used, x, maps)
+
+    attended.__name__ = OWN  # its products are those that have been shown
+    return jnp.where(other, jax.jit(attended)(used, x), own) + layer.bias, used
 
 
 class Watching:
