@@ -83,7 +83,8 @@ def patches_of(layout: Layout) -> tuple[Any, Any]:
     """Returns what picks patches by row and by column of attention over all tokens; windows have patches alone."""
     tokens = layout.tokens[0]
     together = (np.diff(tokens) == 1).all()
-    return (slice(tokens[0], tokens[-1] + 1),) * 2 if together else (tokens[:, None], tokens)
+    whole = slice(tokens[0], tokens[-1] + 1)
+    return (whole, whole) if together else (tokens[:, None], tokens)
 
 
 def measure(
