@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from ml_collections import ConfigDict
 
-    from attn_cnn_jax.instrument.report import inspect
+    from attn_cnn_jax.instrument.inspect import inspect
     from attn_cnn_jax.interop.export import export
     from attn_cnn_jax.models import AttentionClassifier, ResNet
     from attn_cnn_jax.page.build import show
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module("attn_cnn_jax.config")
     elif name == "inspect":
-        from attn_cnn_jax.instrument.report import inspect as found
+        from attn_cnn_jax.instrument.inspect import inspect as found
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return found

@@ -14,10 +14,11 @@ import functools
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import scipy.special
 
 from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.errors import UserError
@@ -59,28 +60,48 @@ def layer_statistics(
       queries: the query pixels to average over; None for all. `interior_centre` does not depend on it.
     """
     probabilities = probabilities[None] if probabilities.ndim == 5 else probabilities
-    height, width = probabilities.shape[2:4]
-    queries = [(i, j) for i in range(height) for j in range(width)] if queries is None else list(queries)
-    inner = interior_queries((height, width))
-    interior_centre = sum(moments.centre_of_mass(probabilities[:, :, i, j]).mean(axis=0) - (i, j) for i, j in inner)
-    sums = [0.0] * 6
-    masses, counts = np.zeros((probabilities.shape[1], len(shifts))), np.zeros(len(shifts))
-    for i, j in queries:
-        attention = moments.normalised(probabilities[:, :, i, j])
-        centre, covariance = moments.centre_of_mass(attention) - (i, j), moments.covariance(attention)
-        scalars = moments.entropy(attention), moments.distance(attention, (i, j)), moments.mass_at_centre(attention)
-        within = attention[:, :, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2].sum(axis=(-2, -1))
-        sums = [total + of.mean(axis=0) for total, of in zip(sums, (centre, covariance, *scalars, within), strict=True)]
-        rows, columns = i + shifts[:, 0], j + shifts[:, 1]
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        masses[:, inside] += attention[:, :, rows[inside], columns[inside]].mean(axis=0)
-        counts += inside
-    shift_mass = np.divide(masses, counts, out=np.zeros_like(masses), where=counts > 0)
-    centre, *others = (total / len(queries) for total in sums)
-    some = some_interior_queries((height, width))
-    residual = np.mean([span.residuals(attention, shifts, some).mean() for attention in probabilities])
-    others += [shift_mass, float(residual), patterns_of(probabilities)]
-    return Statistics._make([centre, interior_centre / len(inner), *others])
+    grid = height, width = probabilities.shape[2:4]
+    places = np.stack(np.indices(grid).reshape(2, -1), axis=-1)  # (p, 2)
+    asked = slice(None) if queries is None else np.array([i * width + j for i, j in queries])
+    at = places[asked]  # (q, 2)
+    inner, some = np.array(interior_queries(grid)) @ (width, 1), some_interior_queries(grid)
+    moved = places - at[:, None]  # (q, p, 2)
+    lengths, near = np.hypot(moved[..., 0], moved[..., 1]), np.abs(moved).max(axis=-1) <= 1
+    keys = at[:, None] + shifts  # (q, n, 2)
+    query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
+    key = keys[query, shift] @ (width, 1)
+    counts = np.bincount(shift, minlength=len(shifts))
+    total: list[Any] = [0.0] * 9
+    for image in probabilities:  # one at a time: an image of a large network has a gigabyte
+        flat = image.reshape(len(image), height * width, -1).astype(np.float64)
+        flat /= flat.sum(axis=-1, keepdims=True)
+        centres = flat @ places
+        interior = (centres[:, inner] - places[inner]).mean(axis=1)
+        flat, centre = flat[:, asked], centres[:, asked]
+        square = flat.reshape(*flat.shape[:2], *grid)
+        # Around the centre rather than E[xx] - E[x]E[x]: a one-pixel attention then has exactly no spread.
+        rows, columns = (np.arange(size) - centre[..., axis, None] for axis, size in enumerate(grid))
+        by_row = np.matmul(square, columns[..., None])[..., 0]
+        row_row = (square.sum(axis=-1) * rows**2).sum(axis=-1).mean(axis=1)
+        column_column = (square.sum(axis=-2) * columns**2).sum(axis=-1).mean(axis=1)
+        row_column = (by_row * rows).sum(axis=-1).mean(axis=1)
+        covariance = np.stack([np.stack([row_row, row_column], -1), np.stack([row_column, column_column], -1)], -2)
+        nearest = np.floor(centre + 0.5).astype(int) @ (width, 1)
+        masses = np.zeros((len(shifts), len(flat)))
+        np.add.at(masses, shift, flat[:, query, key].T)
+        found = (
+            (centre - at).mean(axis=1),
+            interior,
+            covariance,
+            scipy.special.entr(flat).sum(axis=(1, 2)) / len(at),
+            np.einsum("hqp,qp->h", flat, lengths) / len(at),
+            np.take_along_axis(flat, nearest[..., None], axis=-1).mean(axis=(1, 2)),
+            np.einsum("hqp,qp->h", flat, near) / len(at),
+            masses.T / np.maximum(counts, 1),
+            span.residuals(image, shifts, some).mean(),
+        )
+        total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, found, strict=True)]
+    return Statistics._make([*total[:-1], float(total[-1]), patterns_of(probabilities)])
 
 
 def patterns_of(probabilities: np.ndarray) -> np.ndarray:

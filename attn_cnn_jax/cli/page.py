@@ -15,7 +15,7 @@ from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
 from attn_cnn_jax.data.image_files import from_file
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument import page as page_of_maps
-from attn_cnn_jax.instrument.report import inspect
+from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page.build import build, check
 from attn_cnn_jax.page.images import shown_images
