@@ -61,7 +61,7 @@ def layer_statistics(
     """
     probabilities = probabilities[None] if probabilities.ndim == 5 else probabilities
     grid = height, width = probabilities.shape[2:4]
-    places = np.stack(np.indices(grid).reshape(2, -1), axis=-1)  # (p, 2)
+    places = np.indices(grid).reshape(2, -1).T  # (p, 2)
     asked = slice(None) if queries is None else np.array([i * width + j for i, j in queries])
     at = places[asked]  # (q, 2)
     inner, some = np.array(interior_queries(grid)) @ (width, 1), some_interior_queries(grid)

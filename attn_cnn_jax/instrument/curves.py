@@ -41,7 +41,7 @@ def run_with(
 
 
 def compared(own: Output, output: Output, classes: Any, others: int, name: str) -> dict[str, float]:
-    """Returns how outputs differ: of logits the largest, and accuracy or agreement, by `name`; of features the mean cosine."""
+    """Returns how outputs differ: of logits the largest, and accuracy by `name`; of features the mean cosine."""
     scale = max(np.abs(own.array).max(), 1e-30)
     row = {"logits": float(np.abs(output.array - own.array).max() / scale)}
     if own.classifies:
