@@ -96,7 +96,7 @@ def labelled_files(path: Path, class_names: tuple[str, ...]) -> list[tuple[Path,
     UserError for a folder among class folders whose name is no class of the network.
     """
     folders = [each for each in sorted(path.iterdir()) if is_class_folder(each)] if path.is_dir() else []
-    if not folders:
+    if not folders or any(file.suffix.lower() in SUFFIXES for file in path.iterdir()):  # images beside other folders
         return [(file, -1) for file in image_files(path)]
     names = [unicodedata.normalize("NFC", folder.name) for folder in folders]
     if unknown := [name for name in names if name not in class_names]:

@@ -99,7 +99,10 @@ def effective_in_words(name: str) -> list[str]:
     config = read_config(located(name)) if located(name).is_dir() else None
     if config is None or with_defaults(config).model.name != "attention":
         return []
-    run = load_run(name)
+    try:
+        run = load_run(name)
+    except UserError:  # no checkpoint yet, or an encoding that is not loaded: the table says what there is
+        return []
     if run.model.depends_on_content:
         return []
     attention = run.attention()

@@ -132,7 +132,10 @@ def page_data(run: Run, size: tuple[int, int], *, title: str) -> dict[str, Any]:
 
 def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
     """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown."""
-    predictions = run.predict(np.stack([image.pixels for image in images])) if images else np.zeros((0, 1))
+    # Logits, which images of another size have too: the page shows them at any.
+    logits = run.logits(np.stack([image.pixels for image in images])) if images else np.zeros((0, 1))
+    predictions = np.exp(logits - logits.max(axis=1, keepdims=True))
+    predictions /= predictions.sum(axis=1, keepdims=True)
     return [
         {
             "name": image.name,

@@ -75,6 +75,7 @@ class Run:
           images: `(b, H, W, C)` uint8; UserError for another shape or type.
           batch_size: images per call of the network.
         """
+        images = self._checked(images, batch_size, own_size=True)
         wide = self.logits(images, batch_size).astype(np.float64)
         wide = np.exp(wide - wide.max(axis=1, keepdims=True))
         return (wide / wide.sum(axis=1, keepdims=True)).astype(np.float32)
@@ -205,7 +206,7 @@ class Run:
         images = self._checked(images)
         return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
 
-    def _checked(self, images: Any, batch_size: Any = 1) -> Images:
+    def _checked(self, images: Any, batch_size: Any = 1, *, own_size: bool = False) -> Images:
         """Returns images as an array; UserError unless the network takes them, in batches of this size."""
         if not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise UserError(f"batch_size={batch_size!r}: allowed is an integer from 1")
@@ -218,7 +219,11 @@ class Run:
             raise UserError(f"images that make no array ({shortened(error)}): {allowed}") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != channels or not images.size:
             raise UserError(f"images of shape {images.shape} and type {images.dtype}: {allowed}")
-        if (other := tuple(images.shape[1:3])) != (height, width):
+        downsample, other = self.config.model.get("downsample", 1), tuple(images.shape[1:3])
+        if other[0] % downsample or other[1] % downsample:
+            what = f"allowed are multiples of {downsample} on both sides"
+            raise UserError(f"images of {other[0]}x{other[1]} pixels: {what}")
+        if own_size and other != (height, width):
             advice = f"resize them, or use run.at_size({other})"
             raise UserError(f"images of {other[0]}x{other[1]} pixels: {allowed}; {advice}")
         return images

@@ -45,7 +45,7 @@ def test_the_table_has_the_best_learning_rate_and_means_over_seeds(tmp_path):
     (row,) = encodings.rows(tmp_path)
     name, rate, _, _, *cells = row.values()
     assert (name, rate) == ("`pape`", 0.004)
-    assert cells == ["250", 3, "61.0 ± 1.4", "70.0", "50.0", "40.0", "20, 30", "0.50, 0.60"]
+    assert cells == ["250", 3, "61.0 ± 1.4", "70.0", "50.0", "40.0", "20, 30", "0.50, 0.60", "all"]
     (axes,) = encodings.draw(tmp_path).axes
     assert [text.get_text() for text in axes.texts] == ["pape"]
     # Milliseconds; after as many epochs as the first row has.

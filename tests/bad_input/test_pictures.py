@@ -151,7 +151,7 @@ ARRAYS = {
     "negative labels": ({"labels": LABELS - 1}, "labels are no class, the first -1 at 0"),
     "a gap in the labels": ({"labels": 2 * LABELS}, "the first 4 at 2: allowed are integers from 0 to 2"),
     "a huge label": ({"labels": LABELS + 10**15}, "the first 1e+15 at 0"),
-    "too few names": ({"class_names": ["a", "b"]}, "there are 2 classes"),
+    "too few names": ({"class_names": ["a", "b"]}, "allowed are integers from 0 to 1"),
     "names twice": ({"class_names": ["a", "b", "a"]}, "two classes 'a'"),
     "test of other channels": ({"test_images": IMAGES[..., 0], "test_labels": LABELS}, "have other channels"),
     "test without labels": ({"test_images": IMAGES}, "both test_images and test_labels"),

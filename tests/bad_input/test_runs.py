@@ -137,7 +137,7 @@ NO_FLAGS = {
     "figures run --pictures=a": "--pictures: 'a': allowed is different integers from 0",
     "page run --size=0x3": "--size: '0x3': allowed is",
     "export run --format=tensorflow": "--format: invalid choice: 'tensorflow'",
-    "convolution run --kernel-sizes=3,x": "--kernel-sizes: '3,x': allowed is an integer from 1, or several",
+    "convolution run --kernel-sizes=3,x": "--kernel-sizes: '3,x': allowed is an odd integer, or several",
     "summary --config.seed=1": "name the CONFIG that it changes",
     "prepare": "required: NAME",
     "prepare mnist": "'mnist': allowed is cifar10, cifar100, digits, digits_and_strokes, folder, npz or tfds:NAME",
@@ -166,7 +166,7 @@ def test_images(quadratic_run, content_run, make_run, refused):
         refused(lambda images=images: position_only.predict(images), "allowed is (B, H, W, 1) uint8")
         refused(lambda images=images: by_content.attention(images), "allowed is (B, H, W, 1) uint8")
     refused(lambda: by_content.attention(), "give images, uint8 (B, H, W, C)")
-    refused(lambda: by_content.predict(np.zeros((1, 9, 9, 1), np.uint8)), "an image of 9x9 pixels")
+    refused(lambda: by_content.predict(np.zeros((1, 9, 9, 1), np.uint8)), "images of 9x9 pixels")
     halved = load_run(make_run("halved", downsample=2))
     refused(lambda: halved.predict(np.zeros((1, 7, 8, 1), np.uint8)), "images of 7x8 pixels: allowed are")
     for size in (0, 1.5, "all", None):

@@ -119,7 +119,7 @@ def test_what_is_left_out_is_counted_and_named_and_what_systems_leave_is_not(tmp
     (path / "java" / "bad.png").write_text("Dear reader")
     data = sources.load(folder(path, test_fraction=0.125, skip_unreadable=True), tmp_path)
     assert data.spec.class_names == (".NET", "java")
-    counts, split, skipped, ignored = data.notes
+    counts, split, *_, skipped, ignored = data.notes
     assert skipped.startswith(f"skipped 1 that cannot be read: {path}/java/bad.png cannot be read as an image: ")
     assert counts.startswith("6 train, 2 test images of 2 classes, 8x8x3, mean 0.")
     assert "12.5% of each class are the test split" in split

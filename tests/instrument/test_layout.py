@@ -141,7 +141,7 @@ def test_a_product_that_is_not_seen_is_refused_and_the_layers_that_are_can_be_ch
 @pytest.mark.parametrize("output", [lambda x: {"none": None, "logits": x.mean(1)}, lambda x: (None, x.mean(1)), None])
 def test_outputs_of_any_form(output, network, torch):
     report = inspect(network(fused, output=output or (lambda x: x)), torch.randn(2, 3, 16, 20))
-    assert ("cosine" if output is None else "accuracy") in report.replaced[-1]
+    assert ("cosine" if output is None else "agreement") in report.replaced[-1]
 
 
 def test_half_precision_and_one_image(network, torch):

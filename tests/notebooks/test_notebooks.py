@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
-PICTURES = {"theorem": 6, "restore_a_run": 6, "your_own_images": 3, "your_network": 1}
+PICTURES = {"theorem": 7, "restore_a_run": 6, "your_own_images": 3, "your_network": 1}
 
 
 def outputs_of(notebook):

@@ -79,7 +79,7 @@ def test_evaluation_is_that_of_the_logits(by_position):
         assert (found.right, found.count) == ((expected.argmax(axis=1) == labels).sum(), 5)
         assert found.accuracy == found.right / 5
         assert found.loss == pytest.approx(-log_softmax(expected, axis=1)[range(5), labels].mean(), rel=1e-5)
-    with pytest.raises(UserError, match="5 images and 4 labels"):
+    with pytest.raises(UserError, match=r"5 images and labels of shape \(4,\)"):
         by_position.evaluate(IMAGES, labels[:4])
 
 
