@@ -21,7 +21,7 @@ from attn_cnn_jax.runs.pretrained import FOLDER
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-ORDER = ["Results", "Two commands", "Look at a run", "The theorem in ten lines", "Further", "Cite"]
+ORDER = ["Two commands", "Look at a run", "Results", "The theorem in ten lines", "Further", "Cite"]
 MODULES = r"python -m ((?:attn_cnn_jax|benchmarks|robustness)[\w.]*)(.*)"
 
 
