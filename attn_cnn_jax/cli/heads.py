@@ -11,12 +11,14 @@ in nats; layers and heads count from 1, as in the paper.
 
 import argparse
 import math
+from typing import TYPE_CHECKING
 
-from attn_cnn_jax.analysis.heads import COVERED, Statistics, grid_coverage, grid_shifts, rows, run_statistics
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say, table
-from attn_cnn_jax.runs.load import load_run
+
+if TYPE_CHECKING:
+    from attn_cnn_jax.analysis.heads import Statistics
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 
@@ -29,6 +31,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from attn_cnn_jax.analysis.heads import rows, run_statistics
+    from attn_cnn_jax.runs.load import load_run
+
     run = load_run(args.run, args.step)
     looked = {"num_images": args.images, "query": args.query, "grid_size": args.grid, "data_dir": args.data_dir}
     statistics = run_statistics(run, **looked)
@@ -45,7 +50,7 @@ def to_text(found: list[dict]) -> str:
     centres = {
         header: f"{{centre_{name}_row:+.2f}}, {{centre_{name}_column:+.2f}}" for header, name in readings.items()
     }
-    looks = {
+    formats = {
         "layer": "{layer}",
         "head": "{head}",
         **centres,
@@ -56,11 +61,13 @@ def to_text(found: list[dict]) -> str:
         "at centre": "{mass_at_centre:.1%}",
         "degenerate": "{degenerate}",
     }
-    return columns(found, looks, left=0)
+    return columns(found, formats, left=0)
 
 
-def coverage_text(statistics: list[Statistics], grid_size: int | None) -> str:
+def coverage_text(statistics: "list[Statistics]", grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
+    from attn_cnn_jax.analysis.heads import COVERED, grid_coverage, grid_shifts
+
     parts = []
     for layer, of_layer in enumerate(statistics, start=1):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)

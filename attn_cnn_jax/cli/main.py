@@ -5,15 +5,17 @@ A subcommand's module is imported only when it is called, so that `attn-cnn --he
 
 import difflib
 import importlib
-import os
 import signal
 import sys
 from inspect import cleandoc
+from pathlib import Path
 from typing import NoReturn
 
 from attn_cnn_jax.cli.arguments import Parser, import_file, separate
-from attn_cnn_jax.errors import command_line, says_errors
+from attn_cnn_jax.errors import command_line, exits_with_messages
 from attn_cnn_jax.output import say, without_echoes
+from attn_cnn_jax.program_cache import keep_programs
+from attn_cnn_jax.runs.pretrained import existing
 
 SUBCOMMANDS = {
     "train": "train a network, or continue a stopped training run",
@@ -52,12 +54,10 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is ignored, as by nohup
         # Ctrl-C ends the process at once and without a traceback; training handles it itself, and saves first.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
-        del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
     sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str], program: str = "") -> int:
     """Runs a command line, the subcommand first, and returns its exit status.
 
@@ -86,6 +86,9 @@ def main(argv: list[str], program: str = "") -> int:
         for file in args.load:
             import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
+        if isinstance(folder := getattr(args, "run", None), Path):
+            existing(folder)  # before what reads it is imported
+        keep_programs()
         with without_echoes():
             module.run(args)
         return 0

@@ -10,3 +10,5 @@ link, `changes.js` holds what is changed of the network. `show.js`, `panels.js`,
 `page.js`, `play.js`, `own.js` (files), `strokes.js` (drawings) and `open.js` (exports) listen to the visitor;
 `steps.js` explains, `theorem.js` shows the theorem, `student.js` the training.
 """
+
+MOST_PARAMETERS = 3_000_000  # of a network that runs in the page: 16 MB of text

@@ -19,8 +19,9 @@ from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.page import MOST_PARAMETERS
 from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset, shown_images
-from attn_cnn_jax.page.network import MOST_PARAMETERS, network_data, reason_not_to_compute
+from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
 from attn_cnn_jax.runs.positions import rounded
 from attn_cnn_jax.runs.run import Run
