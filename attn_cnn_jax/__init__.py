@@ -9,21 +9,28 @@ from typing import TYPE_CHECKING, Any
 from attn_cnn_jax import lazy
 
 if TYPE_CHECKING:
+    import numpy as np
     from ml_collections import ConfigDict
 
-    from attn_cnn_jax.instrument.report import inspect
+    from attn_cnn_jax.instrument.inspect import inspect
     from attn_cnn_jax.interop.export import export
     from attn_cnn_jax.models import AttentionClassifier, ResNet
     from attn_cnn_jax.page.build import show
     from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.runs.run import Run
 
-__all__ = ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
+__all__ = ["create_model", "export", "inspect", "load_pretrained", "load_run", "read_image", "show", "train"]
 
 
 __getattr__, __dir__ = lazy.attributes(
     __name__,
-    {"load_run": "runs.load", "show": "page.build", "export": "interop.export", "inspect": "instrument.report"},
+    {
+        "config": "config",
+        "load_run": "runs.load",
+        "show": "page.build",
+        "export": "interop.export",
+        "inspect": "instrument.inspect",
+    },
 )
 
 
@@ -67,11 +74,28 @@ def create_model(name: str = "attention", *, seed: int = 0, **values: Any) -> "A
     return config.create_model(described.model, rngs=nnx.Rngs(seed))
 
 
-def train(config: "ConfigDict", workdir: "str | Path") -> "Run":
+def read_image(path: "str | Path", config_or_run: "ConfigDict | Run") -> "np.ndarray":
+    """Returns an image file as `prepare` and `predict` read it: uint8 `(H, W, C)`, cropped and resized to the network.
+
+    Args:
+      path: of a file in any format that Pillow reads.
+      config_or_run: a configuration, whose `config.model.image_shape` says the size, or a run.
+
+    Raises:
+      UserError: where the file is not there, or cannot be read as an image.
+    """
+    from attn_cnn_jax.data.image_files import from_file
+
+    config: Any = getattr(config_or_run, "config", config_or_run)
+    return from_file(path, tuple(config.model.image_shape), tuple(config.dataset.range)).pixels
+
+
+def train(config: "ConfigDict | str", workdir: "str | Path") -> "Run":
     """Trains as a configuration describes, from the newest checkpoint in `workdir` on; returns the trained run.
 
     Args:
-      config: as `get_config()` of a file in configs/ or `attn_cnn_jax.config.attention_config()` returns it.
+      config: the name of a file in configs/, such as "digits"; or what its `get_config()` or
+        `attn_cnn_jax.config.attention_config()` returns.
       workdir: the run directory; created if need be.
 
     Raises:
@@ -80,5 +104,9 @@ def train(config: "ConfigDict", workdir: "str | Path") -> "Run":
     from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.training import loop
 
+    if isinstance(config, str):
+        from attn_cnn_jax.config.shipped import shipped
+
+        config = shipped(config)
     loop.run(config, workdir)
     return load_run(workdir)

@@ -9,12 +9,13 @@ from typing import Any
 def attributes(package: str, modules: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` of a package, from the names of attributes and of the modules inside it.
 
-    For type checkers the package imports the same under `TYPE_CHECKING`.
+    A name that is also its module's is the module. Type checkers read the same imports under `TYPE_CHECKING`.
     """
 
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        module = importlib.import_module(f"{package}.{modules[name]}")
+        return module if name == modules[name] else getattr(module, name)
 
     return get, lambda: sorted({*vars(sys.modules[package]), *modules})

@@ -28,13 +28,14 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import run_statistics
-from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.theorem import expresses
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.mesh import data_mesh
 from benchmarks.measure import turns, write_json
@@ -72,7 +73,15 @@ BUDGET = "budget.json"  # minutes, and by row the images per second in training
 SEARCH = "search.json"  # by learning rate the validation accuracy (%)
 MEASURED = "measured.json"  # what `measured` found
 COST = ("encoding", "learning rate", "parameters", "FLOPs per image", "images per second", "epochs", "same time (%)")
-FOUND = ("encoding", "same epochs (%)", "at 48x48 (%)", "at 64x64 (%)", "within 3x3 (%)", "residual of Lemma 3")
+FOUND = (
+    "encoding",
+    "same epochs (%)",
+    "at 48x48 (%)",
+    "at 64x64 (%)",
+    "within 3x3 (%)",
+    "residual of Lemma 3",
+    "kernels",
+)
 COLUMNS = (*COST, *FOUND[1:])
 PAGE = DOCS / "encodings.md"
 
@@ -197,6 +206,7 @@ def rows(kept: Path) -> list[dict[str, Any]]:
         for name, digits in (("within", 0), ("residual", 2)):
             layers = zip(*(run[name] for run in found), strict=True)
             cells.append(", ".join(f"{statistics.mean(values):.{digits}f}" for values in layers))
+        cells.append(expresses(model.encoding).kernels)
         table.append(dict(zip(COLUMNS, cells, strict=True)))
     return table
 

@@ -22,7 +22,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
@@ -37,7 +37,7 @@ from benchmarks import records
 from benchmarks.measure import turns, write_json
 from benchmarks.networks import SPEC, random_images, training
 from benchmarks.records import kept_runs, markdown, parse, parser, put, with_deviation, write
-from benchmarks.tricks import PAGE, RESNET
+from benchmarks.tricks import RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
 ADAM_DECAY = "optimizer.weight_decay=0.0001"  # of what Adam trains in PyTorch; Muon's matrices have none
@@ -48,6 +48,7 @@ CONTENDERS = {
     "resnet_sgd": ("cifar10_cpu:resnet", SGD, "ResNet-10 of 12 channels, SGD"),
     "pytorch": ("cifar10_cpu:wide_heads", ("train.num_epochs=9", ADAM_DECAY), "wide heads, plain PyTorch"),
 }
+PAGE = records.DOCS / "recipe.md"
 RATES = "rates.json"
 IMAGES = 1_500  # of random noise, in each turn
 COLUMNS = ("network", "parameters", "FLOPs per image, full count", "epochs", "minutes", "test accuracy (%)")

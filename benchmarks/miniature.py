@@ -30,7 +30,7 @@ from attn_cnn_jax.analysis.convolution import replace_first, substitute
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
-from attn_cnn_jax.analysis.images import first_images, grid, mean_attention
+from attn_cnn_jax.analysis.test_images import first_images, grid, mean_attention
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import exits_with_messages
@@ -63,7 +63,7 @@ LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 LONG = ("quadratic_300", "learned_rel_300", "learned_rel_content_300", "resnet_300")  # the paper's Figure 2
 ALL = NETWORKS + LARGER + LONG
 KERNEL_SIZES = (1, 3, 5, 7)
-PAGE = DOCS / "miniature.md"
+PAGE = DOCS / "measurements_miniature.md"
 TEST_IMAGES = 10_000
 IMAGES = 20  # over which attention that depends on content is averaged
 # The paper's figure 13: generalised networks without degenerate heads, trained on, and a control that has them.

@@ -143,7 +143,7 @@ TABLES = {
     "resnet_whole": ("resnet", RESNET_WHOLE),
 }
 COLUMNS = ("change", "validation accuracy (%)", "difference", "loss (nats)", "seeds")
-PAGE = DOCS / "recipe.md"
+PAGE = DOCS / "measurements_recipe.md"
 
 
 @exits_with_messages

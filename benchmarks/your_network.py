@@ -24,12 +24,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import attn_cnn_jax
-from attn_cnn_jax.analysis.anatomy import PARTS
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.figures import COLOURS
 from benchmarks.records import DOCS, markdown, parse, parser, put, put_figure
 

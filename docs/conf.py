@@ -109,6 +109,19 @@ def describe(app, page, template, context, doctree):
                 context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(content)}">\n'
 
 
+def repair_backlinks(app, page, template, context, doctree):
+    """Links a source listing to names as they are documented; viewcode writes all of a module like the first one."""
+    if page.startswith("_modules/attn_cnn_jax"):
+        module, objects = page.removeprefix("_modules/").replace("/", "."), app.env.get_domain("py").objects
+
+        def repaired(link):
+            parts = link[1].split(".")
+            tails = (f"{module}.{'.'.join(parts[n:])}" for n in range(1, len(parts)))
+            return link[0] if link[1] in objects else f'#{next((name for name in tails if name in objects), link[1])}"'
+
+        context["body"] = re.sub(r'#(attn_cnn_jax[\w.]+)"', repaired, context["body"])
+
+
 def skip_fields(app, what, name, member, skip, options):
     """Skips the docstring that Python gives to every field of a NamedTuple."""
     return True if (getattr(member, "__doc__", None) or "").startswith("Alias for field number") else None
@@ -148,6 +161,7 @@ def setup(app):
     app.connect("source-read", prepare_source)
     app.connect("html-page-context", collapse_navigation, priority=400)  # before the theme
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", repair_backlinks)
     app.connect("build-finished", write_live_pages)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", signature)

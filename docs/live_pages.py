@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from attn_cnn_jax.cli.main import main
-from attn_cnn_jax.page.images import DRAWINGS
+from attn_cnn_jax.data.image_files import DRAWINGS
 
 RUNS = {"page.html": "digits", "cifar10.html": "cifar10"}
 

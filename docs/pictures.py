@@ -29,7 +29,7 @@ OF_THE_RUN = {
 # Waits for the accuracy on all test images, and for the thumbnails.
 COUNTED = """
 const said = () => document.getElementById("accuracy").textContent;
-const wait = (done) => setTimeout(() => (/…|so far/.test(said()) ? wait(done) : done()), 500);
+const wait = (done) => setTimeout(() => (/…|of the first/.test(said()) ? wait(done) : done()), 500);
 wait(arguments[0]);
 """
 
@@ -65,7 +65,7 @@ def photograph(page: Path, target: Path) -> None:
     with webdriver.Chrome(options) as driver:
         metrics = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        driver.get(f"{page.resolve().as_uri()}#step=1&picture=1")
+        driver.get(f"{page.resolve().as_uri()}#step=1&picture=0")
         driver.execute_async_script(COUNTED)
         heads = "return Math.round(document.getElementById('heads').getBoundingClientRect().bottom)"
         upper = (0, 0, 1400, driver.execute_script(heads) + 8)

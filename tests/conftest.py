@@ -12,7 +12,7 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.runs import checkpoints, directory
 from attn_cnn_jax.runs.positions import create_recorder
-from attn_cnn_jax.training import loop
+from attn_cnn_jax.training import prepare
 from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.optimizer import create_optimizer
 from attn_cnn_jax.training.step import initial_state
@@ -73,7 +73,7 @@ def promotion():
 def on_one_device():
     """Training in this process uses one device: batches need not be split, and programs compile sooner."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "mesh_for", lambda batch_size: data_mesh(jax.devices()[:1]))
+        patch.setattr(prepare, "mesh_for", lambda batch_size: data_mesh(jax.devices()[:1]))
         yield
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.analysis.images import first_images, mean_attention
+from attn_cnn_jax.analysis.test_images import first_images, mean_attention
 from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Grid, SharedAttention
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
@@ -159,6 +160,7 @@ def predicted(model: Any, x: Activations) -> Array:
     return model.classified(x)[0].argmax(axis=1)
 
 
+@jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
 def measure_run(
     run: Run,
     kernel_sizes: tuple[int, ...],
@@ -170,7 +172,7 @@ def measure_run(
 ) -> tuple[float, list[Result]]:
     """Returns the test accuracy of a run's network, and for each kernel size what replacing its layers changes.
 
-    Attention that depends on content is averaged over `num_images` test images, `images.AVERAGED` by default. Accuracy
+    Attention that depends on content is averaged over `num_images` test images, `AVERAGED` of them by default. Accuracy
     is measured on `test_images`, or on labelled ones in their place, of which the first ERROR_IMAGES serve for the
     output error. UserError for a network without attention, or data that is not there.
     """

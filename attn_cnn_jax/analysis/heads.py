@@ -14,12 +14,13 @@ import functools
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import scipy.special
 
-from attn_cnn_jax.analysis import images
+from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.analysis.assignment import largest_assignment
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import pruning
@@ -27,9 +28,10 @@ from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.theorem import span
+from attn_cnn_jax.theorem import rank, span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
+TOLERANCES = (0.01, 0.05, 0.2)  # relative errors at which effective heads are counted
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
@@ -45,6 +47,7 @@ class Statistics(NamedTuple):
     within: np.ndarray  # (h,) share of the attention on the 3x3 pixels around the query
     shift_mass: np.ndarray  # (h, n) share of the attention on each shift of a grid, of the queries where it is inside
     span_residual: float  # of the layer: distance of these shifts from the span of its maps, interior queries
+    patterns: np.ndarray  # (h, q p) attention of some interior queries, all in a row
 
 
 def layer_statistics(
@@ -58,27 +61,54 @@ def layer_statistics(
       queries: the query pixels to average over; None for all. `interior_centre` does not depend on it.
     """
     probabilities = probabilities[None] if probabilities.ndim == 5 else probabilities
-    height, width = probabilities.shape[2:4]
-    queries = [(i, j) for i in range(height) for j in range(width)] if queries is None else list(queries)
-    inner = interior_queries((height, width))
-    interior_centre = sum(moments.centre_of_mass(probabilities[:, :, i, j]).mean(axis=0) - (i, j) for i, j in inner)
-    sums = [0.0] * 6
-    masses, counts = np.zeros((probabilities.shape[1], len(shifts))), np.zeros(len(shifts))
-    for i, j in queries:
-        attention = moments.normalised(probabilities[:, :, i, j])
-        centre, covariance = moments.centre_of_mass(attention) - (i, j), moments.covariance(attention)
-        scalars = moments.entropy(attention), moments.distance(attention, (i, j)), moments.mass_at_centre(attention)
-        within = attention[:, :, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2].sum(axis=(-2, -1))
-        sums = [total + of.mean(axis=0) for total, of in zip(sums, (centre, covariance, *scalars, within), strict=True)]
-        rows, columns = i + shifts[:, 0], j + shifts[:, 1]
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        masses[:, inside] += attention[:, :, rows[inside], columns[inside]].mean(axis=0)
-        counts += inside
-    shift_mass = np.divide(masses, counts, out=np.zeros_like(masses), where=counts > 0)
-    centre, *others = (total / len(queries) for total in sums)
-    some = some_interior_queries((height, width))
-    residual = np.mean([span.residuals(attention, shifts, some).mean() for attention in probabilities])
-    return Statistics._make([centre, interior_centre / len(inner), *others, shift_mass, float(residual)])
+    grid = height, width = probabilities.shape[2:4]
+    places = np.indices(grid).reshape(2, -1).T  # (p, 2)
+    asked = slice(None) if queries is None else np.array([i * width + j for i, j in queries])
+    at = places[asked]  # (q, 2)
+    inner, some = np.array(interior_queries(grid)) @ (width, 1), some_interior_queries(grid)
+    moved = places - at[:, None]  # (q, p, 2)
+    lengths, near = np.hypot(moved[..., 0], moved[..., 1]), np.abs(moved).max(axis=-1) <= 1
+    keys = at[:, None] + shifts  # (q, n, 2)
+    query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
+    key = keys[query, shift] @ (width, 1)
+    counts = np.bincount(shift, minlength=len(shifts))
+    total: list[Any] = [0.0] * 9
+    for image in probabilities:  # one at a time: an image of a large network has a gigabyte
+        flat = image.reshape(len(image), height * width, -1).astype(np.float64)
+        flat /= flat.sum(axis=-1, keepdims=True)
+        centres = flat @ places
+        interior = (centres[:, inner] - places[inner]).mean(axis=1)
+        flat, centre = flat[:, asked], centres[:, asked]
+        square = flat.reshape(*flat.shape[:2], *grid)
+        # Around the centre rather than E[xx] - E[x]E[x]: a one-pixel attention then has exactly no spread.
+        rows, columns = (np.arange(size) - centre[..., axis, None] for axis, size in enumerate(grid))
+        by_row = np.matmul(square, columns[..., None])[..., 0]
+        row_row = (square.sum(axis=-1) * rows**2).sum(axis=-1).mean(axis=1)
+        column_column = (square.sum(axis=-2) * columns**2).sum(axis=-1).mean(axis=1)
+        row_column = (by_row * rows).sum(axis=-1).mean(axis=1)
+        covariance = np.stack([np.stack([row_row, row_column], -1), np.stack([row_column, column_column], -1)], -2)
+        nearest = np.floor(centre + 0.5).astype(int) @ (width, 1)
+        masses = np.zeros((len(shifts), len(flat)))
+        np.add.at(masses, shift, flat[:, query, key].T)
+        found = (
+            (centre - at).mean(axis=1),
+            interior,
+            covariance,
+            scipy.special.entr(flat).sum(axis=(1, 2)) / len(at),
+            np.einsum("hqp,qp->h", flat, lengths) / len(at),
+            np.take_along_axis(flat, nearest[..., None], axis=-1).mean(axis=(1, 2)),
+            np.einsum("hqp,qp->h", flat, near) / len(at),
+            masses.T / np.maximum(counts, 1),
+            span.residuals(image, shifts, some).mean(),
+        )
+        total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, found, strict=True)]
+    return Statistics._make([*total[:-1], float(total[-1]), patterns_of(probabilities)])
+
+
+def patterns_of(probabilities: np.ndarray) -> np.ndarray:
+    """Returns attention from `some_interior_queries`, mean over images: `(b, h, i, j, k, l) -> (h, n)`."""
+    rows, columns = np.array(some_interior_queries(probabilities.shape[2:4])).T
+    return probabilities[:, :, rows, columns].mean(axis=0, dtype=np.float64).reshape(probabilities.shape[1], -1)
 
 
 def interior_queries(grid: tuple[int, int]) -> list[tuple[int, int]]:
@@ -107,19 +137,19 @@ def run_statistics(
 ) -> list[Statistics]:
     """Returns the statistics of every layer of a run, from one query pixel or over all.
 
-    Where attention depends on content, over `num_images` test images, `images.AVERAGED` by default. `grid_size` is K of
+    Where attention depends on content, over `num_images` test images, `AVERAGED` by default. `grid_size` is K of
     the K x K shifts for `shift_mass`, by default of the largest square of heads.
 
     UserError for a network without attention, a query or a grid outside the image, or data that is not there.
     """
-    grid = images.grid(run)
+    grid = test_images.grid(run)
     if query is not None:
         check_query(query, grid)
     largest = 2 * max(grid) - 1
     if grid_size is not None and not 1 <= grid_size <= largest:
         raise UserError(f"--grid={grid_size}: allowed is 1 to {largest}, all shifts between two pixels")
     total, count, queries = None, 0, None if query is None else [query]
-    for layers in images.attention_batches(run, num_images, data_dir):
+    for layers in test_images.attention_batches(run, num_images, data_dir):
         found = [layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), queries) for layer in layers]
         number = len(layers[0])
         weighted = jax.tree.map(functools.partial(np.multiply, number), found)
@@ -156,11 +186,26 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
 
     By the criteria of its encoding; with content, by its attention itself: uniform attention is degenerate.
     """
-    attention, grid = run.model.blocks[layer].attention, images.grid(run)
+    attention, grid = run.model.blocks[layer].attention, test_images.grid(run)
     if attention.depends_on_content:
         return [pruning.uniform(value, grid) for value in statistics.entropy]
     found = pruning.reasons(attention.position, grid)
     return [found.get(head, "") for head in range(attention.num_heads)]
+
+
+def effective_heads(run: Run, patterns: list[np.ndarray]) -> list[list[int]]:
+    """Returns, per layer, how many heads could replace its heads at each of `TOLERANCES`.
+
+    From what `patterns_of` returns for each layer; where attention depends on content, of its mean over images.
+    """
+    layers = zip(patterns, (block.attention.merged_maps() for block in run.model.blocks), strict=True)
+    return [[rank.effective_heads(*layer, tolerance) for tolerance in TOLERANCES] for layer in layers]
+
+
+def effective_text(counts: list[int], num_heads: int) -> str:
+    """Returns what `effective_heads` found for a layer, in words."""
+    at = zip(counts, TOLERANCES, strict=True)
+    return f"effective heads of {num_heads}: " + ", ".join(f"{count} at {tolerance:.0%}" for count, tolerance in at)
 
 
 def measures(found: Statistics, averaged: str = "all") -> dict[str, np.ndarray]:

@@ -52,6 +52,7 @@ def is_recorded(run: Run) -> bool:
     )
 
 
+@jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
 def history(run: Run, records: Sequence[dict]) -> History:
     """Returns the history of a run, at any step, from the records of its positions.jsonl.
 

@@ -41,7 +41,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints what is wrong with the flags and exits with status 2."""
+        message += hint(message) if self.takes_overrides else ""
         self.exit(2, f"{self.prog}: {printable(message)}\n{self.prog} --help lists the flags\n")
+
+
+def hint(message: str) -> str:
+    """Returns `: did you mean --config.train.num_epochs?` for unknown flags that are keys, or what others call them."""
+    from attn_cnn_jax.config.base import attention_config, meant_by, schema_of  # JAX, which other errors need not
+
+    unknown = re.findall(r"--([\w-]+)", message) if "unrecognized arguments" in message else []
+    schema = schema_of(attention_config()) if unknown else {}
+    found = [key for word in unknown for key in meant_by(word.replace("-", "_"), schema)[:1]]
+    found += [f"config.{word}" for word in unknown if word in schema and not isinstance(schema[word], dict)]
+    return f": did you mean {', '.join(f'--{key}' for key in found)}?" if found else ""
 
 
 def separate(words: list[str]) -> tuple[list[str], list[str]]:
@@ -129,7 +141,7 @@ integers = matching(r"\d+(-\d+)?(,\d+(-\d+)?)*", _integers, "different integers 
 step = matching(r"latest|best|\d+", lambda text: int(text) if text.isdecimal() else text, "latest, best or a step")
 
 RUN = "folder of exported weights, or pretrained:NAME"
-AVERAGED = "test images to average content over (100, or all where there are fewer)"  # `analysis.images.AVERAGED`
+AVERAGED = "test images to average content over (100, or all where there are fewer)"  # `analysis.test_images.AVERAGED`
 SIZE = "run the network at this size in pixels, without training: positions and patches grow with the image"
 LOG = "with --size: multiply scores of attention by log n / log n_train, n pixels of attention"
 SHARED: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ import datetime
 import itertools
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from attn_cnn_jax.runs.directory import MAY_CHANGE, read_config
 from attn_cnn_jax.runs.environment import in_words, of_step, read_environments
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import doubt, read_metrics
+from attn_cnn_jax.runs.pretrained import FOLDER, PREFIX
 
 EXAMPLE = "runs/digits pretrained:digits --out=comparison"
 # Keys ignored when runs are grouped into one row. Another `dataset.path` is another set of images.
@@ -38,6 +40,7 @@ class Outcome(NamedTuple):
     key: str
     workdir: Path
     seed: int
+    name: str  # as it was given
     model: ConfigDict  # `config.model` of its newest checkpoint, in which pruned heads are missing
     test: dict | None  # the last test record; None before the first
     seconds: float | None  # duration of the training steps; None where metrics.jsonl does not tell
@@ -51,13 +54,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     groups: dict[str, dict[int, Outcome]] = {}  # by key and seed
-    for found in map(read_outcome, itertools.chain(*args.runs)):
+    for found in itertools.starmap(read_outcome, named_runs(args.runs)):
         of_seeds = groups.setdefault(found.key, {})
         kept = of_seeds.setdefault(found.seed, found)
         if kept is not found:
             less, kept = sorted((found, kept), key=lambda each: (each.test or {"step": 0})["step"])
             of_seeds[kept.seed] = kept  # the longest
-            say(f"{less.workdir} has the same seed {less.seed} as {kept.workdir}: counted once", sys.stderr)
+            say(f"{less.name} has the same seed {less.seed} as {kept.name}: counted once", sys.stderr)
     counted = [list(of_seeds.values()) for of_seeds in groups.values()]
     say(table(map(row, counted), HEADER))
     for line in [*machines(counted), *filter(None, (doubt_of(o.workdir) for of in counted for o in of))]:
@@ -82,14 +85,22 @@ def machines(counted: list[list[Outcome]]) -> list[str]:
     return [f"{', '.join(runs)}: measured on {words}" for words, runs in places.items()] if len(places) > 1 else []
 
 
-def read_outcome(workdir: Path) -> Outcome:
+def named_runs(runs: list[list[Path]]) -> Iterator[tuple[Path, str]]:
+    """Yields directories and what to call them: `pretrained:NAME` for those of the package."""
+    for workdir in itertools.chain(*runs):
+        yield workdir, f"{PREFIX}{workdir.name}" if workdir.is_relative_to(FOLDER) else str(workdir)
+
+
+def read_outcome(workdir: Path, name: str) -> Outcome:
     run = load_run(workdir)
     config = with_defaults(read_config(workdir) or run.config)
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
     records = read_metrics(workdir / "metrics.jsonl")
     test = next((record for record in reversed(records) if record["split"] == "test"), None)
     seconds = training_seconds(records, config.train.batch_size)
-    return Outcome(repr(sorted(values.items())), workdir, config.seed, run.config.model, test, seconds)
+    data = sorted((split, sorted(entry.items())) for split, entry in (run.data or {}).items())
+    key = repr((sorted(values.items()), data))
+    return Outcome(key, workdir, config.seed, name, run.config.model, test, seconds)
 
 
 def training_seconds(records: list[dict], batch_size: int) -> float | None:
@@ -108,7 +119,7 @@ def row(outcomes: list[Outcome]) -> tuple[str, ...]:
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     first, *others = outcomes
     return (
-        f"{first.workdir} ... {others[-1].workdir.name}" if others else str(first.workdir),
+        f"{first.name} ... {others[-1].workdir.name}" if others else first.name,
         ", ".join(str(outcome.seed) for outcome in outcomes),
         f"{min(record['epoch'] for record in tests):g}" if tests else "",
         with_deviation([record["accuracy"] for record in tests], "{:.2%}"),

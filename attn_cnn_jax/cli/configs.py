@@ -9,19 +9,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-import attn_cnn_jax
 from attn_cnn_jax.cli.arguments import Parser, users_code
 from attn_cnn_jax.config.base import MODEL_COMMON, field_of, schema_of
+from attn_cnn_jax.config.shipped import known_configs
 from attn_cnn_jax.errors import UserError, shortened
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-
-
-def known_configs() -> dict[str, Path]:
-    """Returns the configuration files of the installed package, or of the checkout around it, by name."""
-    package = Path(attn_cnn_jax.__file__).parent
-    folder = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.py"))}
 
 
 def add_config(parser: Parser) -> None:

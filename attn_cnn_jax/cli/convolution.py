@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, matching, numbers_in
+from attn_cnn_jax.data.image_files import drawings
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say
@@ -36,7 +37,7 @@ COLUMNS = {
     "least": "{mass_inside_least:.1%}",
 }
 
-sizes = matching(r"[1-9]\d*(,[1-9]\d*)*", lambda text: sorted({*numbers_in(text)}), "an integer from 1, or several")
+sizes = matching(r"\d*[13579](,\d*[13579])*", lambda text: sorted({*numbers_in(text)}), "an odd integer, or several")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from attn_cnn_jax.analysis.convolution import measure_run
-    from attn_cnn_jax.analysis.images import averaged_over
+    from attn_cnn_jax.analysis.test_images import averaged_over
     from attn_cnn_jax.runs.load import load_run
 
     run = load_run(args.run, args.step)
@@ -81,8 +82,7 @@ def without_data(run: "Run", args: argparse.Namespace) -> "tuple[np.ndarray, np.
     """
     import numpy as np
 
-    from attn_cnn_jax.analysis.images import dataset_of, reads_images
-    from attn_cnn_jax.page.images import drawings
+    from attn_cnn_jax.analysis.test_images import dataset_of, reads_images
 
     try:
         dataset_of(run.config, args.data_dir)

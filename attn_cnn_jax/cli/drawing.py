@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from attn_cnn_jax.analysis import history, images
+from attn_cnn_jax.analysis import history, test_images
 from attn_cnn_jax.analysis.figures import centres, curves, maps, parabolas, scheme, span, training
 from attn_cnn_jax.analysis.figures import history as history_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
@@ -39,7 +39,7 @@ def applicable(run: Run, workdir: Path) -> list[str]:
         "curves": bool(read_metrics(workdir / "metrics.jsonl")),
         "training": positions,
         "course": positions and history.is_recorded(run),
-        "pictures": images.reads_images(run),
+        "pictures": test_images.reads_images(run),
         "parabolas": parabolas.has(run),
     }
     return [name for name in NAMES if has.get(name, True)]
@@ -47,9 +47,9 @@ def applicable(run: Run, workdir: Path) -> list[str]:
 
 def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: set[str]) -> Drawn:
     """Draws the figures that show attention."""
-    content, (height, width) = images.reads_images(run), images.grid(run)
+    content, (height, width) = test_images.reads_images(run), test_images.grid(run)
     # The middle as in Fig. 4 to 6; the paper does not say which pixel Fig. 7 shows.
-    queries = args.query or [images.centre(run)] + ([(height // 4, width // 4)] if content else [])
+    queries = args.query or [test_images.centre(run)] + ([(height // 4, width // 4)] if content else [])
     for query in queries:
         check_query(query, (height, width))
     num_layers = len(run.model.blocks)
@@ -70,11 +70,11 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
     if "pictures" in wanted:
         drawn |= draw_images(args, run, queries)
     if "parabolas" in wanted:
-        drawn["parabolas"] = parabolas.draw(run, images.first_images(run, args.images, args.data_dir).images)
+        drawn["parabolas"] = parabolas.draw(run, test_images.first_images(run, args.images, args.data_dir).images)
     if not wanted & {"scheme", "centres", "maps", "span"}:
         return drawn
-    num_images = images.averaged_over(run, args.images, args.data_dir)
-    layers = images.mean_attention(run, num_images, args.data_dir)
+    num_images = test_images.averaged_over(run, args.images, args.data_dir)
+    layers = test_images.mean_attention(run, num_images, args.data_dir)
     mean, chosen = f", mean over {num_images} test images" if content else "", layers[layer]
     if "scheme" in wanted:
         values = np.asarray(run.model.blocks[layer].attention.merged_maps())
@@ -94,9 +94,9 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
 
 
 def draw_images(args: argparse.Namespace, run: Run, queries: list[tuple[int, int]]) -> Drawn:
-    if not images.reads_images(run):
+    if not test_images.reads_images(run):
         raise UserError("this network's attention is the same for all images: allowed is --figures=maps")
-    chosen, labels, class_names = images.images_at(run, args.pictures, args.data_dir)
+    chosen, labels, class_names = test_images.images_at(run, args.pictures, args.data_dir)
     drawn: Drawn = {}
     for n, image, label in zip(args.pictures, chosen, labels, strict=True):
         layers = [layer[0] for layer in run.attention(image[None])]

@@ -1,34 +1,44 @@
 """Measure loss and accuracy of a network on the test images of its data set.
 
-Every image counts once. --mirrored adds a line of its own: there an image is classified by the mean of its logits
-and those of its mirror image, which is not the accuracy that training records. --keep writes what was measured into
-the run's metrics.jsonl, in the place of a record of the same step.
+Every image counts once; balanced accuracy is the mean over classes. --by-class adds a table by class, --out a
+confusion matrix as CSV and figure. --mirrored adds a line of its own: there an image is classified by the mean of its
+logits and those of its mirror image, which is not the accuracy that training records. --keep writes what was measured
+into the run's metrics.jsonl, in the place of a record of the same step.
 """
 
 import argparse
-import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from attn_cnn_jax.analysis.images import load_dataset
+from attn_cnn_jax.analysis.figures import confusion, style
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
-from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.output import columns, say
+from attn_cnn_jax.output import columns, csv_text, say
 from attn_cnn_jax.runs import environment, metrics
 from attn_cnn_jax.runs.evaluate import Evaluation
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.pretrained import PREFIX
 
 EXAMPLE = "runs/digits"
-LOOKS = {
-    "test images": "{pictures}",
+COLUMNS = {
+    "test images": "{images}",
     "accuracy": "{accuracy:.2%}",
+    "balanced": "{balanced_accuracy:.2%}",
     "right": "{right:,} of {count:,}",
     "loss (nats)": "{loss:.4f}",
+}
+
+BY_CLASS = {
+    "class": "{class}",
+    "right": "{right:,} of {count:,}",
+    "accuracy": "{accuracy:.2%}",
+    "most often taken for": "{taken_for} ({times:,})",
 }
 
 
@@ -38,6 +48,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--images", type=at_least_one, metavar="N", help=which)
     parser.add_argument("--mirrored", action="store_true", help="also with every image's mirror image")
     parser.add_argument("--keep", action="store_true", help="write the result into the run's metrics.jsonl")
+    parser.add_argument("--by-class", action="store_true", help="also by class: right, count, most frequent confusion")
+    which = "write the confusion matrix there, as confusion.csv, .png and .svg"
+    parser.add_argument("--out", type=as_path, metavar="DIR", help=which)
     parser.add_argument("--json", action="store_true", help="print JSON: a list with one object per line")
 
 
@@ -54,10 +67,25 @@ def run(args: argparse.Namespace) -> None:
     for name, mirrored in {"as they are": False, "with their mirror images": True}.items():
         if args.mirrored or not mirrored:
             found = run.evaluate(images, labels, mirrored=mirrored)
-            lines.append({"pictures": name, "accuracy": found.accuracy} | dataclasses.asdict(found))
+            line = {"images": name, "accuracy": found.accuracy, "balanced_accuracy": found.balanced_accuracy}
+            line |= {"right": found.right, "count": found.count, "loss": found.loss}
+            lines.append(line | ({"by_class": found.by_class} if args.by_class else {}))
+            if args.out and not mirrored:
+                names = found.class_names or [str(k) for k in range(len(found.confusion))]
+                paths = [*style.save(confusion.draw(found.confusion, names), args.out, "confusion")]
+                paths.append(args.out / "confusion.csv")
+                rows = zip(names, found.confusion.tolist(), strict=True)
+                text = csv_text([{"class": name, **dict(zip(names, row, strict=True))} for name, row in rows])
+                write_atomically(paths[-1], text)
+                say("\n".join(map(str, paths)), sys.stderr)
             if args.keep and not mirrored:
                 keep(as_path(args.run), run.step, found)
-    say(json.dumps(lines) if args.json else columns(lines, LOOKS, left=len(LOOKS)))
+    if args.json:
+        say(json.dumps(lines))
+        return
+    say(columns(lines, COLUMNS, left=len(COLUMNS)))
+    for line in lines if args.by_class else ():
+        say(f"\n{line['images']}, by class:\n{columns(line['by_class'], BY_CLASS, left=len(BY_CLASS))}")
 
 
 def keep(workdir: Path, step: int, found: Evaluation) -> None:
@@ -71,7 +99,9 @@ def keep(workdir: Path, step: int, found: Evaluation) -> None:
     if not places:
         raise UserError(f"{path} has no test record of step {step}: --keep replaces one that training wrote")
     before = records[places[-1]]
-    records[places[-1]] = before | dataclasses.asdict(found) | {"accuracy": found.accuracy}
+    records[places[-1]] = (
+        before | {"right": found.right, "count": found.count, "loss": found.loss} | {"accuracy": found.accuracy}
+    )
     write_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
     environment.note(workdir, step, "evaluated")
     say(f"{path}: {metrics.accuracy_in_words(records[places[-1]])} at step {step}, before {before['accuracy']:.2%}")

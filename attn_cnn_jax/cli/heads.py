@@ -5,8 +5,9 @@ looks at one query pixel alone. Near the border attention has to turn inwards, s
 head: "parameter" is the trained centre (quadratic encodings), "interior" the mean over queries at least a quarter of
 the image's side away from the border, "all" the mean over all queries. The residual of Lemma 3 says how far the
 shifts of the grid are from the span of a layer's attention maps at interior queries: at 0 the layer can be any
-convolution with these shifts, at 1 none. Pixels are those that attention works on, after the down-sampling; entropy is
-in nats; layers and heads count from 1, as in the paper.
+convolution with these shifts, at 1 none. Effective heads are the fewest that could replace a layer's heads: the rank of
+its attention and value maps together, up to a relative error. Pixels are those that attention works on, after the
+down-sampling; entropy is in nats; layers and heads count from 1, as in the paper.
 """
 
 import argparse
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 
+CENTRES = {f"centre_{name}_{axis}" for name in ("parameter", "interior", "all", "query") for axis in ("row", "column")}
+
 
 def add_arguments(parser: Parser) -> None:
     parser.share("run", "--step", "--data-dir", "--images")
@@ -31,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from attn_cnn_jax.analysis.heads import rows, run_statistics
+    from attn_cnn_jax.analysis.heads import effective_heads, rows, run_statistics
     from attn_cnn_jax.runs.load import load_run
 
     run = load_run(args.run, args.step)
@@ -40,7 +43,8 @@ def run(args: argparse.Namespace) -> None:
     found = rows(run, statistics, args.query)
     if args.csv:
         write_atomically(args.csv, csv_text(found))
-    say(f"{to_text(found)}\n\n{coverage_text(statistics, args.grid)}")
+    counts = effective_heads(run, [layer.patterns for layer in statistics])
+    say(f"{to_text(found)}\n\n{coverage_text(statistics, counts, args.grid)}")
 
 
 def to_text(found: list[dict]) -> str:
@@ -61,15 +65,19 @@ def to_text(found: list[dict]) -> str:
         "at centre": "{mass_at_centre:.1%}",
         "degenerate": "{degenerate}",
     }
-    return columns(found, formats, left=0)
+    # -0.004 would be shown as -0.00
+    unsigned = [
+        {k: round(v, 2) + 0.0 if k in CENTRES and v is not None else v for k, v in row.items()} for row in found
+    ]
+    return columns(unsigned, formats, left=0)
 
 
-def coverage_text(statistics: "list[Statistics]", grid_size: int | None) -> str:
+def coverage_text(statistics: "list[Statistics]", effective: list[list[int]], grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
-    from attn_cnn_jax.analysis.heads import COVERED, grid_coverage, grid_shifts
+    from attn_cnn_jax.analysis.heads import COVERED, effective_text, grid_coverage, grid_shifts
 
     parts = []
-    for layer, of_layer in enumerate(statistics, start=1):
+    for layer, (of_layer, counts) in enumerate(zip(statistics, effective, strict=True), start=1):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)
         size, cells, covered = math.isqrt(len(shifts)), [], 0
         for n, ((row, column), head) in enumerate(zip(shifts, grid_coverage(of_layer.shift_mass), strict=True)):
@@ -78,5 +86,6 @@ def coverage_text(statistics: "list[Statistics]", grid_size: int | None) -> str:
             cells.append(f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head"))
         of_all = f"{covered} of {len(shifts)} shifts of the {size}x{size} grid covered"
         parts.append(f"layer {layer}: {of_all}; Lemma 3: residual {of_layer.span_residual:.3f}")
+        parts.append(effective_text(counts, len(of_layer.entropy)))
         parts.append(table([cells[n : n + size] for n in range(0, len(cells), size)], left=size))
     return "\n".join(parts)

@@ -10,7 +10,7 @@ import argparse
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, image_size
 from attn_cnn_jax.instrument import attention, figures, page
-from attn_cnn_jax.instrument.report import inspect
+from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.output import say
 
 EXAMPLE = "attention.npz --grid=14x14 --prefix=1 --csv=heads.csv"

@@ -5,6 +5,7 @@ A subcommand's module is imported only when it is called, so that `attn-cnn --he
 
 import difflib
 import importlib
+import os
 import signal
 import sys
 from inspect import cleandoc
@@ -54,7 +55,11 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is ignored, as by nohup
         # Ctrl-C ends the process at once and without a traceback; training handles it itself, and saves first.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(main([*subcommand, *sys.argv[1:]], program))
+    for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
+        del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
+    os.environ["MPLBACKEND"] = "agg"  # files are drawn, no screen: not the backend of a notebook that runs the command
+    with without_echoes():
+        sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
 
 @exits_with_messages
@@ -89,8 +94,7 @@ def main(argv: list[str], program: str = "") -> int:
         if isinstance(folder := getattr(args, "run", None), Path):
             existing(folder)  # before what reads it is imported
         keep_programs()
-        with without_echoes():
-            module.run(args)
+        module.run(args)
         return 0
     except SystemExit as stop:  # argparse has printed help, or what is wrong with the flags
         return stop.code if isinstance(stop.code, int) else 1

@@ -10,6 +10,7 @@ import argparse
 import sys
 
 from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
+from attn_cnn_jax.data.image_files import from_file
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import say
 from attn_cnn_jax.page import MOST_PARAMETERS
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     import numpy as np
 
     from attn_cnn_jax.page.build import build, check
-    from attn_cnn_jax.page.images import from_file, shown_images
+    from attn_cnn_jax.page.images import shown_images
     from attn_cnn_jax.page.network import reason_not_to_compute
     from attn_cnn_jax.runs.load import load_run
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     *size, channels = run.config.model.image_shape
     height, width = args.size or size
     check(run, (height, width))
-    own = [from_file(path, (height, width, channels)) for path in args.image]
+    own = [from_file(path, (height, width, channels), tuple(run.config.dataset.range)) for path in args.image]
     others, dataset, error = shown_images(run, 0 if own else args.images, (height, width), args.data_dir)
     images = own or others
     if error:
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     reason = reason_not_to_compute(run, grid, args.parameters)
     if reason and run.model.depends_on_content and images:
         from attn_cnn_jax.instrument import page as page_of_maps
-        from attn_cnn_jax.instrument.report import inspect
+        from attn_cnn_jax.instrument.inspect import inspect
 
         pixels = np.stack([image.pixels for image in images])
         shown = page_of_maps.write(inspect(run, pixels, grid=grid), out, pixels)

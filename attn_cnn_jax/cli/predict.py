@@ -1,6 +1,7 @@
 """Classify image files: the most probable classes of each, with their probabilities.
 
-Takes files in any format that Pillow reads, and folders, of which it takes the images that `prepare` would take.
+Takes files in any format that Pillow reads, and folders, of which it takes the images that `prepare` would take. Of a
+folder of class folders it also prints the accuracy.
 Images of another size are cropped to the shape that the network was trained on and resized, which the command says on
 standard error. --figure draws the first images, their classes, and per layer the contours of what every head attends
 to from the middle pixel.
@@ -10,16 +11,17 @@ import argparse
 import json
 import re
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import predictions, style
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
-from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, is_left_behind
+from attn_cnn_jax.data.image_files import OTHER_SUFFIXES, SUFFIXES, from_file, is_left_behind
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.output import csv_text, say, table
-from attn_cnn_jax.page.images import from_file
+from attn_cnn_jax.runs.by_class import balanced_accuracy, confusion
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits image.png --top=3"
@@ -40,22 +42,30 @@ def run(args: argparse.Namespace) -> None:
     if args.size:
         run = run.at_size(args.size, log_pixels=args.log_pixels)
     height, width, channels = run.config.model.image_shape
-    paths = [file for path in args.images for file in image_files(path)]
-    loaded = [from_file(path, (height, width, channels)) for path in paths]
+    given = [pair for path in args.images for pair in labelled_files(path, run.class_names)]
+    paths, labels = [path for path, _ in given], [label for _, label in given]
+    loaded = [from_file(path, (height, width, channels), tuple(run.config.dataset.range)) for path in paths]
     if resized := sum(image.resized for image in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} images to {height}x{width} pixels"
         say(text if args.size else f"{text}, the size that the network was trained on", sys.stderr)
     pixels = np.stack([image.pixels for image in loaded])
-    found = top_classes(run.predict(pixels), run.class_names, args.top)
+    probabilities = run.predict(pixels)
+    found = top_classes(probabilities, run.class_names, args.top)
     by_image = list(zip(map(str, paths), found, strict=True))
     if args.json:
-        say(json.dumps([{"picture": path, "classes": classes} for path, classes in by_image], indent=1))
+        say(json.dumps([{"image": path, "classes": classes} for path, classes in by_image], indent=1))
     elif args.csv:
-        rows = [{"picture": path, "rank": n} | c for path, classes in by_image for n, c in enumerate(classes, start=1)]
+        rows = [{"image": path, "rank": n} | c for path, classes in by_image for n, c in enumerate(classes, start=1)]
         say(csv_text(rows).rstrip("\n"))
     else:
         rows = [[path, *(f"{named(c)} {c['probability']:.1%}" for c in classes)] for path, classes in by_image]
         say(table(rows, ["image", *map(str, range(1, len(rows[0])))], left=len(rows[0])))
+    if any(label >= 0 for label in labels):
+        known = np.flatnonzero(np.array(labels) >= 0)
+        matrix = confusion(probabilities[known].argmax(axis=1), np.array(labels)[known], len(run.class_names))
+        numbers = f"{np.trace(matrix) / len(known):.2%}, {np.trace(matrix):,} of {len(known):,}"
+        said = f"accuracy {numbers} right by their folders; balanced {balanced_accuracy(matrix):.2%}"
+        say(said, sys.stderr if args.json or args.csv else None)
     if args.figure:
         shown = pixels[: predictions.MOST_IMAGES]
         layers = run.attention(shown) if run.config.model.name == "attention" else []
@@ -78,6 +88,26 @@ def image_files(path: Path) -> list[Path]:
     if others := [file.name for file in inside if file not in found]:
         say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
     return found
+
+
+def labelled_files(path: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]]:
+    """Returns images and their classes, -1 where that is not known: of a file, a folder, or a folder of class folders.
+
+    UserError for a folder among class folders whose name is no class of the network.
+    """
+    folders = [each for each in sorted(path.iterdir()) if is_class_folder(each)] if path.is_dir() else []
+    if not folders:
+        return [(file, -1) for file in image_files(path)]
+    names = [unicodedata.normalize("NFC", folder.name) for folder in folders]
+    if unknown := [name for name in names if name not in class_names]:
+        classes = listed(class_names) or "not known by name"
+        raise UserError(f"{path}: {listed(unknown)} is no class of the network; they are {classes}")
+    pairs = zip(folders, names, strict=True)
+    return [(file, class_names.index(name)) for folder, name in pairs for file in image_files(folder)]
+
+
+def is_class_folder(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".") and not is_left_behind(path.name)
 
 
 def named(found: dict) -> str:

@@ -8,7 +8,7 @@ too, with the same values in config.dataset.
 
 import argparse
 
-from attn_cnn_jax.cli.arguments import Parser, image_size
+from attn_cnn_jax.cli.arguments import Parser, image_size, matching, numbers_in
 from attn_cnn_jax.data import cifar, sources
 from attn_cnn_jax.data.sets import OWN, SPECS, WITH_SCIKIT_LEARN, is_own, source_of
 from attn_cnn_jax.output import say
@@ -28,11 +28,13 @@ def add_arguments(parser: Parser) -> None:
     own("--image-size", type=image_size, metavar="64|HxW", help=size)
     fraction = "part of each class that becomes the test split where there is none (0.2)"
     own("--test-fraction", type=float, metavar="X", help=fraction)
+    which = "values in 16-bit grey files that become 0 and 255, such as 0-1023 for 10 bits (0-65535)"
+    own("--range", type=matching(r"\d+-\d+", numbers_in, "LOW-HIGH, as 0-1023"), metavar="LOW-HIGH", help=which)
     own("--skip-unreadable", action="store_const", const=True, help="leave out unreadable images")
 
 
 def run(args: argparse.Namespace) -> None:
-    keys = ("path", "image_size", "test_fraction", "skip_unreadable")
+    keys = ("path", "image_size", "test_fraction", "skip_unreadable", "range")
     own = {key: value for key in keys if (value := getattr(args, key)) is not None}
     if args.name not in SPECS and not is_own(args.name):
         args.refuse(f"{args.name!r}: allowed is {', '.join(SPECS)}, folder, npz or tfds:NAME")
@@ -59,4 +61,6 @@ def run(args: argparse.Namespace) -> None:
     dataset = sources.load(source, args.data_dir)
     for line in dataset.notes:
         say(f"{source.words}: {line}")
+    if is_own(source.name):
+        say("Training mirrors half of the images: where sides matter, add --config.augment.flip=False there")
     say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")

@@ -1,7 +1,8 @@
 """Print the paper's Table 1: parameters, FLOPs and test accuracy of configurations and runs, beside the paper's.
 
 Without arguments: the four networks of Table 1, then the other files of configs/. A run directory counts as the network
-that it holds, and has its last test accuracy; where heads were pruned, a line says how many of which layers. One
+that it holds, and has its last test accuracy; where heads were pruned, a line says how many of which layers, and one
+says, where attention does not depend on the image, how many heads could replace those of each layer (`heads`). One
 multiply-add is two FLOPs, and a count is per image. The paper counts linear maps and convolutions; the full count
 adds attention itself.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
+from attn_cnn_jax.analysis.heads import effective_heads, effective_text, patterns_of
 from attn_cnn_jax.cli.arguments import Parser, run_directories
 from attn_cnn_jax.cli.configs import known_configs, load_config
 from attn_cnn_jax.config import complete, with_defaults
@@ -24,6 +26,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.output import say, table
 from attn_cnn_jax.runs.checkpoints import saved_config
 from attn_cnn_jax.runs.directory import read_config
+from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import doubt, last_records
 from attn_cnn_jax.runs.pretrained import located
 
@@ -57,6 +60,8 @@ def run(args: argparse.Namespace) -> None:
     for name, (config, _) in found.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
+        for text in effective_in_words(name):
+            say(f"{name}: {text}")
     for name in args.configs:
         for folder in run_directories(name) if located(name).is_dir() else ():
             if text := doubt(folder):
@@ -87,6 +92,20 @@ def pruned_in_words(config: ConfigDict) -> str:
     left, pruned = heads_by_layer(config.model), Counter(layer for layer, _ in config.start.heads)
     layers = [f"{pruned[n]} of {count + pruned[n]} in layer {n}" for n, count in enumerate(left, 1) if pruned[n]]
     return f"{sum(left)} heads, {sum(pruned.values())} pruned: {', '.join(layers)}"
+
+
+def effective_in_words(name: str) -> list[str]:
+    """Returns the effective heads of each layer of a run whose attention is of positions alone, else nothing."""
+    config = read_config(located(name)) if located(name).is_dir() else None
+    if config is None or with_defaults(config).model.name != "attention":
+        return []
+    run = load_run(name)
+    if run.model.depends_on_content:
+        return []
+    attention = run.attention()
+    counts = effective_heads(run, [patterns_of(layer[None]) for layer in attention])
+    texts = (effective_text(of_layer, len(layer)) for of_layer, layer in zip(counts, attention, strict=True))
+    return [f"layer {n}, {text}" for n, text in enumerate(texts, start=1)]
 
 
 def row(name: str, config: ConfigDict, accuracy: str, papers: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -126,6 +126,12 @@ REST = {
         ),
         "test_fraction": number(0.2, 0, 1, open_low=True),  # of each class, where there is no test split
         "skip_unreadable": choice(False, True),  # leave broken image files out, and name them
+        "range": several(
+            integer(0, 0, 65535),
+            "two integers from 0 to 65535, (low, high): the values in your 16-bit grey files that become 0 and 255",
+            default=(0, 65535),
+            length=2,
+        ),
         "data_dir": text("", "a folder, or '' for the default of tensorflow-datasets"),
         "feed": choice("auto", "device", "stream"),  # images all on the devices, or read from the disk in training
         "num_validation": integer(0, 0),  # images held out of the training set
@@ -244,6 +250,38 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
     return ConfigDict(fill(config.to_dict(), schema_of(config)))
 
 
+# What other frameworks call keys.
+OTHER_NAMES = {
+    "optimizer.learning_rate": ("lr", "base_lr", "learning_rate_init", "step_size"),
+    "optimizer.weight_decay": ("wd", "decay", "l2"),
+    "optimizer.warmup_fraction": ("warmup", "warmup_epochs", "warmup_steps", "warmup_ratio"),
+    "optimizer.max_grad_norm": ("clip_grad", "clip_norm", "gradient_clip_val", "grad_clip"),
+    "optimizer.schedule": ("sched", "scheduler", "lr_scheduler", "lr_scheduler_type"),
+    "optimizer.name": ("opt", "optim"),
+    "train.num_epochs": ("epochs", "epoch", "max_epochs", "num_train_epochs", "n_epochs"),
+    "train.batch_size": ("batch", "bs", "per_device_train_batch_size", "train_batch_size"),
+    "train.label_smoothing": ("smoothing", "label_smoothing_factor"),
+    "train.log_every_steps": ("log_interval", "logging_steps", "log_every_n_steps", "log_every"),
+    "checkpoint.keep_last": ("save_total_limit", "save_top_k"),
+    "dataset.image_size": ("img_size", "input_size", "imgsz"),
+    "dataset.path": ("data_path", "data", "root", "dataset"),
+    "model.num_heads": ("heads", "num_attention_heads", "n_heads", "n_head"),
+    "model.num_layers": ("layers", "depth", "num_hidden_layers", "n_layers", "n_layer"),
+    "model.hidden_size": ("dim", "embed_dim", "d_model", "hidden_dim", "n_embd"),
+    "model.intermediate_size": ("mlp_dim", "d_ff"),
+    "model.downsample": ("patch_size", "patch"),
+    "start.run": ("pretrained", "resume_from", "finetune", "init_from", "weights"),
+    "seed": ("random_state", "random_seed"),
+}
+
+
+def meant_by(name: str, schema: dict) -> list[str]:
+    """Returns the keys that another framework calls so, or that stand in another room; [] where there are none."""
+    known = flatten(schema)
+    found = [key for key, others in OTHER_NAMES.items() if name in others and key in known]
+    return [f"config.{key}" for key in found or [key for key in known if key.split(".")[-1] == name and "." in key]]
+
+
 def field_of(schema: dict, key: str) -> Option:
     """Returns the field of a key such as `train.batch_size`; UserError where there is none, with what may be meant."""
     found: Any = schema
@@ -252,8 +290,9 @@ def field_of(schema: dict, key: str) -> Option:
         if not isinstance(found, dict):
             raise UserError(f"{above}.{part} is not a configuration key: {above} is a single value")
         if part not in found:
-            close = difflib.get_close_matches(part, found, n=1)
-            meant = f"did you mean {above}.{close[0]}?" if close else f"allowed are {', '.join(sorted(found))}"
+            close = [f"{above}.{name}" for name in difflib.get_close_matches(part, found, n=1)]
+            close = meant_by(part, schema) or close
+            meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(found))}"
             raise UserError(f"{above}.{part} is not a configuration key: {meant}")
         found, above = found[part], f"{above}.{part}"
     if isinstance(found, dict):

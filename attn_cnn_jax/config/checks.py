@@ -94,6 +94,8 @@ def check_fields(config: ConfigDict) -> None:
             raise UserError(f"config.{key} is missing: start from attention_config() or resnet_config()")
         if not field.allows(values[key]):
             refuse(key, values[key], field.allowed)
+    if (dataset_range := tuple(values["dataset.range"]))[0] >= dataset_range[1]:
+        refuse("dataset.range", dataset_range, "(low, high) with low below high")
 
 
 def check_combinations(config: ConfigDict) -> None:

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from attn_cnn_jax.data.pictures import OTHER_SUFFIXES, SUFFIXES, UNREAD_SUFFIXES, as_image, is_left_behind, read_picture
+from attn_cnn_jax.data.image_files import (
+    OTHER_SUFFIXES,
+    SUFFIXES,
+    UNREAD_SUFFIXES,
+    as_image,
+    is_left_behind,
+    open_image,
+)
+from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.data.sets import Source, random_ranks
 from attn_cnn_jax.errors import UserError, listed, shortened
 
@@ -123,7 +131,7 @@ def collect_folder(path: Path, source: Source) -> Collection:
     ranks = [hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=16).digest() for place in places]
 
     def read(entry: Entry, channels: int) -> Image.Image:
-        return read_picture(entry.key, channels, size=source.image_size)
+        return open_image(entry.key, channels, size=source.image_size, value_range=source.value_range)
 
     return Collection(names, splits, read, notes, sorted(map(str, ignored)), ranks)
 
@@ -239,14 +247,11 @@ def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
             raise UserError(f"{path}: {prefix}images is {pixels.dtype} {pixels.shape}: {allowed}")
         if found.shape[3] != images["train"].shape[3]:
             raise UserError(f"{path}: {prefix}images have other channels than images")
-        if labels.shape != (len(found),) or labels.dtype.kind not in "iu":
-            allowed = f"allowed is one integer per image, ({len(found)},)"
-            raise UserError(f"{path}: {prefix}labels is {labels.dtype} {labels.shape}: {allowed}")
-        numbers = sorted(set(labels.tolist()))
-        names = names or tuple(map(str, range(len(numbers)) if given is None else given))
-        if extra := [number for number in numbers if not 0 <= number < len(names)]:
-            raise UserError(f"{path}: {prefix}labels has {extra[0]}, and there are {len(names)} classes from 0")
-        if missing := sorted({*range(len(names))} - {*numbers}):
+        is_one_hot = labels.ndim == 2 and labels.shape[1] > 1
+        count = labels.shape[1] if is_one_hot else len(np.unique(labels))
+        names = names or tuple(map(str, range(count) if given is None else given))
+        labels = class_numbers(labels, len(found), len(names), f"{path}: {prefix}labels")
+        if missing := sorted({*range(len(names))} - {*labels.tolist()}):
             of = f"of the class {missing[0]}, {names[missing[0]]!r}"
             raise UserError(f"{path}: no image of {prefix}images is {of}")
         splits[split] = [Entry(f"{path}: {prefix}images[{n}]", (split, n), k) for n, k in enumerate(labels.tolist())]

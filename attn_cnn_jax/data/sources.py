@@ -23,10 +23,10 @@ import numpy as np
 from filelock import FileLock, Timeout
 from PIL import Image
 
-from attn_cnn_jax.data import own
+from attn_cnn_jax.data import audit, own
 from attn_cnn_jax.data.digits import digits
+from attn_cnn_jax.data.image_files import Unreadable, fit
 from attn_cnn_jax.data.own import Collection, Entry
-from attn_cnn_jax.data.pictures import Unreadable, fit
 from attn_cnn_jax.data.sets import (
     OWN,
     SPECS,
@@ -39,6 +39,7 @@ from attn_cnn_jax.data.sets import (
     fingerprint,
     hash_labels,
     hashes,
+    is_own,
 )
 from attn_cnn_jax.errors import UserError, command_line, listed, shortened
 from attn_cnn_jax.output import say
@@ -73,6 +74,7 @@ def folder_of(source: Source, data_dir: str | Path | None = None) -> Path:
     """Where a data set is prepared: `prepared/NAME` in the data folder."""
     choices = [source.name, str(own_path(source)), *source.image_size, float(source.test_fraction)]
     choices += ["skip_unreadable"] * source.skip_unreadable
+    choices += source.value_range if source.value_range != Source.value_range else ()
     tag = hashlib.blake2b(repr(choices).encode(errors="surrogateescape"), digest_size=5).hexdigest()
     return data_folder(data_dir) / "prepared" / (source.name if source.name in SPECS else f"{slug(source)}_{tag}")
 
@@ -208,8 +210,10 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
     files that they come from. UserError, naming the file, for what cannot be read or makes no data set.
     """
     size, channels, skipped, splits = source.image_size, 0, [], {}
+    kinds, digests, names = {}, {}, {}
     for split, entries in collection.splits.items():  # training first
         labels, path, are_grey = array("i"), folder / f"{split}_images.npy", True
+        digests[split], names[split] = array("Q"), []
         with path.open("wb") as file:
             file.seek(HEADER_BYTES)
             for entry in entries:
@@ -222,8 +226,13 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
                     continue
                 size = size if any(source.image_size) else checked_size(image, size, entry, source)
                 are_grey = are_grey and image.mode == "L"
-                file.write(np.ascontiguousarray(fit(image if channels else image.convert("RGB"), size)).data)
+                pixels = np.ascontiguousarray(fit(image if channels else image.convert("RGB"), size))
+                file.write(pixels.data)
                 labels.append(entry.label)
+                if is_own(source.name):
+                    audit.add(kinds, image)
+                    digests[split].append(audit.digest(pixels if pixels.shape[2] == 3 else pixels.repeat(3, axis=2)))
+                    names[split].append(entry.name)
             file.seek(0)
             header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), *size, channels or 3)}
             np.lib.format.write_array_header_1_0(file, header)
@@ -249,6 +258,10 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
     if official and counts != {"train": official.train_examples, "test": official.test_examples}:
         all_of = f"{official.train_examples:,} training and {official.test_examples:,} test images"
         notes.append(f"a reduced copy: the official data set has {all_of}")
+    if is_own(source.name):
+        of_split = {name: split.labels for name, split in splits.items()}
+        notes += audit.lines_on_levels(kinds, source.value_range)
+        notes += audit.lines_on_identical(digests, of_split, names)
     if skipped:
         notes.append(f"skipped {len(skipped):,} that cannot be read: {listed(skipped)}")
     if collection.ignored:

@@ -26,8 +26,8 @@ from PIL import Image
 from tensorflow_datasets.image_classification import cifar as stock
 
 from attn_cnn_jax.data import cifar
+from attn_cnn_jax.data.image_files import as_image, open_image
 from attn_cnn_jax.data.own import SPLITS, Collection, Entry
-from attn_cnn_jax.data.pictures import as_image, read_picture
 from attn_cnn_jax.data.sets import TFDS, Source
 from attn_cnn_jax.errors import UserError, command_line, shortened
 from attn_cnn_jax.output import say
@@ -108,7 +108,7 @@ def collect(source: Source, data_dir: Path, archive: cifar.Archive | None, repla
         split, position = entry.key
         with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
             file = io.BytesIO(records[split][position][image])
-        return read_picture(file, channels, None, size=source.image_size, name=entry.name)
+        return open_image(file, channels, None, size=source.image_size, name=entry.name)
 
     return Collection(names, splits, read)
 

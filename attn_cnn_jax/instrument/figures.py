@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attn_cnn_jax.analysis.anatomy import PARTS
 from attn_cnn_jax.analysis.figures import maps, style
+from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.report import Report
 
 COLOURS = dict(zip(PARTS, (style.COLOURS[2], style.COLOURS[3], style.COLOURS[5]), strict=True))  # as on the page
@@ -14,8 +14,9 @@ COLOURS = dict(zip(PARTS, (style.COLOURS[2], style.COLOURS[3], style.COLOURS[5])
 
 def draw(report: Report) -> dict[str, Figure]:
     """Returns the figures by name: maps of the middle patch, means over images; anatomy, and what replacing costs."""
-    (height, width), images = report.grid, len(report.attention[0])
-    layers = [layer.mean(axis=0).reshape(-1, height, width, height, width) for layer in report.attention]
+    (height, width), images = report.grid, report.images
+    shown = [mean for mean, grid in zip(report.mean_attention, report.grids, strict=True) if grid == report.grid]
+    layers = [mean.reshape(-1, height, width, height, width) for mean in shown]
     title = f"attention of the middle patch (outlined), mean over {images} images; {maps.ORDERS[maps.ORDER]}"
     figures = {"maps": maps.draw(layers, (height // 2, width // 2), maps.ORDER, title)}
     with style.styled():
@@ -45,7 +46,8 @@ def draw_anatomy(axes: Axes, report: Report) -> None:
 def draw_replaced(axes: Axes, report: Report) -> None:
     """Draws accuracy, and the share of multiply-adds saved, over the number of heads replaced, cheapest first."""
     heads = [row["heads"] for row in report.replaced]
-    for n, name in enumerate(("accuracy", "saved")):
+    names = [name for name in ("accuracy", "agreement", "cosine", "saved") if name in report.replaced[0]]
+    for n, name in enumerate(names):
         line = {"color": style.look(n).colour, "markersize": 2.5, "linewidth": 1, "label": name, "gid": name}
         axes.plot(heads, [100 * row[name] for row in report.replaced], "o-", **line)
     axes.set(xlabel=f"heads replaced by kernels of size {report.kernel_size}", ylabel="%", ylim=(0, 103))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL.Image import Resampling
 
-from attn_cnn_jax.data.pictures import as_image
+from attn_cnn_jax.data.image_files import as_image
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument.report import Report

@@ -1,5 +1,6 @@
-"""Convolutions as self-attention (Theorem 1): one head per kernel entry, borders padded, queries strided."""
+"""Convolutions as self-attention (Theorem 1): one head per kernel entry or fewer; padded borders, strided queries."""
 
+import functools
 import math
 
 import jax
@@ -15,22 +16,83 @@ from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.attention.scores import softmax
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import Quadratic
+from attn_cnn_jax.models.encodings.table import NONE, ShiftTable
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # pixels before and after, rows first
 Padding = str | Pads
 
 
-class ConvolutionalAttention(nnx.Module):
-    """Self-attention that begins as a convolution: pads the image, attends, keeps every `stride`-th query.
+class PaddedAttention(nnx.Module):
+    """Self-attention with the borders of a convolution: pads the image, attends, keeps every `stride`-th query.
 
-    Head `h` of a quadratic encoding (eq. 9) has its centre at the shift that kernel entry `h` reads (Lemma 1) and all
-    of its attention there as `alpha -> infinity` (Lemma 2). The padded image is what the softmax sees, so that borders
-    are those of a zero-padded convolution.
+    The padded image is what the softmax sees, so that borders are those of a zero-padded convolution.
 
     Attributes:
       attention: the layer that sees the padded image: `(b, H, W, d) -> (b, H, W, o)`.
       kernel_size, stride, dilation: rows and columns; of a 1-D layer (`num_axes`), `(b, L, d)`, the rows are 1.
       padding: "SAME", "VALID", or zeros before and after each axis.
+    """
+
+    def __init__(
+        self,
+        attention: SelfAttention,
+        kernel_size: tuple[int, int],
+        *,
+        stride: tuple[int, int] = (1, 1),
+        dilation: tuple[int, int] = (1, 1),
+        padding: Padding = "SAME",
+        num_axes: int = 2,
+    ):
+        self.attention = attention
+        self.kernel_size, self.stride, self.dilation, self.padding = kernel_size, stride, dilation, padding
+        self.num_axes = num_axes
+
+    def __call__(self, x: Float[Array, "*pixels d"]) -> Float[Array, "*queries o"]:
+        """`(b, H, W, d) -> (b, H / stride, W / stride, o)`; also without `b`, as `nnx.Conv`, and 1-D `(b, L, d)`."""
+        if x.ndim == self.num_axes + 1:
+            return self(x[None])[0]
+        if x.ndim == 3:
+            return self(x[:, None])[:, 0]
+        pads = self.pads((x.shape[1], x.shape[2]))
+        x = jnp.pad(x.astype(self.attention.output.dtype), ((0, 0), *pads, (0, 0)))
+        return self.attended(x, *self.queries((x.shape[1], x.shape[2])))
+
+    def attended(
+        self, x: Float[Array, "b H W d"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
+    ) -> Float[Array, "b i j o"]:
+        """The layer's output at some queries of the padded image; here by attention from all of them."""
+        return self.attention(x)[:, rows][:, :, columns]
+
+    def pads(self, size: tuple[int, int]) -> Pads:
+        """The zeros before and after the rows and the columns of an image of this size, in pixels."""
+        return pads_for(self.padding, size, self.window(), self.stride)
+
+    def window(self) -> tuple[int, int]:
+        """Rows and columns from the first to the last pixel that the kernel reads."""
+        return window_of(self.kernel_size, self.dilation)
+
+    def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
+        """Rows and columns of the padded image whose output is kept; UserError where there are none."""
+        window = self.window()
+        if any(size < least for size, least in zip(padded_size, window, strict=True)):
+            raise UserError(
+                f"a padded image of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
+                f"{window[0]}x{window[1]} needs a larger one, or more padding"
+            )
+        before = [d * ((k - 1) // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        rows, columns = (
+            np.arange(before[a], padded_size[a] - (window[a] - 1 - before[a]), self.stride[a]) for a in range(2)
+        )
+        return rows, columns
+
+
+class ConvolutionalAttention(PaddedAttention):
+    """Attention that begins as a convolution with one head per kernel entry (Theorem 1).
+
+    Head `h` of a quadratic encoding (eq. 9) has its centre at the shift that kernel entry `h` reads (Lemma 1) and all
+    of its attention there as `alpha -> infinity` (Lemma 2).
+
+    Attributes:
       exact: whether alpha is infinite: a head then copies one pixel, the one nearest to its centre.
     """
 
@@ -50,12 +112,10 @@ class ConvolutionalAttention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         num_heads = math.prod(kernel_size)
-        self.kernel_size, self.stride, self.dilation, self.padding = kernel_size, stride, dilation, padding
         self.exact = math.isinf(sharpness)
-        self.num_axes = num_axes
         position = Quadratic(num_heads, dtype=dtype, rngs=rngs)
         position.start_on_grid(kernel_shifts(kernel_size, dilation), sharpness)
-        self.attention = SelfAttention(
+        attention = SelfAttention(
             position,
             num_heads=num_heads,
             hidden_size=in_features,
@@ -64,17 +124,13 @@ class ConvolutionalAttention(nnx.Module):
             dtype=dtype,
             rngs=rngs,
         )
+        borders = {"stride": stride, "dilation": dilation, "padding": padding, "num_axes": num_axes}
+        super().__init__(attention, kernel_size, **borders)
 
-    def __call__(self, x: Float[Array, "*pixels d"]) -> Float[Array, "*queries o"]:
-        """`(b, H, W, d) -> (b, H / stride, W / stride, o)`; also without `b`, as `nnx.Conv`, and 1-D `(b, L, d)`."""
-        if x.ndim == self.num_axes + 1:
-            return self(x[None])[0]
-        if x.ndim == 3:
-            return self(x[:, None])[:, 0]
+    def attended(
+        self, x: Float[Array, "b H W d"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
+    ) -> Float[Array, "b i j o"]:
         attention = self.attention
-        pads = self.pads((x.shape[1], x.shape[2]))
-        x = jnp.pad(x.astype(attention.output.dtype), ((0, 0), *pads, (0, 0)))
-        rows, columns = self.queries((x.shape[1], x.shape[2]))
         maps, position = attention.maps(), attention.position
         assert isinstance(position, Quadratic)
         if self.exact:
@@ -86,31 +142,44 @@ class ConvolutionalAttention(nnx.Module):
             result = backend.factorised(softmax(row[:, rows]), softmax(column[:, columns]), x, maps)
         return result + attention.bias
 
-    def pads(self, size: tuple[int, int]) -> Pads:
-        """The zeros before and after the rows and the columns of an image of this size, in pixels."""
-        if not isinstance(self.padding, str):
-            return self.padding
-        rows, columns = jax.lax.padtype_to_pads(size, self.window(), self.stride, self.padding)
-        return rows, columns
 
-    def window(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last pixel that the kernel reads."""
-        rows, columns = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True))
-        return rows, columns
+class TableAttention(PaddedAttention):
+    """Attention that is a convolution with few heads, each with a table of scores over shifts (`ShiftTable`).
 
-    def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
-        """Rows and columns of the padded image whose output is kept; UserError where there are none."""
-        window = self.window()
-        if any(size < least for size, least in zip(padded_size, window, strict=True)):
-            raise UserError(
-                f"a padded image of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
-                f"{window[0]}x{window[1]} needs a larger one, or more padding"
-            )
-        before = [d * ((k - 1) // 2) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-        rows, columns = (
-            np.arange(before[a], padded_size[a] - (window[a] - 1 - before[a]), self.stride[a]) for a in range(2)
-        )
-        return rows, columns
+    Where the scores outside the window are minus infinity, nothing else is read.
+    """
+
+    def attended(
+        self, x: Float[Array, "b H W d"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
+    ) -> Float[Array, "b i j o"]:
+        attention = self.attention
+        assert isinstance(attention.position, ShiftTable)
+        if attention.position.outside > NONE:
+            return super().attended(x, rows, columns)
+        shifts = kernel_shifts(self.kernel_size, self.dilation)
+        window = attention.position.window()
+        centre = (np.array(window.shape[1:]) - 1) // 2
+        weights = window[:, *(shifts + centre).T].astype(x.dtype)
+
+        def average(weights, values):
+            read = (shifted(values, jnp.asarray(shift), rows, columns) for shift in shifts)
+            return functools.reduce(jnp.add, (weight * pixels for weight, pixels in zip(weights, read, strict=True)))
+
+        return cpu.sum_over_heads(average, weights, x, attention.maps()) + attention.bias
+
+
+def window_of(kernel_size: tuple[int, int], dilation: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns from the first to the last pixel that a kernel reads."""
+    rows, columns = (d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True))
+    return rows, columns
+
+
+def pads_for(padding: Padding, size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int]) -> Pads:
+    """The zeros before and after the rows and the columns of an image of a size, for a window and a stride."""
+    if not isinstance(padding, str):
+        return padding
+    rows, columns = jax.lax.padtype_to_pads(size, window, stride, padding)
+    return rows, columns
 
 
 def shifted(

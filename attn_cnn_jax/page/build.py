@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page import MOST_PARAMETERS
-from attn_cnn_jax.page.images import LabelledImage, data_uri, from_dataset, shown_images
-from attn_cnn_jax.page.network import network_data, reason_not_to_compute
+from attn_cnn_jax.page.images import data_uri, from_dataset, shown_images
+from attn_cnn_jax.page.network import costliest_head, network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
 from attn_cnn_jax.runs.positions import rounded
 from attn_cnn_jax.runs.run import Run
@@ -31,12 +32,6 @@ TEST_IMAGES = 100  # whose accuracy the page counts
 MOST_HEADS = 1024
 
 WEB = Path(__file__).parent / "web"
-# In the order in which they stand in the page: each may use what those before it define.
-OF_WORKER = ("numbers.js", "maps.js", "convolution.js", "network.js", "learning.js", "worker.js")
-OF_PAGE = (
-    *("drawing.js", "view.js", "compute.js", "changes.js", "panels.js", "own.js", "strokes.js", "open.js", "play.js"),
-    *("steps.js", "theorem.js", "student.js", "figure.js", "address.js", "show.js", "page.js"),
-)
 # Only what this file holds: no script, style or address of anybody else.
 POLICY = (
     "default-src 'none'; img-src data: blob:; style-src {}; script-src {} {}; worker-src blob:; "
@@ -44,6 +39,7 @@ POLICY = (
 )
 
 
+@jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
 def build(
     run: Run,
     images: list[LabelledImage],
@@ -67,6 +63,7 @@ def build(
     if reason is None:
         test = from_dataset(dataset, min(TEST_IMAGES, len(dataset.test.labels)), size) if dataset else []
         data["network"] = network_data(run, tuple(data["grid"]), class_names, test)
+        data["network"]["costliest"] = costliest_head(run, test or images, class_names)
     return render(data)
 
 
@@ -157,10 +154,14 @@ def in_json(tree: Any) -> Any:
 
 def render(data: dict) -> str:
     """The HTML text of a page of `data`, what `build.page_data` returns."""
-    files = {"STYLE": ["page.css"], "WORKER": OF_WORKER, "PAGE": OF_PAGE}
-    texts = {part: "".join((WEB / name).read_text("utf-8") for name in names) for part, names in files.items()}
+    texts = {"STYLE": (WEB / "page.css").read_text("utf-8"), "WORKER": scripts(WEB / "worker"), "PAGE": scripts(WEB)}
     parts = {"POLICY": POLICY.format(*map(hash_of, texts.values())), **texts, "DATA": as_script_text(data)}
     return re.sub("<!-- ([A-Z]+) -->", lambda found: parts[found[1]], (WEB / "page.html").read_text("utf-8"))
+
+
+def scripts(folder: Path) -> str:
+    """All scripts of a folder as one. Their order is of no consequence: what runs at load uses its own file alone."""
+    return "".join(path.read_text("utf-8") for path in sorted(folder.glob("*.js")))
 
 
 def hash_of(text: str) -> str:

@@ -1,28 +1,15 @@
-"""Images for the page: of the run's data set, from files, or the drawings that come with the package."""
+"""Images for the page: of the run's data set, or else the drawings that come with the package."""
 
 import base64
 import io
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from attn_cnn_jax.analysis.images import dataset_of
-from attn_cnn_jax.data.pictures import as_image, fit, read_picture
+from attn_cnn_jax.analysis.test_images import dataset_of
+from attn_cnn_jax.data.image_files import LabelledImage, as_image, drawings, fit
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.run import Run
-
-DRAWINGS = Path(__file__).parent / "drawings"  # of CIFAR-10's classes, made by this project
-
-
-class LabelledImage(NamedTuple):
-    """pixels: uint8 (H, W, C); name: what the visitor calls it; label: its class, "" if not known."""
-
-    pixels: np.ndarray
-    name: str
-    label: str = ""
-    resized: bool = False  # from a file of another size
 
 
 def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[LabelledImage]:
@@ -40,15 +27,6 @@ def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[La
     ]
 
 
-def from_file(path: str | Path, shape: tuple[int, int, int]) -> LabelledImage:
-    """An image file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C)."""
-    height, width, channels = shape
-    if not Path(path).exists():
-        raise UserError(f"there is no file {path}")
-    upright = read_picture(path, channels, None, size=(height, width))
-    return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
-
-
 def shown_images(
     run: Run, count: int, size: tuple[int, int], data_dir: str | None = None
 ) -> tuple[list[LabelledImage], Dataset | None, UserError | None]:
@@ -59,12 +37,6 @@ def shown_images(
         shape = (*size, run.config.model.image_shape[2])
         return drawings(run.class_names, shape) if count else [], None, error
     return from_dataset(dataset, count, size), dataset, None
-
-
-def drawings(class_names: tuple[str, ...], shape: tuple[int, int, int]) -> list[LabelledImage]:
-    """The drawings whose classes a network knows, for a page without the data set."""
-    found = [path for path in sorted(DRAWINGS.glob("*.png")) if path.stem in class_names]
-    return [from_file(path, shape)._replace(name="our drawing", label=path.stem) for path in found]
 
 
 def data_uri(pixels: np.ndarray) -> str:

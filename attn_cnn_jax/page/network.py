@@ -1,6 +1,7 @@
 """The network for the page, which computes in the browser: its weights and how they are arranged."""
 
 import base64
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
+from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.merging import merged
-from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page import MOST_PARAMETERS
-from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.page.scores import content_parameters, linear
 from attn_cnn_jax.runs.run import Run
 
@@ -90,6 +91,31 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "half": is_half,
         "weights": as_base64(half if is_half else weights),
     }
+
+
+def costliest_head(run: Run, images: Sequence[LabelledImage], class_names: tuple[str, ...]) -> int | None:
+    """The head of the first layer without which fewest images are classified right; of equals, with the largest loss.
+
+    An image without a label counts as what the network takes it for. None where there are no images.
+    """
+    if not images:
+        return None
+    pixels = np.stack([image.pixels for image in images])
+    predicted = run.logits(pixels).argmax(axis=1)
+    labels = [
+        class_names.index(image.label) if image.label in class_names else int(n)
+        for image, n in zip(images, predicted, strict=True)
+    ]
+    skeleton, parameters, statistics = split(run.model)
+    name, heads = "blocks.0.attention.output.kernel", run.model.blocks[0].attention.num_heads
+
+    def score(head: int) -> tuple[int, float]:
+        kernel = parameters[name].reshape(heads, -1, parameters[name].shape[-1]).at[head].set(0)
+        silent = join(skeleton, parameters | {name: kernel.reshape(parameters[name].shape)}, statistics)
+        result = dataclasses.replace(run, model=silent).evaluate(pixels, np.array(labels))
+        return result.right, -result.loss
+
+    return min(range(heads), key=score)
 
 
 def as_base64(array: np.ndarray) -> str:

@@ -164,7 +164,7 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def recorded_epochs(records: Sequence[dict], step: int, head_counts: list[int], term: str | None) -> list[dict]:
-    """The course of training up to the checkpoint at a step, oldest first, from the records of positions.jsonl.
+    """Training up to the checkpoint at a step, oldest first, from the records of positions.jsonl.
 
     Those of a network with other numbers of heads in its layers are left out. `term` is the name of the score term that
     positions have, None where there is none. Entries have `epoch` and `layers`, with `layers[n].position` as in

@@ -15,6 +15,12 @@ from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.pretrained import existing
 from attn_cnn_jax.runs.run import Run
 
+# What `export` writes that is no run, and what reads it.
+FUNCTIONS = {
+    "model.stablehlo": "jax.export.deserialize reads it, see its README.md",
+    "model.onnx": "ONNX Runtime reads it, see its README.md",
+}
+
 
 def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     """Restores a run that training left, finished or not, on any number of devices, without its data.
@@ -29,6 +35,12 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     folder = existing(workdir)
     reader = weights
     if not (folder / weights.FILE).is_file():
+        for file, how in FUNCTIONS.items():
+            if (folder / file).is_file():
+                raise UserError(
+                    f"{folder} holds a function, {file}, and no network to look into: {how}\n"
+                    "for commands and load_run export the run with --format=safetensors"
+                )
         from attn_cnn_jax.runs import checkpoints as reader  # Orbax takes half a second to import
     number, config, model, data = reader.read_network(folder, step, partial(completed, folder))
     assert isinstance(model, AttentionClassifier | ResNet)

@@ -12,10 +12,11 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Images, Labels, SharedAttention
+from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Images, SharedAttention
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.config.network import abstract_model, describe, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
+from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.data.sets import Fingerprint, Spec
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.classifier import AttentionClassifier
@@ -23,7 +24,8 @@ from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import Skeleton, join, split
-from attn_cnn_jax.runs.evaluate import Evaluation, Logits, numbers_of, predictor, program, total
+from attn_cnn_jax.runs import by_class
+from attn_cnn_jax.runs.evaluate import Logits, numbers_of, predictor, program, total
 
 
 @functools.partial(compiling.jit, static_argnames=("skeleton", "image_shape"))
@@ -41,7 +43,7 @@ class Run:
     Attributes:
       config: of the run.
       step: number of finished steps.
-      model: the network, in evaluation mode: called without a key.
+      model: the network, in evaluation mode: called without a key, on `run.normalised(images)`.
       test_record: the record of metrics.jsonl with the test accuracy at this step; None where there is none.
       data: fingerprint of the data that it was trained on, None where that is not known.
       positions: records of positions.jsonl up to this step, oldest first.
@@ -118,25 +120,34 @@ class Run:
         return self._in_batches("everything", images, batch_size)
 
     def evaluate(
-        self, images: Images, labels: Labels, *, mirrored: bool = False, batch_size: int | None = None
-    ) -> Evaluation:
+        self, images: Images, labels: Any, *, mirrored: bool = False, batch_size: int | None = None
+    ) -> by_class.ByClass:
         """Returns loss and accuracy on images with labels, each counted once: what training records of them.
 
         Args:
           images: as in `predict`, also a memory map of more than memory holds.
-          labels: `(b,)` integers; UserError for another number of them.
+          labels: `(b,)` integers, a column or one-hot rows; UserError for what is no class of each image.
           mirrored: classify by the mean of the logits of an image and of its mirror image.
           batch_size: images per call of the network; by default `config.train.eval_batch_size`.
         """
-        if len(images) != len(labels):
-            raise UserError(f"{len(images)} images and {len(labels)} labels: allowed is one label per image")
+        labels = class_numbers(labels, len(images), self.config.model.num_classes)
         size = self.config.train.eval_batch_size if batch_size is None else batch_size
         self._checked(images[:1], size)
         logits = self._logits(images, size)
         if mirrored:
             pairs = zip(logits, self._logits(images, size, mirrored=True), strict=True)
             logits = ((one + other) / 2 for one, other in pairs)
-        return total(logits, labels)
+        predicted: list[np.ndarray] = []
+
+        def noted() -> Iterator[np.ndarray]:
+            for some in logits:
+                predicted.append(some.argmax(axis=1))
+                yield some
+
+        found = total(noted(), labels)
+        matrix = by_class.confusion(np.concatenate(predicted), labels, self.config.model.num_classes)
+        names = self.class_names if len(self.class_names) == len(matrix) else ()
+        return by_class.ByClass(found.right, found.count, found.loss, matrix, names)
 
     def without_heads(self, heads: Iterable[tuple[int, int]]) -> "Run":
         """Returns a new run without some heads: it computes what this one does where their values are zero.
@@ -219,9 +230,9 @@ class Run:
             raise UserError(f"images that make no array ({shortened(error)}): {allowed}") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != channels or not images.size:
             raise UserError(f"images of shape {images.shape} and type {images.dtype}: {allowed}")
-        downsample, (height, width) = self.config.model.get("downsample", 1), images.shape[1:3]
-        if height % downsample or width % downsample:
-            raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample} on both sides")
+        if (other := tuple(images.shape[1:3])) != (height, width):
+            advice = f"resize them, or use run.at_size({other})"
+            raise UserError(f"images of {other[0]}x{other[1]} pixels: {allowed}; {advice}")
         return images
 
     def _changed(self, model: Any, **described: Any) -> "Run":

@@ -17,6 +17,7 @@ the maps `W^(h)`, `|error_o| <= mass * sum_h sum_d |W^(h)_do| range_d`.
 """
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,15 +39,31 @@ def attention_bound(alpha: float, num_axes: int = 2) -> float:
     return -math.expm1(-num_axes * math.log1p(u))
 
 
+def table_bound(sharpness: float, pixels: int) -> float:
+    """Returns an upper bound of a head's attention outside its pattern, for `conv_to_attention(kernel, heads=...)`.
+
+    Scores are the logarithms of a pattern that sums to one, and `-sharpness` on all other pixels, fewer than `pixels`,
+    so that the mass is at most `m / (1 + m)`, `m = pixels exp(-sharpness)`.
+    """
+    if not sharpness > 0 or pixels < 1:
+        raise UserError(f"sharpness={sharpness!r}, pixels={pixels!r}: allowed are a number above 0, an integer from 1")
+    return 1 / (1 + math.exp(min(sharpness, 700)) / pixels) if math.isfinite(sharpness) else 0.0
+
+
 def sharpness_for(tolerance: float, num_axes: int = 2) -> float:
     """Returns the smallest alpha whose `attention_bound` is at most `tolerance`, to the precision of a float."""
+    return smallest_for(tolerance, lambda alpha: attention_bound(alpha, num_axes))
+
+
+def smallest_for(tolerance: float, bound: Callable[[float], float]) -> float:
+    """Returns the smallest argument of a falling bound for which it is at most `tolerance`."""
     if not 0 < tolerance < 1:
         raise UserError(f"tolerance={tolerance!r}: allowed is a number above 0 and below 1")
     low, high = 0.0, 1.0
-    while attention_bound(high, num_axes) > tolerance:
+    while bound(high) > tolerance:
         low, high = high, 2 * high
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if attention_bound(middle, num_axes) > tolerance else (low, middle)
+        low, high = (middle, high) if bound(middle) > tolerance else (low, middle)
     return high
 
 
@@ -61,14 +78,21 @@ def alpha_exact(dtype: DTypeLike, num_axes: int = 2) -> float:
     return sharpness_for(quarter / (1 + quarter), num_axes)  # as a share of all keys; `quarter` is one of the centre
 
 
-def output_bound(kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float) -> Float[np.ndarray, " o"]:
+def output_bound(
+    kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float | None = None, *, mass: float | None = None
+) -> Float[np.ndarray, " o"]:
     """Returns an upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
 
     It holds for every pixel of the output, without rounding errors. The kernel is `(K_r, K_c, D_in, D_out)`, or
-    `(K, D_in, D_out)` of a 1-D convolution; zeros count as part of the input, as padding puts them there.
+    `(K, D_in, D_out)` of a 1-D convolution; zeros count as part of the input, as padding puts them there. For other
+    constructions give `mass`, `table_bound` or `rope_bound`, in place of `alpha`. With few heads the kernel still is
+    what counts, not the value maps: all heads look outside equally, and their value maps sum to what the slices do.
     """
+    if (alpha is None) == (mass is None):
+        raise UserError("output_bound needs either alpha or mass")
     kernel = np.asarray(kernel, np.float64)
     x = np.asarray(x, np.float64).reshape(-1, kernel.shape[-2])
     value_range = x.max(axis=0, initial=0) - x.min(axis=0, initial=0)
     weight = np.abs(kernel).reshape(-1, *kernel.shape[-2:]).sum(axis=0)
-    return attention_bound(alpha, kernel.ndim - 2) * (value_range @ weight)
+    share = attention_bound(alpha, kernel.ndim - 2) if alpha is not None else mass
+    return share * (value_range @ weight)

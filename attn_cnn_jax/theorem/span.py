@@ -68,13 +68,14 @@ def residuals(
       queries: the query pixels; None for all, row by row.
     """
     grid = attention.shape[1], attention.shape[2]
-    result = []
-    for query in np.ndindex(*grid) if queries is None else queries:
-        expected = indicators(shifts, grid, query)
-        basis = _basis(maps_of(attention, query))
-        missed = expected - basis @ (basis.T @ expected)
-        result.append(np.linalg.norm(missed) / max(np.linalg.norm(expected), 1e-300))
-    return np.array(result)
+    places = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1).reshape(-1, 2)
+    at = places if queries is None else np.asarray(queries)
+    expected = (places[:, None] == (shifts + at[:, None])[:, None]).all(axis=-1).astype(np.float64)  # (q, p, n)
+    maps = np.asarray(attention[:, at[:, 0], at[:, 1]], np.float64).reshape(len(attention), len(at), -1)
+    basis = _basis(maps.transpose(1, 2, 0))
+    missed = expected - basis @ (basis.swapaxes(-1, -2) @ expected)
+    lengths = np.linalg.norm(expected, axis=(1, 2))
+    return np.linalg.norm(missed, axis=(1, 2)) / np.maximum(lengths, 1e-300)
 
 
 def mixing(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None) -> Mixing:
@@ -104,7 +105,7 @@ def value_maps(weights: Float[np.ndarray, "h n"], kernel: Float[AnyArray, "r t d
     return np.einsum("hn,ndo->hdo", weights, slices)
 
 
-def _basis(maps: Float[np.ndarray, "pixels h"]) -> Float[np.ndarray, "pixels rank"]:
-    """Returns an orthonormal basis of the columns; heads that attend alike count once."""
+def _basis(maps: Float[np.ndarray, "q pixels h"]) -> Float[np.ndarray, "q pixels rank"]:
+    """Returns an orthonormal basis of the columns, filled up with zeros; heads that attend alike count once."""
     left, values, _ = np.linalg.svd(maps, full_matrices=False)
-    return left[:, values > SINGULAR * values[0]]
+    return left * (values > SINGULAR * values[:, :1])[:, None]

@@ -9,13 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
+from jaxtyping import Float, Int
 
-from attn_cnn_jax.arrays import AnyArray
+from attn_cnn_jax.arrays import AnyArray, Grid
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.models.convolutional import ConvolutionalAttention, Padding
+from attn_cnn_jax.models.convolutional import (
+    ConvolutionalAttention,
+    PaddedAttention,
+    Padding,
+    TableAttention,
+    pads_for,
+    window_of,
+)
 from attn_cnn_jax.models.encodings import Quadratic
+from attn_cnn_jax.models.encodings.table import NONE, ShiftTable
 from attn_cnn_jax.models.grid import set_values
+from attn_cnn_jax.theorem.kernels import over_patches, ungrouped
+from attn_cnn_jax.theorem.rank import few_heads, heads_needed
+from attn_cnn_jax.theorem.rope import rope_attention, rope_sharpness
 
 PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1
 Paddings = str | int | Sequence[int | Sequence[int]]  # a word, or zeros: one number, or before and after per axis
@@ -25,24 +38,41 @@ def conv_to_attention(
     kernel: AnyArray,
     bias: AnyArray | None = None,
     *,
+    heads: int | str | None = None,
+    tolerance: float = 0.0,
+    encoding: str = "quadratic",
+    pairs: int = 1,
+    grid: Grid | None = None,
+    patch: int | None = None,
+    groups: int = 1,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     padding: Paddings = "SAME",
     head_dim: int | None = None,
     sharpness: float = math.inf,
     dtype: DTypeLike | None = None,
-) -> ConvolutionalAttention:
+) -> PaddedAttention:
     """Returns an attention layer with the output of a convolution (Theorem 1; Lemma 1 gives its value maps).
 
     Args:
       kernel: `(K_r, K_c, D_in, D_out)`, or `(K, D_in, D_out)` of a 1-D convolution; float32 or float64.
       bias: `(D_out,)`, or None for zeros.
+      heads: None for one head per shift. "fewest": as few as the kernel needs up to `tolerance`, see `heads_needed`,
+        each with a table of scores over shifts. A number: so many, the kernel as nearly as `few_heads` can.
+      tolerance: for "fewest": relative error of the kernel in the Frobenius norm.
+      encoding: "quadratic", or "rope": constant queries and keys and `pairs` frequencies per axis, for images of at
+        most `grid` pixels, rows and columns (in 1-D, rows 1).
+      patch: tokens are patches of so many pixels per side, `(b, H / patch, W / patch, patch^2 D_in)`; one head per
+        neighbouring patch. Of convolutions with "SAME" padding and stride 1, see `over_patches`.
+      groups: of input and output channels; the kernel then is `(K_r, K_c, D_in / groups, D_out)`.
       stride, dilation: in pixels; one number, or one per axis.
       padding: "SAME" or "VALID" as XLA understands them, or zeros: a number, or (before, after) per axis.
-      head_dim: head size `D_h`. Below `min(D_in, D_out)` every head keeps the best approximation of its slice
+      head_dim: head size `D_h`. Below `min(D_in, D_out)` every head keeps the best approximation of its value map
         by rank `D_h` (a consequence of Lemma 1); `truncate` gives the error.
-      sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly one pixel.
-        Finite: see `attn_cnn_jax.theorem.bounds` for the error, and for the alpha that a tolerance needs.
+      sharpness: `alpha` of eq. 9, in one over squared pixels. Infinite: each head reads exactly its shift, or pattern.
+        Finite: see `attn_cnn_jax.theorem.bounds` for the error, and for the alpha that a tolerance needs. With `heads`,
+        minus the score outside the patterns (`table_bound`). With "rope", `beta` (`rope_bound`); infinite takes the one
+        from which all attention elsewhere is less than rounding.
       dtype: of activations; that of the kernel by default.
 
     Returns:
@@ -58,54 +88,113 @@ def conv_to_attention(
             "(length, D_in, D_out), float32 or float64"
         )
     num_axes = kernel.ndim - 2
-    if num_axes == 1:
-        kernel = kernel[None]
-    *kernel_size, in_features, out_features = kernel.shape
     largest = float(jnp.finfo(kernel.dtype).max) / 4  # twice of it has to be a number
     if not (0 < sharpness <= largest or sharpness == math.inf):
         raise UserError(f"sharpness={sharpness!r}: allowed is a number above 0 up to {largest:.2g}, or math.inf")
     if head_dim is not None and head_dim < 1:
         raise UserError(f"head_dim={head_dim!r}: allowed is an integer from 1")
-    if bias is not None and np.shape(bias) != (out_features,):
-        raise UserError(f"a bias of shape {np.shape(bias)}: this kernel needs ({out_features},)")
-    layer = nnx.eval_shape(  # every array is replaced below: no need to draw them
-        lambda: ConvolutionalAttention(
-            in_features,
-            out_features,
-            tuple(kernel_size),
-            stride=_by_axis("stride", stride, num_axes),
-            dilation=_by_axis("dilation", dilation, num_axes),
-            padding=_padding(padding, num_axes),
-            head_size=head_dim,
-            sharpness=sharpness,
-            num_axes=num_axes,
-            dtype=kernel.dtype if dtype is None else dtype,
-            rngs=nnx.Rngs(0),
+    kernel = ungrouped(kernel, groups)
+    if bias is not None and np.shape(bias) != kernel.shape[-1:]:
+        raise UserError(f"a bias of shape {np.shape(bias)}: this kernel needs ({kernel.shape[-1]},)")
+    if encoding not in ("quadratic", "rope") or (encoding == "rope" and (grid is None or heads is not None)):
+        raise UserError(
+            f'encoding={encoding!r}: allowed are "quadratic", and "rope" with grid=(H, W) and without heads'
         )
+    if isinstance(heads, str) and heads != "fewest":
+        raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
+    strides, dilations, pads = (
+        _by_axis("stride", stride, num_axes),
+        _by_axis("dilation", dilation, num_axes),
+        _padding(padding, num_axes),
     )
-    attention = layer.attention
-    assert isinstance(attention.position, Quadratic)
-    attention.position.start_on_grid(kernel_shifts(layer.kernel_size, layer.dilation), sharpness)
-    set_values(attention, kernel.reshape(-1, in_features, out_features))
+    if patch is not None:
+        if strides != (1, 1) or pads != "SAME":
+            raise UserError('patch: allowed for convolutions of stride 1 and padding "SAME"')
+        kernel, dilations = over_patches(kernel, patch, dilations), (1, 1)
+        bias = None if bias is None else np.tile(bias, patch**2)
+    kernel = kernel[None] if num_axes == 1 else kernel
+    size, features = (kernel.shape[0], kernel.shape[1]), (kernel.shape[2], kernel.shape[3])
+    borders = {"stride": strides, "dilation": dilations, "padding": pads, "num_axes": num_axes}
+    common = {"head_dim": head_dim, "dtype": kernel.dtype if dtype is None else dtype}
+    values, shifts = kernel.reshape(-1, *features), kernel_shifts(size, dilations)
+    if encoding == "rope":
+        assert grid is not None
+        pads_of_grid = pads_for(pads, grid, window_of(size, dilations), strides)
+        padded = grid[0] + sum(pads_of_grid[0]), grid[1] + sum(pads_of_grid[1])
+        if math.isinf(sharpness):
+            sharpness = rope_sharpness(float(jnp.finfo(common["dtype"]).eps) / 4, padded, pairs)
+        attention = rope_attention(shifts, features, padded, beta=sharpness, pairs=pairs, **common)
+        layer = PaddedAttention(attention, size, **borders)
+    elif heads is not None:
+        number = heads_needed(kernel, tolerance).enough if isinstance(heads, str) else heads
+        patterns, values, _, _ = few_heads(kernel, number)
+        layer = TableAttention(table_attention(patterns, shifts, features, sharpness, **common), size, **borders)
+    else:
+        layer = nnx.eval_shape(  # every array is replaced below: no need to draw them
+            lambda: ConvolutionalAttention(
+                *features,
+                size,
+                **borders,
+                head_size=head_dim,
+                sharpness=sharpness,
+                dtype=common["dtype"],
+                rngs=nnx.Rngs(0),
+            )
+        )
+        assert isinstance(layer.attention.position, Quadratic)
+        layer.attention.position.start_on_grid(shifts, sharpness)
+    set_values(layer.attention, values)
     if bias is not None:
-        attention.output.bias = nnx.Param(jnp.asarray(bias, attention.output.kernel.dtype))
+        layer.attention.output.bias = nnx.Param(jnp.asarray(bias, layer.attention.output.kernel.dtype))
     return layer
 
 
-def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) -> Any:
+def table_attention(
+    patterns: Float[np.ndarray, "h s"],
+    shifts: Int[np.ndarray, "s 2"],
+    features: tuple[int, int],
+    sharpness: float,
+    *,
+    head_dim: int | None,
+    dtype: DTypeLike,
+) -> SelfAttention:
+    """Attention whose scores are the logarithms of patterns over shifts, `-sharpness` elsewhere; no values yet."""
+    outside = max(NONE, -sharpness)
+    reach = np.abs(shifts).max(axis=0)
+    score = np.full((len(patterns), *(2 * reach + 1)), outside)
+    score[:, *(shifts + reach).T] = np.log(patterns, out=np.full_like(patterns, outside), where=patterns > 0)
+    position = ShiftTable(score, outside, dtype=dtype)
+    attention = nnx.eval_shape(
+        lambda: SelfAttention(
+            position,
+            num_heads=len(patterns),
+            hidden_size=features[0],
+            head_size=min(features) if head_dim is None else head_dim,
+            output_size=features[1],
+            dtype=dtype,
+            rngs=nnx.Rngs(0),
+        )
+    )
+    attention.position = position
+    return attention
+
+
+def convolutions_to_attention(
+    model: nnx.Module, sharpness: float = math.inf, *, heads: int | str | None = None, tolerance: float = 0.0
+) -> Any:
     """Returns a copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
 
     What is one layer or one parameter in several places stays one. The model is any Flax network with `nnx.Conv`
-    layers, none of them grouped or transposed, or one such layer.
+    layers, none of them transposed, or one such layer. `sharpness`, `heads` and `tolerance` as in `conv_to_attention`.
     """
-    layers: dict[nnx.Conv, ConvolutionalAttention] = {}
+    layers: dict[nnx.Conv, PaddedAttention] = {}
     parameters: dict[int, Any] = {}  # of attention, by the parameter of the convolution
 
     def converted(node: Any) -> Any:
         if not isinstance(node, nnx.Conv):
             return node
         if node not in layers:
-            layers[node] = layer_to_attention(node, sharpness)
+            layers[node] = layer_to_attention(node, sharpness, heads=heads, tolerance=tolerance)
             output = layers[node].attention.output
             output.kernel = parameters.setdefault(id(node.kernel), output.kernel)
             if node.bias is not None:
@@ -115,6 +204,15 @@ def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) ->
     def is_leaf(node: Any) -> bool:
         return isinstance(node, nnx.Module | nnx.Variable)
 
+    if not isinstance(model, nnx.Module):
+        raise UserError(
+            f"{type(model).__name__} is no Flax NNX network: allowed is an nnx.Module, Linen's are not read"
+        )
+    modules = [module for _, module in nnx.iter_modules(model)]
+    if any(isinstance(module, nnx.ConvTranspose) for module in modules):
+        raise UserError("a transposed convolution: only plain ones, nnx.Conv, become attention")
+    if not any(isinstance(module, nnx.Conv) for module in modules):
+        raise UserError(f"{type(model).__name__} has no nnx.Conv layer: nothing would become attention")
     model = nnx.clone(model)
     for _, module in list(nnx.iter_modules(model)):
         for name, child in list(vars(module).items()):
@@ -123,16 +221,19 @@ def convolutions_to_attention(model: nnx.Module, sharpness: float = math.inf) ->
     return converted(model)
 
 
-def layer_to_attention(layer: nnx.Conv, sharpness: float = math.inf) -> ConvolutionalAttention:
+def layer_to_attention(
+    layer: nnx.Conv, sharpness: float = math.inf, *, heads: int | str | None = None, tolerance: float = 0.0
+) -> PaddedAttention:
     """Returns `conv_to_attention` of a Flax layer, its kernel with its mask."""
-    if layer.feature_group_count != 1:
-        raise UserError(f"a convolution in {layer.feature_group_count} groups: only ungrouped ones become attention")
     if np.any(np.asarray(layer.input_dilation) != 1):
         raise UserError(f"a convolution of input dilation {layer.input_dilation}: only those of 1 become attention")
     kernel = np.asarray(layer.kernel[...])
     return conv_to_attention(
         kernel if layer.mask is None else kernel * np.asarray(layer.mask, kernel.dtype),
         None if layer.bias is None else np.asarray(layer.bias[...]),
+        heads=heads,
+        tolerance=tolerance,
+        groups=layer.feature_group_count,
         stride=layer.strides,
         dilation=layer.kernel_dilation,
         padding=layer.padding,

@@ -20,7 +20,7 @@ from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.variables import Skeleton
 from attn_cnn_jax.runs import metrics, positions
 
-NOTHING = -1  # as the step that a run continues after: none, all records are to be written again
+BEFORE_START = -1  # as the step that a run continues after: none, all records are to be written again
 SILENCE = 30.0  # seconds after which a run without a terminal says how far it is
 
 
@@ -34,7 +34,7 @@ class Reporter:
     """Writes into the run directory, and prints how training stands."""
 
     def __init__(self, config: ConfigDict, workdir: Path, skeleton: Skeleton, after_step: int, total_steps: int):
-        """Opens the files of a run of so many steps that continues after `after_step`, NOTHING without a checkpoint.
+        """Opens the files of a run of so many steps that continues after `after_step`, BEFORE_START for a new one.
 
         Later records are removed: the run writes them again. Of `config` are read `model` and `train.logger`.
         """

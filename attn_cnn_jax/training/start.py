@@ -8,7 +8,7 @@ the first step: a run needs the one it started from only once.
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -19,9 +19,10 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Arrays
-from attn_cnn_jax.config import create_model, with_defaults
+from attn_cnn_jax.config import create_model, spec_of, with_defaults
 from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.config.network import grid, heads_by_layer
+from attn_cnn_jax.config.shipped import known_configs, shipped
 from attn_cnn_jax.data.sets import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.models import AttentionClassifier
@@ -36,7 +37,7 @@ from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.hosts import everyone, is_main, say
 
-HEAD, CLASSES = "classifier.", "classifier.bias"  # the parameters that depend on the classes, one entry per class
+HEAD = "classifier."  # the parameters that depend on the classes
 TABLES = (".position.tables.row", ".position.tables.column")  # of encodings by shift
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 MAY_DIFFER = {
@@ -66,10 +67,10 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
         first = dataclasses.replace(first, model=convolutions_to_attention(first.model, config.model.sharpness))
     check_same_kind(config, first.config)
     say_changes(config, first.config)
-    parameters, statistics = split(first.model)[1:]
+    parameters, statistics, rows = *split(first.model)[1:], classifier_rows(config, first.config)
     if not isinstance(first.model, AttentionClassifier):
         fresh = create_model(config.model, rngs=nnx.Rngs(config.seed))
-        return config, take_over(fresh, parameters, statistics)
+        return config, take_over(fresh, parameters, statistics, rows)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
     heads = [(layer + 1, head + 1, chosen[layer][head]) for layer in sorted(chosen) for head in sorted(chosen[layer])]
@@ -88,7 +89,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     fresh = create_model(config.model, rngs=nnx.Rngs(jax.random.fold_in(jax.random.key(config.seed), 2)))
     if start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return config, take_over(fresh, parameters, statistics)
+    return config, take_over(fresh, parameters, statistics, rows)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -131,14 +132,29 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     old, new = ({f"config.model.{key}": each[key] for key in each if key not in may_differ} for each in (there, here))
     if found := directory.differing(old, new):
         which = f"config.start.run={config.start.run!r} is another network"
-        raise UserError(f"{which}: {listed(found)}\nset them as they are there")
+        same = [name for name in known_configs() if is_shipped_as(name, there, may_differ)]
+        advice = f"take --config={same[0]}, which has them so" if same else "set them as they are there"
+        raise UserError(f"{which}: {listed(found)}\n{advice}")
+
+
+def is_shipped_as(name: str, model: Mapping[str, object], may_differ: set[str]) -> bool:
+    """Returns whether a configuration of the package has the flat `config.model` of a first run."""
+    own = flatten(directory.from_json(directory.to_json(shipped(name).model)))
+    return all(own.get(key) == value for key, value in model.items() if key not in may_differ)
 
 
 def say_changes(config: ConfigDict, first: ConfigDict) -> None:
     """Says what a network does not take over as it is from that of another configuration."""
     here, there, prefix = config.model, first.model, f"starting from {config.start.run}: "
-    if here.num_classes != there.num_classes:
+    names, rows = class_names(config) or [str(n) for n in range(here.num_classes)], classifier_rows(config, first)
+    kept, new = ([name for name, row in zip(names, rows, strict=True) if (row < 0) == is_new] for is_new in (0, 1))
+    if not kept:
         say(f"{prefix}a new classifier for {here.num_classes} classes, before {there.num_classes}")
+    elif rows != list(range(there.num_classes)):
+        news = f", new for {listed(new)}" if new else ""
+        say(f"{prefix}the classifier keeps {len(kept)} of {there.num_classes} classes, by name: {listed(kept)}{news}")
+    elif class_names(config) != class_names(first):
+        say(f"{prefix}the classifier is kept; names of classes are not known on both sides: their order must agree")
     if tuple(here.image_shape) != tuple(there.image_shape):
         now, before = (f"{model.image_shape[0]}x{model.image_shape[1]}" for model in (here, there))
         has_tables = here.name == "attention" and issubclass(encoding_class(here.encoding), Learned | Relative)
@@ -146,18 +162,38 @@ def say_changes(config: ConfigDict, first: ConfigDict) -> None:
         say(f"{prefix}images of {now} pixels, before {before}{how}")
 
 
-def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays) -> nnx.Module:
+def class_names(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of a run's classes, () unless there is one for each."""
+    names = spec_of(config).class_names
+    return names if len(names) == config.model.num_classes else ()
+
+
+def classifier_rows(config: ConfigDict, first: ConfigDict) -> list[int]:
+    """Returns by class which one of the first run it is, -1 for a new one: by name, where both have names.
+
+    Otherwise as many classes are taken for the same, in their order, and another number for new ones.
+    """
+    here, there = class_names(config), class_names(first)
+    if here and there:
+        return [there.index(name) if name in there else -1 for name in here]
+    count = config.model.num_classes
+    return list(range(count)) if count == first.model.num_classes else [-1] * count
+
+
+def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays, rows: Sequence[int]) -> nnx.Module:
     """Returns a network with the structure and types of `model` and the values of a trained one.
 
-    Where the number of classes differs, the classifier stays that of `model`; tables of shifts are resized to its image
-    size. Raises UserError if another array depends on the image size.
+    `rows` says by class which entry of the trained classifier it takes, -1 for that of `model`; tables of shifts are
+    resized to its image size. Raises UserError if another array depends on the image size.
     """
     skeleton, own, _ = split(model)
+    of_class = np.asarray(rows)
 
     def taken(name: str, fresh: Array) -> Array:
-        if name.startswith(HEAD) and len(parameters[CLASSES]) != len(own[CLASSES]):
-            return fresh
         array = jnp.asarray(parameters[name])
+        if name.startswith(HEAD):  # one entry per class on the last axis
+            is_kept = np.broadcast_to(of_class >= 0, fresh.shape)
+            return jnp.where(is_kept, array[..., np.maximum(of_class, 0)].astype(fresh.dtype), fresh)
         if array.shape != fresh.shape:
             if not name.endswith(TABLES):
                 raise UserError(

@@ -29,7 +29,7 @@ PAGES = {
     (miniature.PAGE, "results"): lambda: miniature.tables(RESULTS / "miniature"),
     (encodings.PAGE, "encodings"): lambda: encodings.tables(RESULTS / "encodings"),
     (your_network.PAGE, "networks"): lambda: your_network.tables(RESULTS / "your_network"),
-    (tricks.PAGE, "contenders"): lambda: records.markdown(
+    (fifteen_minutes.PAGE, "contenders"): lambda: records.markdown(
         fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
     ),
     **{

@@ -20,7 +20,7 @@ from attn_cnn_jax.analysis.convolution import (
     substitutes,
 )
 from attn_cnn_jax.analysis.figures.convolution import draw
-from attn_cnn_jax.analysis.images import first_images
+from attn_cnn_jax.analysis.test_images import first_images
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import resnet_config
 from attn_cnn_jax.errors import UserError

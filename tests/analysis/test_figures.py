@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import images
+from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.analysis.figures import centres, curves, maps, parabolas, predictions, scheme, span, style, training
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention import moments
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_centres_are_drawn_where_the_parameters_say(quadratic_run):
     run = load_run(quadratic_run)
-    figure = centres.draw_run(run, images.mean_attention(run, 1))
+    figure = centres.draw_run(run, test_images.mean_attention(run, 1))
     for layer, block in enumerate(run.model.blocks):
         for head, (row, column) in enumerate(np.asarray(block.attention.position.centre[...])):
             (mark,) = [mark for mark in found(figure, f"centre {head}") if mark.axes is figure.axes[layer]]
@@ -62,12 +62,12 @@ def test_parabolas_are_centred_where_the_score_of_their_query_is_highest():
 
 def test_attention_by_content_is_the_mean_over_images_and_other_is_not_copied(quadratic_run, content_run, monkeypatch):
     run = load_run(content_run)
-    monkeypatch.setattr(images, "BYTES_PER_BATCH", 2 * 4 * 8 * 64**2)  # of 2 images, 2 layers of 4 heads
-    assert [len(layers[0]) for layers in images.attention_batches(run, 5)] == [2, 2, 1]
-    expected = run.attention(images.first_images(run, 5).images)
-    for layer, of_images in zip(images.mean_attention(run, 5), expected, strict=True):
+    monkeypatch.setattr(test_images, "BYTES_PER_BATCH", 2 * 4 * 8 * 64**2)  # of 2 images, 2 layers of 4 heads
+    assert [len(layers[0]) for layers in test_images.attention_batches(run, 5)] == [2, 2, 1]
+    expected = run.attention(test_images.first_images(run, 5).images)
+    for layer, of_images in zip(test_images.mean_attention(run, 5), expected, strict=True):
         np.testing.assert_allclose(layer, of_images.mean(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-9)
-    assert {layer.dtype for layer in images.mean_attention(load_run(quadratic_run), 3)} == {np.dtype(np.float32)}
+    assert {layer.dtype for layer in test_images.mean_attention(load_run(quadratic_run), 3)} == {np.dtype(np.float32)}
 
 
 def test_training_panels_show_the_recorded_centres_and_deviations(quadratic_run):
@@ -176,7 +176,7 @@ def test_heads_in_order_of_position():
 
 def test_an_image_is_beside_its_own_attention(content_run):
     run = load_run(content_run)
-    image = images.first_images(run, 2).images[1]
+    image = test_images.first_images(run, 2).images[1]
     layers = [layer[0] for layer in run.attention(image[None])]
     shown = [axes.images[0].get_array() for axes in maps.draw_image(image, "1", layers, (2, 5), "index", 1).axes[:2]]
     np.testing.assert_array_equal(shown[0], image[..., 0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis import heads, images
+from attn_cnn_jax.analysis import heads, test_images
 from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.history import history
 from attn_cnn_jax.cli.heads import to_text
@@ -101,7 +101,7 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
 def test_content_statistics_are_means_over_the_first_test_images(content_run):
     run = load_run(content_run)
     found = heads.run_statistics(run, num_images=3)
-    attention = run.attention(images.first_images(run, 3).images)[1]
+    attention = run.attention(test_images.first_images(run, 3).images)[1]
     single = [heads.layer_statistics(image, heads.grid_shifts(4)).centre for image in attention]
     np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
     assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # images do differ
@@ -122,6 +122,7 @@ def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, t
     assert printed.count("uniform: s^2 1.0e-06 < 1e-05") == 2
     assert re.search(r"layer 2: \d of 4 shifts of the 2x2 grid covered; Lemma 3: residual 0\.\d{3}", printed)
     statistics = heads.run_statistics(load_run(quadratic_run))
+    assert len(re.findall(r"effective heads of 4: \d at 1%, \d at 5%, \d at 20%", printed)) == 2
     assert float(table[5]["centre_all_row"]) == pytest.approx(statistics[1].centre[1, 0], rel=1e-5)
     parameter = load_run(quadratic_run).model.blocks[1].attention.position.centre[1, 0]
     assert float(table[5]["centre_parameter_row"]) == pytest.approx(float(parameter), rel=1e-5)
@@ -129,15 +130,38 @@ def test_command_prints_a_row_a_head_and_writes_the_same_as_csv(quadratic_run, t
     assert list(tmp_path.iterdir()) == [tmp_path / "heads.csv"]
 
 
+def test_effective_heads_are_the_rank_of_attention_and_value_maps_together(quadratic_run):
+    """Against the matrix written out; a head that repeats another's attention does not count."""
+    run = load_run(quadratic_run)
+    position = run.model.blocks[0].attention.position
+    for name in ("centre", "spread"):
+        getattr(position, name)[...] = getattr(position, name)[...].at[1].set(getattr(position, name)[0])
+    patterns = [layer.patterns for layer in heads.run_statistics(run)]
+    assert patterns[0].shape == (4, 16 * 64)
+    np.testing.assert_allclose(patterns[0][2].reshape(16, 8, 8)[5], run.attention()[0][2, 3, 3], atol=1e-6)
+    for found, layer, of in zip(heads.effective_heads(run, patterns), run.model.blocks, patterns, strict=True):
+        made = np.einsum("hn,hdo->ndo", of, np.asarray(layer.attention.merged_maps(), np.float64)).reshape(
+            of.shape[1], -1
+        )
+        values = np.linalg.svd(made, compute_uv=False)
+        for count, tolerance in zip(found, heads.TOLERANCES, strict=True):
+            assert (
+                np.linalg.norm(values[count:])
+                <= tolerance * np.linalg.norm(values)
+                < np.linalg.norm(values[count - 1 :])
+            )
+    assert heads.effective_heads(run, patterns)[0][0] <= 3
+
+
 def test_fewer_test_images_than_are_averaged_by_default_are_all_taken(content_run, monkeypatch):
     """As of 6 images of one's own; commands say how many they are a mean over."""
     run = load_run(content_run)
     expected = heads.run_statistics(run, num_images=6)
-    dataset = images.load_dataset(run)
+    dataset = test_images.load_dataset(run)
     small = dataset._replace(test=dataset.test.at(np.arange(6)))
-    monkeypatch.setattr(images.sources, "read", lambda source, place: small)
+    monkeypatch.setattr(test_images.sources, "read", lambda source, place: small)
     chex.assert_trees_all_equal(heads.run_statistics(run), expected)
-    assert images.averaged_over(run, None) == 6
+    assert test_images.averaged_over(run, None) == 6
 
 
 def test_the_last_record_gives_what_the_network_gives(quadratic_run):

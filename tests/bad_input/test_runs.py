@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.images import dataset_of
+from attn_cnn_jax.analysis.test_images import dataset_of
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.runs import checkpoints, directory
 from tests.support import cifar_archives

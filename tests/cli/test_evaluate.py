@@ -1,6 +1,6 @@
 """attn-cnn evaluate: the numbers of `run.evaluate` as JSON and text, of as many images, mirrored and at a size."""
 
-import dataclasses
+import csv
 import json
 
 import pytest
@@ -21,9 +21,28 @@ def test_the_numbers_are_those_of_the_run_and_a_size_is_that_of_images_and_netwo
         (plain, run.evaluate(images, labels)),
         (mirrored, run.evaluate(images, labels, mirrored=True)),
     ):
-        assert {name: found[name] for name in ("right", "count", "loss")} == pytest.approx(dataclasses.asdict(expected))
+        names = "right", "count", "loss", "accuracy", "balanced_accuracy"
+        assert {name: found[name] for name in names} == pytest.approx({name: getattr(expected, name) for name in names})
         assert found["accuracy"] == expected.accuracy
     assert json.loads(printed("--json", "--size=8", "--log-pixels")) == [plain]
     header, *lines = printed("--images=100", "--mirrored", "--size=16").splitlines()
-    assert header.split() == ["test", "images", "accuracy", "right", "loss", "(nats)"]
+    assert header.split() == ["test", "images", "accuracy", "balanced", "right", "loss", "(nats)"]
     assert [line.split()[-3:-1] for line in lines] == [["of", "100"]] * 2
+
+
+def test_by_class_is_printed_and_the_confusion_matrix_is_written(quadratic_run, data_dir, tmp_path, capsys):
+    command = ["evaluate", str(quadratic_run), f"--data-dir={data_dir}", "--by-class"]
+    assert main([*command, "--json", f"--out={tmp_path}"]) == 0
+    ((line),) = json.loads(capsys.readouterr().out)
+    run, (images, labels) = load_run(quadratic_run), sources.load("digits", data_dir).test
+    assert line["by_class"] == run.evaluate(images, labels).by_class
+    assert [row["class"] for row in line["by_class"]] == list("0123456789")
+    predicted = run.predict(images).argmax(axis=1)
+    with (tmp_path / "confusion.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for k, row in enumerate(rows):
+        assert row["class"] == str(k)
+        assert [int(row[str(n)]) for n in range(10)] == [((labels == k) & (predicted == n)).sum() for n in range(10)]
+    assert {path.name for path in tmp_path.iterdir()} == {"confusion.csv", "confusion.png", "confusion.svg"}
+    assert main(command) == 0
+    assert "most often taken for" in capsys.readouterr().out

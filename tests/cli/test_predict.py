@@ -37,7 +37,7 @@ def test_json_has_the_probabilities_of_the_run(quadratic_run, images, folder, ca
     found = json.loads(captured.out)
     # What every tool leaves behind goes in silence (case 02); and the size is that of training.
     assert captured.err == f"{folder}: left out 3 that are no images: a\\x1b.txt, x.h5, x.pdf\n"
-    assert [each["picture"] for each in found] == [str(folder / f"{n}.png") for n in range(3)]
+    assert [each["image"] for each in found] == [str(folder / f"{n}.png") for n in range(3)]
     expected = load_run(quadratic_run).predict(images)
     for each, row in zip(found, expected, strict=True):
         assert [c["class"] for c in each["classes"]] == np.argsort(-row).tolist()
@@ -54,7 +54,7 @@ def test_csv_and_text_have_a_line_per_image_and_others_are_resized(quadratic_run
     captured = capsys.readouterr()
     assert "cropped and resized 1 of 2 images to 8x8 pixels" in captured.err
     lines = list(csv.DictReader(io.StringIO(captured.out)))
-    assert [(line["picture"][-5:], line["rank"]) for line in lines] == [
+    assert [(line["image"][-5:], line["rank"]) for line in lines] == [
         (name, rank) for name in ("7.png", "0.png") for rank in "12"
     ]
     best = load_run(quadratic_run).predict(images[:1])[0].max()
@@ -99,3 +99,17 @@ def test_heads_are_drawn_where_they_look():
     (points,) = [path.vertices for path in contour.get_paths()]
     np.testing.assert_allclose((points.min(axis=0) + points.max(axis=0))[1] / 2, 2.5)  # row 1: pixels 2 and 3
     assert points.max() == 6.5  # column 3, the last: the contour opens at the border
+
+
+def test_class_folders_give_the_accuracy(quadratic_run, data_dir, tmp_path, capsys):
+    images, labels = sources.load("digits", data_dir).test.at(range(20))
+    for n, (image, label) in enumerate(zip(images, labels, strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image[..., 0]).save(tmp_path / str(label) / f"{n}.png")
+    expected = load_run(quadratic_run).evaluate(images, labels)
+    assert main(["predict", str(quadratic_run), str(tmp_path)]) == 0
+    said = f"accuracy {expected.accuracy:.2%}, {expected.right} of 20 right by their folders; balanced"
+    assert said in capsys.readouterr().out
+    (tmp_path / "ten").mkdir()
+    assert main(["predict", str(quadratic_run), str(tmp_path)]) == 1
+    assert "ten is no class of the network; they are 0, 1, 2, 3, 4" in capsys.readouterr().err

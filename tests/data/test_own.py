@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from attn_cnn_jax.data import own, sources
-from attn_cnn_jax.data.pictures import as_image
+from attn_cnn_jax.data.image_files import as_image
 from attn_cnn_jax.data.sets import Source
 from attn_cnn_jax.errors import UserError
 from tests.support.own_pictures import random_picture, write_folder

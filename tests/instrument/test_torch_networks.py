@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.instrument.report import inspect
+from attn_cnn_jax.instrument.inspect import inspect
 
 pytestmark = pytest.mark.torch
 

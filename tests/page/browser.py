@@ -86,9 +86,9 @@ class Page:
 
 
 @contextlib.contextmanager
-def emulated(driver, width=1280, **media):
-    """Chromium with a screen of this width, and what `prefers-...` and other media features say, with "_" for "-"."""
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 800}
+def emulated(driver, width=1280, height=800, **media):
+    """Chromium with a screen of this size, and what `prefers-...` and other media features say, with "_" for "-"."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
     features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

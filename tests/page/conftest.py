@@ -13,11 +13,11 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, validate
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data import sets
+from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings import REGISTRY, Encoding, register
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.build import build
-from attn_cnn_jax.page.images import LabelledImage
 from attn_cnn_jax.runs.run import Run
 from tests.page.browser import GRID, Page
 

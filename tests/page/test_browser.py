@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.models.attention import moments
-from tests.page.browser import COLUMNS, ROWS, ActionChains, Keys
-from tests.page.conftest import HOSTILE
+from attn_cnn_jax.page import build
+from tests.page.browser import COLUMNS, ROWS, ActionChains, Keys, Page
+from tests.page.conftest import HOSTILE, written
 
 pytestmark = pytest.mark.slow
+
+
+def test_scripts_in_any_order_are_the_page(quiet, quadratic, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "sorted", lambda paths: sorted(paths, reverse=True), raising=False)
+    page = Page(quiet, written(quadratic, tmp_path / "page.html")).open()
+    assert len(page.all(".head")) == 4
 
 
 def test_pictures_terms_and_scores_are_chosen(open_page, runs, images):
@@ -108,7 +115,7 @@ def test_the_address_restores_the_view(open_page):
         assert (view["query"], view["head"], view["picture"]) == ([2, 3], None, 0), wrong
 
 
-def test_the_course_of_training(open_page, quadratic):
+def test_training_is_played(open_page, quadratic):
     page = open_page("#epoch=2")
     assert page.find("#history").is_displayed()
     assert page.probabilities(0, 0).argmax() == np.ravel_multi_index((2, 5), (ROWS, COLUMNS))

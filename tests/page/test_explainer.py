@@ -1,5 +1,8 @@
 """The way from attention to convolution: shifted images, five steps, layers replaced, Theorem 1, and learning it."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,13 +10,16 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.analysis.convolution import replace_first, substitute
+from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.page.network import costliest_head
 from attn_cnn_jax.theorem import learning
+from attn_cnn_jax.theorem.rank import heads_needed
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
-from tests.page.browser import Keys, emulated
-from tests.page.conftest import GRID
+from tests.page.browser import Keys, Page, emulated
+from tests.page.conftest import CLASSES, GRID, random_run, written
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +49,20 @@ def test_layers_become_the_convolutions_of_the_command(open_page, quadratic, ima
         np.testing.assert_allclose(page.probabilities(layers - 1, 0), attention[layers - 1][0, 2, 3], atol=1e-6)
         page.wait(lambda: page.run("accuracy.now?.of") == len(labels))
         assert page.run("accuracy.now.right") == int((expected.argmax(axis=1) == labels).sum())
+        own = [substitute(layer, size, "truncated") for layer in quadratic.attention()]
+        inside = np.asarray(replace_first(quadratic.model, own[:layers])(x)[0]).argmax(axis=1) == labels
+        page.wait(lambda: page.run("accuracy.truncated"))
+        assert page.run("accuracy.truncated.right") == inside.sum()
     page.wait(lambda: page.driver.current_url.endswith("&conv=2x9"))
     page.find("#reset").click()
     assert page.run("view.convolved.layers") == 0
-    page.run("void (accuracy.original = { right: 15, of: 20 }, network.test.labels.length = 30, showAccuracy())")
-    assert page.find("#accuracy").text == "Accuracy on 30 test images: 75% (of 20 so far)"
+    counted = "accuracy.original = { right: 15, of: 20 }, network.test.labels.length = 30"
+    text = page.run(f"({counted}, showAccuracy(), $('accuracy').textContent)")
+    assert text == "Accuracy on 30 test images: 15 of the first 20"
+    right = "original: { right: 30, of: 30 }, truncated: { right: 27, of: 30 }, now: { right: 12, of: 30 }"
+    changes = f"Object.assign(accuracy, {{ {right} }}), view.convolved.layers = 1"
+    text = page.run(f"({changes}, showAccuracy(), $('accuracy').textContent)")
+    assert text.endswith("100% → 40% (lost outside the kernel 10, by zeros at the border 50)")
 
 
 def test_five_steps(quiet, open_page):
@@ -66,7 +81,9 @@ def test_five_steps(quiet, open_page):
     assert (view["step"], view["head"][0], view["convolved"]["layers"]) == (3, 0, 0)
     page.keys(Keys.ARROW_RIGHT)
     page.wait(lambda: "step=5" in page.driver.current_url)
-    assert page.view()["off"] == ["0,0"]
+    costliest = page.run("network.costliest")
+    assert page.view()["off"] == [f"0,{costliest}"]
+    assert f"Head {costliest + 1} of layer 1 is off" in steps[4].text
     assert steps[4].get_attribute("aria-pressed") == "true"
     page.find("#head-on").click()
     assert page.view()["step"] is None  # no longer what the step shows
@@ -78,6 +95,65 @@ def test_five_steps(quiet, open_page):
         page.open()
         page.run("void $('steps').scrollTo({ left: 1e4, behavior: 'instant' })")
         page.wait(lambda: page.view()["step"] == 4)
+
+
+@pytest.mark.parametrize("name", ["quadratic", "learned_content"])
+def test_steps_show_the_same_in_every_order(open_page, name):
+    """The soft head of step 4 was read off what step 3 had put in its layer's place."""
+    page = open_page("#step=1", name)
+    count = len(page.all("#steps button"))
+    page.run("void (window.seen = Array.from(STEPS, () => new Set()))")
+    for before, after in np.ndindex(count, count):
+        page.run(f"choose(viewOfStep({before}))")
+        page.ready()
+        page.run(f"void ({before} % 2 && lastEpoch > 0 && choose({{ epoch: 0 }}), choose(viewOfStep({after})))")
+        page.run(f"void seen[{after}].add(viewToHash() + view.query + view.head)")
+    assert page.run("seen.slice(0, shownSteps().length).map((views) => views.size)") == [1] * count
+
+
+def test_the_head_that_is_switched_off_costs_most(quadratic, runs, images, labels):
+    for name in ("quadratic", "learned_content"):
+        run, given = runs[name], [LabelledImage(image, "", CLASSES[n]) for image, n in zip(images, labels, strict=True)]
+        results = [
+            run.without_heads([(0, h)]).evaluate(images, labels) for h in range(run.model.blocks[0].attention.num_heads)
+        ]
+        assert costliest_head(run, given, CLASSES) == min(
+            range(len(results)), key=lambda h: (results[h].right, -results[h].loss)
+        )
+        assert costliest_head(run, [], CLASSES) is None
+
+
+def test_steps_speak_of_what_is_there(quiet, quadratic, images, tmp_path):
+    """No accuracy without test images; and that a grid of heads was where they began, not what they learned."""
+    grid = random_run(encoding="quadratic", num_heads=9)
+    centres = [[float(i), float(j)] for i, j in np.ndindex(3, 3)]
+    records = [
+        {"step": step, "epoch": step / 20, "layers": [{"centre": centres, "spread": [1.0] * 9}] * 2} for step in (0, 40)
+    ]
+    grid = dataclasses.replace(grid, positions=records)
+    for run, begins in ((quadratic, False), (grid, True)):
+        page = Page(quiet, written(run, tmp_path / "page.html", [LabelledImage(images[0], "mine")])).open()
+        text = page.run("$('steps').textContent")
+        assert "accuracy" not in text
+        assert ("began exactly on a 3 × 3 grid" in text) == begins
+
+
+def test_terms_of_one_colour_are_one_head_and_its_entry(open_page, images):
+    page = open_page("#picture=2&query=0,6")  # at the border: zeros
+    page.run("setTheorem({ kernel: [1, 2, 3, 4, 5, 6, 7, 8, 9] })")
+    x = np.pad(images[2].mean(axis=-1) / 255, 1)[1:4, 13:16]  # 2x2 pixels are one of the grid
+    for side in ("heads", "kernel"):
+        terms = page.all(f"#sum-of-{side} span")
+        read, values = np.array([term.text.split("\u2009×\u2009") for term in terms], float).T
+        np.testing.assert_allclose(read, x.ravel(), atol=0.006)
+        np.testing.assert_array_equal(values, range(1, 10))
+        assert float(page.find(f"#total-of-{side}").text) == pytest.approx(x.ravel() @ values, abs=1e-4)
+    colours = [
+        [page.run("getComputedStyle(arguments[0]).backgroundColor", element) for element in page.all(selector)]
+        for selector in ("#sum-of-heads span", "#sum-of-kernel span", "#entries input")
+    ]
+    assert colours[0] == colours[1] == colours[2]
+    assert len(set(colours[0])) == 9
 
 
 def test_the_theorem_is_that_of_the_package(open_page, images):
@@ -108,6 +184,35 @@ def test_the_theorem_is_that_of_the_package(open_page, images):
     page.run("void (theorem.snap = 0.9, theorem.sharpness = 4.5)")
     page.wait(lambda: page.run("theorem.sharpness") == 5)
     assert float(page.find("#theorem-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6
+
+
+def test_few_heads_are_those_of_the_package(open_page, images):
+    """One head or two for every filter of the panel, as `heads_needed` says; their sum is the convolution."""
+    page = open_page("#picture=5")
+    x = images[5].astype(np.float64).mean(axis=-1) / 255
+    filters = page.run("FILTERS") | {"mine": np.random.default_rng(0).normal(size=25).tolist()}
+    for name, entries in filters.items():
+        size = math.isqrt(len(entries))
+        kernel = np.reshape(entries, (size, size, 1, 1)).astype(np.float64)
+        page.run(f"void setFew({{ filter: {list(entries)} }})")
+        needed = heads_needed(kernel).enough
+        assert len(page.all("#few-patterns canvas")) == needed, name
+        assert page.find("#few-count").text.startswith({1: "One head is", 2: "Two heads are"}[needed])
+        heads = page.run("headsOfFilter(few.filter)")
+        np.testing.assert_allclose(sum(h["value"] * np.array(h["pattern"]) for h in heads), entries, atol=1e-12)
+        np.testing.assert_allclose([sum(h["pattern"]) for h in heads], 1)
+        with jax.enable_x64(True):
+            expected = conv_to_attention(kernel, heads="fewest")(jnp.asarray(x)[None, ..., None])
+        found = page.run("[...patternMeans(brightness(), data.size, few.filter)]")
+        np.testing.assert_allclose(found, np.ravel(expected), atol=1e-9)
+        assert float(page.find("#few-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6
+    for different in range(1, 10):
+        kernel = np.reshape(page.run(f"kernelOfFilters({different})"), (3, 3, 3, 3))
+        needed = heads_needed(kernel.astype(np.float64))
+        page.run(f"void setFew({{ different: {different} }})")
+        text = page.find("#few-rank").text
+        assert f"rank {np.linalg.matrix_rank(kernel.reshape(9, 9))}," in text
+        assert str(needed.enough) in text or "nine" in text
 
 
 @pytest.mark.parametrize("width", [390, 1000])
@@ -161,6 +266,25 @@ def test_gradients_are_jaxs(open_page):
     assert found["error"] == pytest.approx(float(square) ** 0.5, abs=1e-5) == pytest.approx(sampled, rel=0.01)
     for name, of in NAMES.items():
         np.testing.assert_allclose(found[name], np.ravel(gradients[of]), atol=1e-5, err_msg=name)
+
+
+def test_the_bound_of_four_heads_is_eckart_youngs(open_page):
+    """Attention that ignores the image gives a sum of four matrices of rank one, shifts by channels."""
+    page = open_page()
+    kernel = np.reshape(page.run("Array.from(newTeacher(randomNumbers(LEARNING.seed)))"), (9, -1))
+    singular = np.linalg.svd(kernel, compute_uv=False)
+    bound = np.sqrt(np.sum(singular[4:] ** 2) / np.sum(singular**2))
+    assert f"below {100 * bound:.1f}% on this kernel" in page.run("VERDICTS[4]")
+
+
+def test_training_plays_once_when_it_comes_into_sight(open_page):
+    page = open_page()
+    page.run("void (scrollTo(0, 0), $('more').open = true, document.body.style.paddingTop = '2000px')")
+    page.run("void $('learning').scrollIntoView()")
+    page.wait(lambda: page.find("#verdict").text.startswith("Nine heads, played once"), seconds=60)
+    page.run("void (lesson = null, scrollTo(0, 0), $('learning').scrollIntoView())")
+    page.shown()
+    assert page.run("lesson") is None
 
 
 def test_nine_heads_do_and_four_do_not(quiet, open_page):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax.page.images import LabelledImage
+from attn_cnn_jax.data.image_files import LabelledImage
 from tests.page.browser import Page, emulated
 from tests.page.conftest import dataset_of, random_run, written
 
@@ -31,9 +31,14 @@ def test_numbers_beyond_the_page_are_limited(open_page):
     assert len(page.view()["moved"]) == 3
     assert np.all(np.isfinite(page.logits()))
     for value in values:
+        page.run("void $('centre-row').focus()")
         page.run(f"void ($('centre-row').value = '{value}', $('centre-row').dispatchEvent(new Event('input')))")
         page.ready()
         assert np.all(np.isfinite(page.logits())), value
+        assert page.run("$('centre-row').valueAsNumber === view.moved['0,0'].centre[0]")  # shown is what is used
+    entry = "$('entries').firstChild"
+    page.run(f"void ({entry}.focus(), {entry}.value = '1e99', {entry}.dispatchEvent(new Event('input')))")
+    assert page.run(f"[{entry}.valueAsNumber, theorem.kernel[0]]") == [100, 100]
 
 
 def test_ten_of_many_classes_are_shown_and_long_names_stay_in_their_place(quiet, images, tmp_path):
@@ -71,6 +76,42 @@ def test_forced_colours_keep_bars_and_cells(quiet, open_page):
         for selector in ("#bars .bar", "#lens td"):
             adjust = f"getComputedStyle(document.querySelector('{selector}')).forcedColorAdjust"
             assert page.run(adjust) == "none"
+        for group in ("pictures", "tile-choice"):  # the chosen image and view
+            outlines = f"Array.from($('{group}').children, (each) => getComputedStyle(each).outlineStyle)"
+            found = page.run(outlines)
+            assert found.count("solid") == 1 == found.index("none"), group
+
+
+def test_slider_classes_and_switch_are_on_one_screen(quiet, open_page):
+    """Of a laptop, 1366 x 768; and on a phone the accuracy is not cut."""
+    with emulated(quiet, 1366, 768):
+        page = open_page("#step=5")
+        for name in ("layers", "bars", "head-off"):
+            box = page.run(f"$('{name}').getBoundingClientRect()")
+            assert 0 < box["top"] < box["bottom"] <= 768, name
+        page.open("#step=3")
+        page.wait(lambda: "border" in page.find("#accuracy").text)
+        assert page.run("$('accuracy').scrollHeight <= $('accuracy').clientHeight")
+        assert page.run("$('accuracy').scrollWidth <= $('accuracy').clientWidth")
+    with emulated(quiet, 390):
+        page = open_page("#step=3")
+        page.wait(lambda: "border" in page.find("#accuracy").text)
+        assert page.run("$('accuracy').scrollWidth <= $('accuracy').clientWidth")
+        assert page.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_back_goes_to_the_step_before(quiet, open_page):
+    page = open_page()
+    address = "location.hash"
+    for step in (2, 3):
+        page.all("#steps button")[step - 1].click()
+        page.wait(lambda step=step: f"step={step}" in page.run(address))
+    page.run("void choose({ query: [1, 1] })")  # no address of its own
+    page.wait(lambda: "query=1,1" in page.run(address))
+    for step in (1, 0):
+        quiet.back()
+        page.wait(lambda step=step: page.view()["step"] == step)
+    assert page.driver.current_url.startswith("file:")
 
 
 def test_only_scripts_of_the_page_may_run(quiet, open_page):

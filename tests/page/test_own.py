@@ -6,8 +6,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from attn_cnn_jax import load_pretrained
+from attn_cnn_jax.data.image_files import LabelledImage, from_file
 from attn_cnn_jax.data.sources import load
-from attn_cnn_jax.page.images import LabelledImage, from_file
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.pretrained import FOLDER
 from tests.page.browser import Page
@@ -40,7 +40,11 @@ def test_a_drawing_is_classified_and_a_link_restores_it(quiet, tmp_path):
     found = run.intermediates(drawn[None])
     np.testing.assert_allclose(page.logits(), found["logits"][0], atol=1e-4)
     assert "predicted" in page.find("#caption").text
-    page.run("writeAddress()")
+    clipboard = "{ writeText: async (text) => { window.copied = text; } }"
+    page.run(f"void Object.defineProperty(navigator, 'clipboard', {{ value: {clipboard} }})")
+    page.find("#copy").click()
+    page.wait(lambda: page.find("#copy").text == "Copied")
+    assert page.run("copied") == page.driver.current_url
     logits, address = page.logits(), page.run("location.hash")
     expected = found["layers"][1]["attention"][0, 1][tuple(page.view()["query"])]
     np.testing.assert_allclose(page.probabilities(1, 1), expected, atol=1e-4)
@@ -50,6 +54,7 @@ def test_a_drawing_is_classified_and_a_link_restores_it(quiet, tmp_path):
     page.find("#clear").click()
     page.ready()
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
+    assert not page.find("#copy").is_enabled()
     stage = "document.getElementById('picture').toDataURL()"
     page.shown()
     before = page.run(stage)
@@ -105,6 +110,7 @@ def test_a_file_is_what_the_command_line_makes_of_it(quiet, tmp_path, channels):
         is_resized = (height, width) != SIZE
         np.testing.assert_allclose(brought(page, path), expected, atol=20 if is_resized else 1, err_msg=path.name)
         assert page.find("#resampled").is_displayed() == is_resized
+        assert page.find("#closed-world").text.startswith("It knows 10 classes, and names one of them")
     path.write_text("no picture")
     page.find("#file").send_keys(str(path))
     page.wait(lambda: page.find("#error").is_displayed())
@@ -162,6 +168,7 @@ def exported(run, folder):
 
 def test_exports_open_and_answer_as_in_jax(open_page, tmp_path):
     page = open_page()
+    own = page.logits()
     runs = {name: load_pretrained(name) for name in ("digits", "cifar10")}
     runs["gated"] = random_run(2, encoding="quadratic_generalized", content=True, gate=True, head_size=4)
     runs["pre_norm"] = random_run(2, block="pre_norm")
@@ -174,10 +181,16 @@ def test_exports_open_and_answer_as_in_jax(open_page, tmp_path):
         expected = np.asarray(networks.logits_of(run.model, run.normalised(pixels))[0])
         np.testing.assert_allclose(page.logits(), expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
         assert len(page.all(".head")) == sum(block.attention.num_heads for block in run.model.blocks)
-        assert run.config.dataset.name in page.find("#facts").text
+        assert f"for {run.config.dataset.name} attend" in page.find("#title").text
+        assert "model.safetensors" in page.find("#facts").text
         page.run("choose({ head: [0, 1], off: new Set(['0,1']) })")
         page.ready()
         assert np.abs(np.subtract(page.logits(), expected)).max() > 1e-3
+    page.find("#close").click()
+    page.wait(lambda: page.run("data === ownData"))
+    page.ready()
+    np.testing.assert_array_equal(page.logits(), own)
+    assert not page.find("#close").is_displayed()
 
 
 def test_half_precision_is_numpys(open_page):

@@ -40,23 +40,23 @@ def record(step, heads=2, **layer):
     return {"step": step, "epoch": step / 10, "layers": [layer]}
 
 
-def test_course_of_training_ends_with_the_checkpoint():
+def test_training_ends_with_the_checkpoint():
     assert recorded_epochs([], 20, [2], "position") == []
     records = [record(0), record(10), record(20)]
-    course = recorded_epochs(records, 20, [2], "position")
-    assert [entry["epoch"] for entry in course] == [0, 1, 2]
+    history = recorded_epochs(records, 20, [2], "position")
+    assert [entry["epoch"] for entry in history] == [0, 1, 2]
     position = {"term": "position", "kind": "quadratic", "centre": [[10, 0.0]] * 2, "spread": [1.0] * 2}
-    assert course[1]["layers"][0]["position"] == position
-    assert course[-1]["layers"][0]["position"]["centre"] == [[20, 0.0]] * 2
+    assert history[1]["layers"][0]["position"] == position
+    assert history[-1]["layers"][0]["position"]["centre"] == [[20, 0.0]] * 2
     between = recorded_epochs(records, 25, [2], "position")
     assert [entry["epoch"] for entry in between] == [0, 1, 2, 2.5]
     assert "layers" not in between[-1]
     assert recorded_epochs(records, 20, [3], "position") == []  # of a network with other heads
-    course = recorded_epochs([record(step) for step in range(0, 10_010, 10)], 10_000, [2], "position")
-    assert (len(course), course[0]["epoch"], course[-1]["epoch"]) == (MOST_EPOCHS + 1, 0, 1000)  # thinned
+    history = recorded_epochs([record(step) for step in range(0, 10_010, 10)], 10_000, [2], "position")
+    assert (len(history), history[0]["epoch"], history[-1]["epoch"]) == (MOST_EPOCHS + 1, 0, 1000)  # thinned
 
 
-def test_the_course_goes_with_the_weights(tmp_path, runs):
+def test_history_goes_with_the_weights(tmp_path, runs):
     """What a run recorded up to a step is in its export, and the page of the export plays it."""
     out = tmp_path / "exported"
     export(runs["quadratic"], out)

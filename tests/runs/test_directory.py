@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from attn_cnn_jax import load_run
-from attn_cnn_jax.analysis.images import first_images
+from attn_cnn_jax.analysis.test_images import first_images
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError

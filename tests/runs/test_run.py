@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 import attn_cnn_jax
 from attn_cnn_jax import create_model, load_pretrained, load_run
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.pictures import as_image, fit
+from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import pretrained
@@ -33,7 +33,16 @@ def by_content(content_run):
 
 
 def test_the_face_of_the_package():
-    assert attn_cnn_jax.__all__ == ["create_model", "export", "inspect", "load_pretrained", "load_run", "show", "train"]
+    assert attn_cnn_jax.__all__ == [
+        "create_model",
+        "export",
+        "inspect",
+        "load_pretrained",
+        "load_run",
+        "read_image",
+        "show",
+        "train",
+    ]
 
 
 def test_a_network_of_explicit_values():
@@ -168,3 +177,32 @@ def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_di
     )
     with pytest.raises(UserError, match="images of 0x0 pixels: allowed are multiples of 1, at least two"):
         run.at_size(0)
+
+
+def test_configurations_have_names_in_python(tmp_path):
+    assert attn_cnn_jax.config("digits").dataset.name == "digits_and_strokes"
+    assert attn_cnn_jax.config("digits_encodings:relative").model.encoding == "relative"
+    for call in (attn_cnn_jax.config, lambda name: attn_cnn_jax.train(name, tmp_path / "run")):
+        with pytest.raises(UserError, match=r"no configuration is called 'digit': allowed are .*, digits,"):
+            call("digit")
+
+
+def test_images_of_another_size_and_labels_that_are_none_are_refused(by_position):
+    with pytest.raises(UserError, match=r"28x28 pixels: .* H, W are 8, 8; .*run\.at_size\(\(28, 28\)\)"):
+        by_position.predict(np.zeros((1, 28, 28, 1), np.uint8))
+    with pytest.raises(UserError, match="1 of 1 labels are no class, the first 12"):
+        by_position.evaluate(IMAGES[:1], [12])
+
+
+def test_an_image_file_is_read_as_prepare_and_predict_read_it(by_position, tmp_path):
+    as_image(IMAGES[0].repeat(3, axis=0).repeat(3, axis=1)).convert("RGB").save(path := tmp_path / "a.png")
+    expected = fit(as_image(IMAGES[0].repeat(3, axis=0).repeat(3, axis=1)), (8, 8))
+    for config_or_run in (by_position, by_position.config):
+        np.testing.assert_array_equal(attn_cnn_jax.read_image(path, config_or_run), expected)
+
+
+def test_an_exported_function_is_no_run(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.stablehlo").write_bytes(b"")
+    with pytest.raises(UserError, match=r"holds a function, model\.stablehlo"):
+        load_run(tmp_path)

@@ -219,7 +219,6 @@ IMPOSSIBLE = {  # what is said: who says it
     r"up to 8\.5e\+37": lambda: conv_to_attention(KERNEL.astype(np.float32), sharpness=1e38),
     "a larger one": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), padding="VALID")(jnp.zeros((1, 2, 5, 1))),
     "input dilation": lambda: layer_to_attention(nnx.Conv(1, 1, (3, 3), input_dilation=2, rngs=nnx.Rngs(0))),
-    "groups": lambda: layer_to_attention(nnx.Conv(2, 2, (3, 3), feature_group_count=2, rngs=nnx.Rngs(0))),
     "tolerance=0": lambda: sharpness_for(0),
     "tolerance=nan": lambda: sharpness_for(math.nan),
     "alpha": lambda: attention_bound(0),

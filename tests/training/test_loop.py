@@ -22,8 +22,9 @@ from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training.hosts import stop_requests
-from attn_cnn_jax.training.loop import Plan, Window, run
+from attn_cnn_jax.training.loop import Window, run
 from attn_cnn_jax.training.mesh import mesh_for
+from attn_cnn_jax.training.prepare import Schedule
 from tests.support.digits_run import STEPS_PER_EPOCH, digits_config, records_of
 from tests.support.wrong_compiler import wrong_compiler
 
@@ -33,9 +34,9 @@ LAST = 3 * STEPS_PER_EPOCH
 def test_what_is_due_every_few_epochs_is_due_after_the_last_too():
     config = attention_config()
     config.train.num_epochs = 5
-    plan = Plan(config, 7)
+    schedule = Schedule(config, 7)
     for every, epochs in ((1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (5, [5]), (9, [5])):
-        assert [step / 7 for step in range(1, 36) if plan.due(step, every)] == epochs
+        assert [step / 7 for step in range(1, 36) if schedule.due(step, every)] == epochs
 
 
 def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():

@@ -285,3 +285,23 @@ def test_a_trained_resnet_goes_on_as_attention(first, data_dir, tmp_path):
     assert split(begin(complete(config), tmp_path / "attention")[1])[0] == split(model)[0]
     with pytest.raises(UserError, match=r"config\.model\.layers"):
         begin(complete(config_of(data_dir, resnet=True, run=str(tmp_path / "attention"))), tmp_path / "third")
+
+
+def test_rows_of_the_classifier_are_taken_by_the_names_of_classes(first, data_dir, tmp_path, capsys):
+    """The same ten classes in another order, and a class that the first run does not know."""
+    place = first(num_classes=10)
+    before = parameters(load_run(place))
+    config = config_of(data_dir, run=str(place))
+    config = complete(config)
+    names = (*"987654321", "ten")
+    config.dataset.class_names = names
+    after = split(begin(config, tmp_path / "second")[1])[1]
+    said = "the classifier keeps 9 of 10 classes, by name: 9, 8, 7, 6, 5, and 4 more, new for ten"
+    assert said in capsys.readouterr().out
+    for name in ("classifier.kernel", "classifier.bias"):
+        np.testing.assert_array_equal(after[name][..., :9], before[name][..., 9:0:-1])
+    assert not np.array_equal(after["classifier.kernel"][:, 9], before["classifier.kernel"][:, 0])
+    config.dataset.class_names = tuple("abcdefghij")
+    other = split(begin(config, tmp_path / "third")[1])[1]
+    assert "a new classifier for 10 classes, before 10" in capsys.readouterr().out
+    assert not np.array_equal(other["classifier.kernel"], before["classifier.kernel"])

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import interpolate, ndimage
 
-from attn_cnn_jax.analysis import images
+from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.models.attention import moments
@@ -22,8 +22,8 @@ FLOOR = -16.0  # nats below the largest probability: what is less likely does no
 
 
 def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
-    """Returns where all heads of a run look from the central query pixel; `layers` as `images.mean_attention` gives."""
-    query, blocks = images.centre(run), run.model.blocks
+    """Returns where all heads of a run look from the central query pixel; `layers` as `mean_attention` gives."""
+    query, blocks = test_images.centre(run), run.model.blocks
     found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
     return draw(layers, found, query)
 

@@ -48,9 +48,9 @@ def draw_classes(axes: Axes, classes: Sequence[tuple[str, float]]) -> None:
     places = list(range(len(classes)))
     axes.barh(places, [probability for _, probability in classes], color=style.COLOURS[4], height=0.6)
     for place, (_, probability) in enumerate(classes):
-        axes.text(min(probability, 0.7) + 0.02, place, f"{probability:.0%}", va="center", fontsize=6)
+        axes.text(probability + 0.02, place, f"{probability:.0%}", va="center", fontsize=6)
     axes.set_yticks(places, [printable(name) for name, _ in classes])
-    axes.set(xlim=(0, 1), xticks=[], ylim=(len(classes) - 0.4, -0.6))
+    axes.set(xlim=(0, 1.35), xticks=[], ylim=(len(classes) - 0.4, -0.6))
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 

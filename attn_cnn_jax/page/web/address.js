@@ -29,16 +29,18 @@ function viewToHash() {
 /** "0,3", a layer and a head, as "1.4". */
 const fromOne = (key) => key.split(",").map((n) => Number(n) + 1).join(".");
 
-/** The view that a hash names; what it doesn't name, or names wrongly, is as the page starts or as its step has it. */
+/** The view that a hash names; what it doesn't name, or names wrongly, is as the page starts or as its step has it.
+    @type {(hash: string) => View} */
 function viewFromHash(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const list = (name) => (given.get(name) ?? "").split(",").filter(Boolean);
   const within = (n, size) => Number.isInteger(n) && n >= 0 && n < size;
+  /** @type {(text: string, separator: string) => Head | null} */
   const headOf = (text, separator) => {
     const [l, h] = text.split(separator).map((n) => Number(n) - 1);
     return within(l, data.layers.length) && within(h, data.layers[l].heads) ? [l, h] : null;
   };
-  const step = list("step") - 1;
+  const step = Number(list("step")) - 1;
   const isStep = within(step, shownSteps().length);
   const isAlone = isStep && [...given.keys()].every((name) => ["step", "picture", "query"].includes(name));
   const result = { ...initialView, ...(isAlone ? viewOfStep(step) : {}), step: isStep ? step : null };
@@ -63,7 +65,7 @@ function viewFromHash(hash) {
   for (const [text, ...numbers] of list("move").map((part) => part.split(":"))) {
     const head = headOf(text, "."), [row, column, factor] = numbers.map(Number);
     if (!head || ![row, column, factor].every(Number.isFinite) || factor <= 0) continue;
-    result.moved[head] = limited({ centre: [row, column], factor });
+    result.moved[head.join()] = limited({ centre: [row, column], factor });
   }
   return result;
 }

@@ -1,7 +1,8 @@
 "use strict";
 // What a visitor changes about the network: heads switched off and moved, convolutions in place of layers. All of it is part of the view.
 
-/** A layer's data with the centres and spreads that a visitor gave its heads. */
+/** A layer's data with the centres and spreads that a visitor gave its heads.
+    @type {(layer: Layer, number: number, moved: View['moved']) => Layer} */
 function withMoves(layer, number, moved) {
   const keys = Object.keys(moved).filter((key) => key.startsWith(`${number},`));
   if (keys.length === 0 || !layer.position?.centre) return layer;
@@ -16,11 +17,13 @@ function withMoves(layer, number, moved) {
 
 const scaled = (spread, factor) => (Array.isArray(spread) ? spread.map((row) => scaled(row, factor)) : spread * factor);
 
-/** What of a view changes the network, for `forward`; `key` names what changes attention by positions. */
+/** What of a view changes the network, for `forward`; `key` names what changes attention by positions.
+    @type {(state: View) => Changes} */
 const changesOf = ({ terms, off, moved, convolved }) =>
   ({ terms, off, convolved, key: JSON.stringify([[...terms], moved, convolved]) });
 
 const layersOf = ({ moved }) => data.layers.map((layer, l) => withMoves(layer, l, moved));
+/** Whether a view changes the network. */
 const isChanged = ({ terms, off, moved, convolved }) =>
   convolved.layers > 0 || off.size > 0 || terms.size < data.terms.length || Object.keys(moved).length > 0;
 const unchanged = () =>
@@ -33,17 +36,24 @@ const KERNELS = [1, 3, 5, 7, 9];
 /** Whether the chosen head has a centre that can be moved, in the network that is computed. */
 const canMove = (head) => network !== null && head !== null && atEnd() && data.layers[head[0]].position?.centre !== undefined;
 
-/** Where a head is moved to: its centre, and the factor of its spread. */
+/** Where a head is moved to: its centre, and the factor of its spread.
+    @type {(head: Head) => Move} */
 const moveOf = (head) => view.moved[head.join()] ?? { centre: data.layers[head[0]].position.centre[head[1]], factor: 1 };
 
 function move(head, changes) {
   choose({ moved: { ...view.moved, [head.join()]: limited({ ...moveOf(head), ...changes }) } });
 }
 
-/** A centre and a factor of the spread within what the page can compute: two sides of the image, 1/64 to 64. */
+/** A centre and a factor of the spread within what the page can compute: two sides of the image, 1/64 to 64.
+    @type {(move: Move) => Move} */
 function limited({ centre, factor }) {
   const within = (n, most, least = -most) => Math.max(least, Math.min(most, n));
   return { centre: centre.map((n) => within(n, 2 * Math.max(...grid))), factor: within(factor, 64, 1 / 64) };
+}
+
+/** Puts into a field the number that is used where it has another one. */
+function showLimited(field, used) {
+  if (field.valueAsNumber !== used) field.value = used;
 }
 
 /** The panel of the chosen head, and the accuracy with and without the changes. */
@@ -61,9 +71,9 @@ function showChanges() {
   $("head-on-name").textContent = head && headName(head);
   if (canMove(head)) {
     const { centre, factor } = moveOf(head);
-    for (const [id, value] of [["centre-row", centre[0]], ["centre-column", centre[1]]]) {
-      if (document.activeElement !== $(id)) $(id).value = Number(value.toFixed(2));
-    }
+    ["centre-row", "centre-column"].forEach((id, axis) => {
+      if (document.activeElement !== $(id)) $(id).value = Number(centre[axis].toFixed(2));
+    });
     $("spread").value = Math.log2(factor);
     $("spread-text").textContent = `× ${factor.toFixed(2)}`;
   }
@@ -76,12 +86,21 @@ function showChanges() {
 
 function showAccuracy() {
   $("accuracy").hidden = !network.test;
-  const total = network.test?.labels.length;
-  const share = (count) => (count === null ? "…"
-    : `${Math.round((1000 * count.right) / count.of) / 10}%${count.of < total ? ` (of ${count.of} so far)` : ""}`);
-  const changed = isChanged(view) ? ` → ${share(accuracy.now)}` : "";
+  if (!network.test) return;
+  const total = network.test.labels.length;
+  const share = (count) => (count === null ? "…" : count.of < total ? `${count.right} of the first ${count.of}`
+    : `${Math.round((1000 * count.right) / count.of) / 10}%`);
+  const changed = isChanged(view) ? ` → ${share(accuracy.now)}${lossText(total)}` : "";
   const text = `Accuracy on ${total} test images: ${share(accuracy.original)}${changed}`;
   if ($("accuracy").textContent !== text) $("accuracy").textContent = text; // screen readers say what is put there
+}
+
+/** Where nothing but convolutions is changed: points lost outside of the kernels, and those that the border's zeros cost. */
+function lossText(total) {
+  const { original, now, truncated } = accuracy, others = { ...view, convolved: { ...view.convolved, layers: 0 } };
+  if (!original || !now || !truncated || isChanged(others) || Math.min(now.of, truncated.of) < total) return "";
+  const points = (more, less) => `${Math.round((1000 * (more.right - less.right)) / total) / 10}`.replace("-", "−");
+  return ` (lost outside the kernel ${points(original, truncated)}, by zeros at the border ${points(truncated, now)})`;
 }
 
 function listenToChanges() {
@@ -89,12 +108,14 @@ function listenToChanges() {
     const head = String(view.head), others = [...view.off].filter((other) => other !== head);
     choose({ off: new Set($("head-on").checked ? others : [...others, head]) });
   });
-  for (const [id, axis] of [["centre-row", 0], ["centre-column", 1]]) {
+  ["centre-row", "centre-column"].forEach((id, axis) => {
     $(id).addEventListener("input", () => {
       const value = $(id).valueAsNumber;
-      if (Number.isFinite(value)) move(view.head, { centre: moveOf(view.head).centre.map((n, a) => (a === axis ? value : n)) });
+      if (!Number.isFinite(value)) return;
+      move(view.head, { centre: moveOf(view.head).centre.map((n, a) => (a === axis ? value : n)) });
+      showLimited($(id), moveOf(view.head).centre[axis]);
     });
-  }
+  });
   $("spread").addEventListener("input", () => move(view.head, { factor: 2 ** Number($("spread").value) }));
   $("reset").addEventListener("click", () => choose(unchanged()));
   $("kernel").append(...KERNELS.map((size) => make("option", { value: size, textContent: `${size} × ${size}` })));

@@ -5,17 +5,22 @@ const MOST_ATTENTION = 2 ** 26; // probabilities of all layers, which a browser 
 
 let ask = null; // sends a message to the worker
 let asked = 0; // number of the newest question
+/** @type {Map<number, { resolve: (answer: any) => void, first: (answer: any) => void, message: object }>} */
 const answers = new Map(); // {resolve, first, message} of questions without an answer yet, by their number
 
 /** The worker's answer for an image; null until the first one. `picture` (its index), `shifted` (what each layer's heads make
-    of the image, as bytes), and where the page has the network `logits` after each layer, `content` and `kernels`. */
+    of the image, as bytes), and where the page has the network `logits` after each layer, `content` and `kernels`.
+    @type {Answer | null} */
 let answered = null;
 
-/** `answered`, where the network says something of an image; null for a canvas without strokes. */
+/** `answered`, where the network says something of an image; null for a canvas without strokes.
+    @type {Answer | null} */
 let classified = null;
 
-/** Test images that are classified right, {right, of}: by the network as it was trained, and as it is changed now. */
-const accuracy = { original: null, now: null };
+/** Test images that are classified right, {right, of}: by the network as it was trained, as it is changed now, and so with the
+    layers' own attention inside the kernels in place of convolutions.
+    @type {Record<string, Count | null>} */
+const accuracy = { original: null, now: null, truncated: null };
 
 const canAsk = () => network !== null || data.layers.reduce((sum, { heads }) => sum + heads, 0) * pixels ** 2 <= MOST_ATTENTION;
 
@@ -99,17 +104,19 @@ async function countRight() {
   };
   if (accuracy.original?.of !== network.test.labels.length) await count("original", { ...view, ...unchanged() });
   if (isChanged(view)) await count("now", view);
+  if (view.convolved.layers > 0) await count("truncated", { ...view, convolved: { ...view.convolved, isTruncated: true } });
 }
 
 let counting = null; // number of the newest question about accuracy
 
 /** Forgets the accuracy of a network that was changed meanwhile, and an answer that is still to come. */
 function forgetCount() {
-  accuracy.now = null;
+  accuracy.now = accuracy.truncated = null;
   answers.delete(counting);
 }
 
-/** Pixels of an image or canvas, `channels` bytes each. */
+/** Pixels of an image or canvas, `channels` bytes each.
+    @type {(image: any) => Uint8Array} */
 function bytesOf(image) {
   const [height, width] = data.size;
   const context = make("canvas", { width, height }).getContext("2d", { willReadFrequently: true });

@@ -18,7 +18,8 @@ function colourTable(theme) {
   });
 }
 
-/** Draws a map on a canvas of one pixel a value; `range` [low, high] gets the ends of the ramp. */
+/** Draws a map on a canvas of one pixel a value; `range` [low, high] gets the ends of the ramp.
+    @type {(canvas: HTMLCanvasElement, map: ArrayLike<number>, size: Grid, range: [number, number], colours: number[][]) => void} */
 function drawMap(canvas, map, size, range, colours) {
   const bytes = Uint8ClampedArray.from({ length: 3 * map.length }, (_, n) => colours[level(map[Math.floor(n / 3)], range)][n % 3]);
   drawBytes(canvas, bytes, { size, channels: 3 });
@@ -34,17 +35,21 @@ function drawBytes(canvas, bytes, { size: [height, width], channels }) {
   canvas.getContext("2d").putImageData(new ImageData(rgba, width), 0, 0);
 }
 
-/** 0 .. 255, the place of a value in a range. In a range of a single value that one has the top. */
+/** 0 .. 255, the place of a value in a range. In a range of a single value that one has the top.
+    @type {(value: number, range: [low: number, high: number]) => number} */
 function level(value, [low, high]) {
   if (high - low < 1e-12) return value < low - 1e-12 ? 0 : 255;
   return Math.max(0, Math.min(255, Math.round((255 * (value - low)) / (high - low))));
 }
 
-/** Draws the picture large, with an overlay (see overlayOf) over it, and marks the query. */
+/** Draws the picture large, with an overlay (see overlayOf) over it, and marks the query.
+    @type {(canvas: HTMLCanvasElement, picture: any, grid: Grid, query: Pixel, overlay: Overlay, colours: number[][], theme: string) => void} */
 function drawStage(canvas, picture, grid, query, { map, range, centre, handle, centres = [] }, colours, theme) {
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
+  /** @type {[number, number]} */
   const cell = [height / grid[0], width / grid[1]];
+  /** @type {(shift: Pixel) => [x: number, y: number]} */
   const placeOf = ([row, column]) => [(query[1] + column + 0.5) * cell[1], (query[0] + row + 0.5) * cell[0]];
   context.imageSmoothingEnabled = false;
   context.clearRect(0, 0, width, height);
@@ -88,7 +93,8 @@ function outlined(context, colour, width, path) {
   }
 }
 
-/** A ring with a head's number in it. */
+/** A ring with a head's number in it.
+    @type {(context: CanvasRenderingContext2D, place: number[], radii: [number, number], name: string) => void} */
 function drawRing(context, [x, y], [high, wide], name) {
   outlined(context, "#ffb454", 1.5, () => context.ellipse(x, y, wide, high, 0, 0, 2 * Math.PI));
   const unit = context.canvas.width / 320;
@@ -98,7 +104,8 @@ function drawRing(context, [x, y], [high, wide], name) {
   context.fillText(name, x, y);
 }
 
-/** Where a head's centre is on the canvas: at its edge where it lies beyond. */
+/** Where a head's centre is on the canvas: at its edge where it lies beyond.
+    @type {(canvas: HTMLCanvasElement, grid: Grid, query: Pixel, centre: Pixel) => [x: number, y: number]} */
 function handlePlace({ width, height }, grid, query, centre) {
   const inside = (n, size) => Math.max(10, Math.min(size - 10, n));
   const x = ((query[1] + centre[1] + 0.5) / grid[1]) * width, y = ((query[0] + centre[0] + 0.5) / grid[0]) * height;

@@ -15,6 +15,16 @@ async function openExport(file, config) {
     const { name, label, source } = old.pictures[n];
     data.pictures.push({ name, label: classes.includes(label) ? label : "", source: isAlike ? source : fitted(image) });
   });
+  await beginAnew();
+}
+
+/** Goes back to the run that the page came with; images that were brought to it stay. */
+async function closeExport() {
+  openRun(ownData);
+  await beginAnew();
+}
+
+async function beginAnew() {
   history.replaceState(null, "", "#"); // it named a view of the other run
   await begin();
 }
@@ -33,6 +43,7 @@ function exportOf(bytes, given, name) {
   const linear = (map) => ({ kernel: place(`${map}.kernel`), bias: entries[`${map}.bias`] ?? null });
   const norm = (layer) => ({ scale: place(`${layer}.scale`), bias: place(`${layer}.bias`) });
   const optional = (map) => (entries[`${map}.kernel`] ? linear(map) : null);
+  /** @type {(place: { at: number, shape: number[] }) => any[]} */
   const numbers = ({ at, shape: [rows, ...rest] }) => (rest.length === 0 ? Array.from(weights.subarray(at, at + rows))
     : Array.from({ length: rows }, (_, n) => numbers({ at: at + n * rest.reduce((a, b) => a * b), shape: rest })));
   const layers = [], ofNetwork = [];
@@ -52,11 +63,12 @@ function exportOf(bytes, given, name) {
   const [height, width, channels] = model.image_shape, contentTerms = model.content ? ["content"] : [];
   const encoding = model.encoding + (model.content ? " + content" : "") + (model.gate ? " (gated)" : "");
   return {
-    ...data, title: `What the heads of ${name} attend to`, facts: { dataset: dataset.name, encoding, step: metadata.step },
+    ...data, title: `What the heads of an opened network for ${dataset.name} attend to`,
+    facts: { dataset: name, encoding, step: metadata.step },
     size: [height, width], grid: [height, width].map((side) => side / model.downsample), channels,
     terms: [...contentTerms, "position"], contentTerms, layers, epochs: [], pictures: [],
     network: {
-      downsample: model.downsample, mean: dataset.mean, std: dataset.std, epsilon: data.epsilon, test: null, weights,
+      downsample: model.downsample, mean: dataset.mean, std: dataset.std, epsilon: data.epsilon, test: null, costliest: null, weights,
       classes: Array.from({ length: model.num_classes }, (_, n) => dataset.class_names[n] ?? `class ${n}`),
       embedding: linear("embedding"), layers: ofNetwork, classifier: linear("classifier"),
       norm: entries["norm.scale"] ? norm("norm") : null,
@@ -81,6 +93,7 @@ function safetensors(bytes, name) {
   }
 }
 
+/** @type {(text: string) => never} */
 function fail(text) {
   throw new Error(text);
 }

@@ -73,13 +73,15 @@ function listenToOwn() {
     bring($("file").files);
     $("file").value = ""; // so that the same file, changed meanwhile, can be chosen again
   });
-  for (const [event, dropping] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
-    document.addEventListener(event, (what) => {
-      what.preventDefault();
-      document.body.classList.toggle("dropping", dropping);
-      if (event === "drop") bring(what.dataTransfer.files);
+  for (const name of ["dragover", "dragleave", "drop"]) {
+    document.addEventListener(name, (/** @type {any} */ event) => {
+      event.preventDefault();
+      document.body.classList.toggle("dropping", name === "dragover");
+      if (name === "drop") bring(event.dataTransfer.files);
     });
   }
   $("draw").addEventListener("click", () => setDrawing(!drawing.isOn));
   $("clear").addEventListener("click", clearDrawing);
+  $("copy").addEventListener("click", copyLink);
+  $("close").addEventListener("click", closeExport);
 }

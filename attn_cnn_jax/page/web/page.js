@@ -3,9 +3,12 @@
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const clamp = (n, size) => Math.max(0, Math.min(size - 1, n));
+/** The run that the page came with. */
+let ownData = null;
 let ready = Promise.resolve(); // resolves when the network has answered for the chosen picture
 
-/** Changes the view, shows it, and puts it into the address. */
+/** Changes the view, shows it, and puts it into the address.
+    @type {(changes: Partial<View>) => void} */
 function choose(changes) {
   const other = changes.picture !== undefined && changes.picture !== view.picture;
   const keepsStep = Object.keys(changes).every((name) => ["query", "picture"].includes(name));
@@ -39,10 +42,14 @@ function later(name, milliseconds, action) {
   timers[name] = setTimeout(action, milliseconds);
 }
 
+let addressed = null; // step and image of the address as it is
+
+/** Puts the view into the address: another step or image as a new one, which the browser's Back takes back. */
 function writeAddress() {
   if (location.protocol === "about:") return; // inside of a notebook
-  const hash = viewToHash();
-  if (location.hash !== hash) history.replaceState(null, "", hash);
+  const hash = viewToHash(), place = `${view.step} ${view.picture}`, isNew = place !== addressed && location.search !== "?figure";
+  if (location.hash !== hash) history[isNew ? "pushState" : "replaceState"](null, "", hash);
+  addressed = place;
 }
 
 /** For screen readers: the query pixel, and what the chosen head attends to from there. */
@@ -54,13 +61,15 @@ async function speak() {
 
 // --- pointer ---
 
-/** Where a pointer is on an element, as shares of it: [down, across]. */
+/** Where a pointer is on an element, as shares of it: [down, across].
+    @type {(event: any, element?: any) => Place} */
 function placeOf(event, element = $("picture")) {
   const box = element.getBoundingClientRect();
   return [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
 }
 
-/** The pixel of an image, shown by an element, that a pointer is on. */
+/** The pixel of an image, shown by an element, that a pointer is on.
+    @type {(event: any, element: any, size: Grid) => Pixel} */
 const pixelAt = (event, element, size) =>
   placeOf(event, element).map((share, axis) => clamp(Math.floor(share * size[axis]), size[axis]));
 
@@ -104,6 +113,7 @@ function listenToPointer() {
     });
   }
   picture.addEventListener("pointerleave", () => pointAt({ query: null }));
+  /** @type {(event: any) => Head | null} */
   const headOf = ({ target }) => {
     const tile = target.closest(".head");
     return tile && [Number(tile.dataset.layer), Number(tile.dataset.head)];
@@ -159,7 +169,11 @@ function listenToSettings() {
   });
   $("more").addEventListener("toggle", show);
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
-  addEventListener("hashchange", () => choose(viewFromHash(location.hash)));
+  addEventListener("popstate", () => { // Back and Forward, and a hash that was edited
+    restore();
+    addressed = `${view.step} ${view.picture}`;
+    choose(view);
+  });
   darkness.addEventListener("change", show);
 }
 
@@ -168,12 +182,14 @@ function openRun(given) {
   setPlaying(false);
   setDrawing(false);
   setData(given);
-  answered = classified = content = accuracy.original = accuracy.now = null;
+  answered = classified = content = accuracy.original = null;
+  forgetCount();
   answers.clear();
   computing = null;
   tiles.length = 0;
   Object.assign(drawing, NO_DRAWING);
   Object.assign(pointed, { query: null, head: null });
+  $("close").hidden = data === ownData;
   for (const id of ["heads", "pictures", "terms", "lens-rows", "steps"]) $(id).replaceChildren();
   theorem.pixel = data.size.map((n) => n >> 1);
   makeHeading();
@@ -182,26 +198,35 @@ function openRun(given) {
   makeSteps();
 }
 
+/** The view that the address names, or else the first step. */
+function restore() {
+  view = location.hash.length > 1 ? viewFromHash(location.hash) : viewOfStep(0);
+}
+
 /** Shows the run that was made, with its pictures. */
 async function begin() {
   data.pictures.forEach(makePicture);
-  view = location.hash ? viewFromHash(location.hash) : viewOfStep(0);
+  restore();
+  addressed = `${view.step} ${view.picture}`;
   (ask ? startNetwork : startWorker)();
   await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
+  const first = view;
   ready = classify();
   await ready;
+  if (content && view === first) restore(); // which heads a step chooses is known from now on
   showNow();
   countRight();
 }
 
 async function start() {
+  ownData = data;
   openRun(data);
   for (const listen of [listenToPointer, listenToKeyboard, listenToSettings, listenToChanges, listenToOwn, listenToPlay,
-    listenToFigure, listenToSteps, listenToTheorem, listenToStudent]) listen();
+    listenToFigure, listenToSteps, listenToTheorem, listenToFew, listenToStudent]) listen();
   await begin();
 }
 
-const started = start();
+const started = new Promise((resolve) => { addEventListener("DOMContentLoaded", resolve); }).then(start);
 
 // As a figure inside another page, `?figure`: the slider, the heads and the five steps. It says how high it is.
 if (location.search === "?figure") {

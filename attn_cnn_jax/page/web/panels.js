@@ -39,7 +39,8 @@ function showPanels() {
   if (layers) $("lens-rows").replaceChildren(...layers.map((probabilities, l) => lensRow(probabilities, l, classes)));
 }
 
-/** A class and its probability; the most probable one and the image's own are marked. */
+/** A class and its probability; the most probable one and the image's own are marked.
+    @type {(n: number, probabilities?: any) => HTMLElement} */
 function bar(n, probabilities = []) {
   const name = network.classes[n], share = probabilities[n] ?? 0;
   const row = make("li", { title: name }, make("span", { className: "name", textContent: name }), make("span", { className: "bar" }),

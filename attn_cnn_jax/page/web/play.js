@@ -1,5 +1,5 @@
 "use strict";
-// What moves by itself: the course of training, in which the heads' centres move on the picture.
+// What moves by itself: training, in which the heads' centres move on the picture.
 
 const wantsNoMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 

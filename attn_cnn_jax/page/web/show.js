@@ -1,7 +1,9 @@
 "use strict";
 // The elements of the page: made once, brought up to date by `show`.
 
+/** @type {(id: string) => any} */
 const $ = (id) => document.getElementById(id);
+/** @type {{ button: any, canvas: HTMLCanvasElement }[][]} */
 const tiles = []; // tiles[layer][head]: {button, canvas}
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => (darkness.matches ? "dark" : "light");
@@ -12,13 +14,15 @@ const fixed = (x) => x.toFixed(2);
 const signed = (x) => (x < -0.005 ? "−" : "+") + fixed(Math.abs(x));
 const termName = (term) => term.replace("_and_", " and ").replace("_", "–");
 
-/** Frames a pixel in the images of an element. */
+/** Frames a pixel in the images of an element.
+    @type {(element: any, pixel: Pixel, size: Grid) => void} */
 function frameAt(element, [row, column], [height, width]) {
   const place = { left: column / width, top: row / height, wide: 1 / width, high: 1 / height };
   for (const name in place) element.style.setProperty(`--${name}`, `${100 * place[name]}%`);
 }
 
-/** An element with properties and children; text given here is never read as HTML. */
+/** An element with properties and children; text given here is never read as HTML.
+    @type {(tag: string, properties?: object, ...children: (Node | string)[]) => any} */
 function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
@@ -109,6 +113,7 @@ function showNow() {
   $("overlay-text").textContent = overlayText(head);
   showReading(head, centre, map);
   showTheorem();
+  showFew();
 }
 
 /** Whether tiles show what heads make of the image: not at earlier epochs, whose values are not recorded. */
@@ -146,10 +151,13 @@ function showChoices() {
   $("softmax").checked = view.softmax;
   if (view.epoch !== null) showEpoch(data.epochs[view.epoch], data.epochs[lastEpoch]);
   const picture = data.pictures[view.picture];
+  $("closed-world").hidden = !network || !picture || picture.label !== "" || isEmptyDrawing(view.picture);
+  if (network) $("closed-world").textContent = `It knows ${network.classes.length} classes, and names one of them whatever the image shows.`;
   $("caption").textContent = picture ? [pictureName(picture), predictionText(picture)].filter(Boolean).join(" · ") : "";
 }
 
-/** The epoch, and what an earlier one shows less exactly than the last. */
+/** The epoch, and what an earlier one shows less exactly than the last.
+    @type {(shown: PageData["epochs"][0], last: PageData["epochs"][0]) => void} */
 function showEpoch({ epoch, layers }, last) {
   $("epoch").value = view.epoch;
   $("epoch").ariaValueText = `epoch ${epoch}`;

@@ -2,20 +2,35 @@
 // Five steps from attention to convolution, each a view of the instrument below.
 
 /** The head of the first layer that attends to most pixels at once, or to fewest (`sign` -1), by the largest entropy of its
-    attention from the corners and the middle: from one of them all that it looks at lies in the image. */
+    attention from the corners and the middle: from one of them all that it looks at lies in the image. Of the layer as it
+    was trained: what the page shows at the moment has no part in it. */
 function extremeHead(sign) {
   const queries = [initialView.query, ...[0, grid[0] - 1].flatMap((i) => [[i, 0], [i, grid[1] - 1]])];
-  const entropyAt = (h, query) => entropyOf(probabilitiesOf(0, h, query));
+  const entropyAt = (h, query) =>
+    entropyOf(headProbabilities(data.layers[0], h, content?.[0][h] ?? null, query, grid, initialView.terms));
   const entropies = Array.from({ length: data.layers[0].heads }, (_, h) => sign * Math.max(...queries.map((q) => entropyAt(h, q))));
   return entropies.indexOf(Math.max(...entropies));
 }
 
-/** What a step shows, over the view as the page starts: {title, text, changes}; `changes` is a function. */
+/** Whether layer 1's heads began on whole shifts, each its own: where an initialisation puts them, and no training. */
+function beganOnGrid() {
+  const { epoch, layers } = data.epochs[0] ?? {}, centres = layers?.[0].position.centre ?? [];
+  return epoch === 0 && new Set(centres.map(String)).size === centres.length && centres.flat().every(Number.isInteger);
+}
+
+const sideOfGrid = () => `${Math.sqrt(data.layers[0].heads)} × ${Math.sqrt(data.layers[0].heads)}`;
+
+/** What says how good the network is, and the word for that in a sentence. */
+const whatSays = () => (network?.test ? "the accuracy says" : "the class probabilities say");
+
+/** What a step shows, over the view as the page starts: {title, text, changes}; `changes` is a function.
+    @type {{ title: string, text: (heads?: string) => string, changes: () => Partial<View>, needs?: () => boolean }[]} */
 const STEPS = [
   {
     title: "One pixel asks",
     text: (heads) => `The framed pixel is the query, and ${heads} of layer 1 answer: each with the mean around one place. `
-      + (centresOf(0).length > 0 ? "A numbered ring is where a head looks, and how widely." : "Darker pixels count more."),
+      + (centresOf(0).length > 0 ? "A numbered ring is where a head looks, and how widely." : "Darker pixels count more.")
+      + (beganOnGrid() ? ` They began exactly on a ${sideOfGrid()} grid: that pattern was given, not found.` : ""),
     changes: () => (centresOf(0).length > 0 ? {} : { head: [0, extremeHead(-1)] }),
   },
   {
@@ -26,10 +41,11 @@ const STEPS = [
   },
   {
     title: "Side by side: a convolution",
-    text: () => "A shift and its weight are one entry of a kernel. Here layer 1 is the 3 × 3 convolution made of its own heads, "
-      + "which loses those that look farther: choose a larger kernel, and see the accuracy come back.",
+    text: () => "A shift and its weight are one entry of a kernel. Here layer 1 is the 3 × 3 convolution made of its own heads. "
+      + "It loses what they read outside the kernel, and at the border it reads zeros, where attention never looks: "
+      + `${whatSays()} what that costs. Choose a larger kernel.`,
     changes: () => ({ convolved: { layers: 1, size: 3 } }),
-    needs: canConvolve,
+    needs: () => canConvolve(),
   },
   {
     title: "A soft head blurs",
@@ -39,18 +55,20 @@ const STEPS = [
   },
   {
     title: "Switch heads off",
-    text: () => "Head 1 of layer 1 is off: the accuracy says what it was worth. Choose another head, and switch it off below "
-      + "its tile.",
-    changes: () => ({ head: [0, 0], off: new Set(["0,0"]) }),
+    text: () => `Head ${(network.costliest ?? 0) + 1} of layer 1 is off${network.costliest === null ? ""
+      : `, the one that ${network.test ? "costs most" : "these images need most"}`}: ${whatSays()} what it was worth. Choose another `
+      + "head, and switch it off.",
+    changes: () => ({ head: [0, network.costliest ?? 0], off: new Set([`0,${network.costliest ?? 0}`]) }),
     needs: () => network !== null,
   },
 ];
 
 const shownSteps = () => STEPS.filter(({ needs }) => needs?.() ?? true);
 
-/** The view of a step, as changes of the current one: the image stays. */
+/** The view of a step, the same whatever was shown before; the image stays.
+    @type {(number: number) => View} */
 function viewOfStep(number) {
-  return { ...initialView, query: view.query, picture: view.picture, step: number, ...shownSteps()[number].changes() };
+  return { ...initialView, picture: view.picture, step: number, ...shownSteps()[number].changes() };
 }
 
 function makeSteps() {

@@ -17,7 +17,8 @@ const isEmptyDrawing = (index) => index === drawing.index && drawing.isEmpty;
 function setDrawing(isOn) {
   drawing.isOn = isOn;
   $("draw").setAttribute("aria-pressed", isOn);
-  $("clear").hidden = !isOn;
+  $("clear").hidden = $("copy").hidden = !isOn;
+  $("copy").textContent = "Copy link";
   if (isOn && drawing.ink === null) clearDrawing();
   if (isOn) choose({ picture: drawing.index, head: null });
   show();
@@ -78,7 +79,9 @@ function scaleDrawing() {
   }
   const picture = data.pictures[drawing.index], { canvas } = reduced(large, [0, 0, large.width, large.height], width, height);
   picture.image.getContext("2d", { willReadFrequently: true }).drawImage(canvas, 0, 0);
-  $("pictures").children[drawing.index].querySelector("img").src = canvas.toDataURL();
+  picture.source = canvas.toDataURL();
+  $("pictures").children[drawing.index].querySelector("img").src = picture.source;
+  $("copy").disabled = drawing.isEmpty || !textOfDrawing();
   if (view.picture === drawing.index) ready = classify();
   show();
 }
@@ -107,6 +110,13 @@ function frameOfTests() {
 /** The drawing as text for the address; "" where its image is too large for one. */
 const textOfDrawing = () => (data.size[0] * data.size[1] > 1024 ? ""
   : btoa(String.fromCharCode(...bytesOf(data.pictures[drawing.index].image))).replaceAll("+", "-").replaceAll("/", "_"));
+
+/** Copies the address, which holds the drawing. */
+async function copyLink() {
+  writeAddress();
+  const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+  $("copy").textContent = copied ? "Copied" : "The address has it";
+}
 
 /** Adds the image of such a text, and returns its index; undefined where it is none of this page's size. */
 function drawingOfText(text) {

@@ -9,10 +9,12 @@ const GIVEN_KERNELS = {
 const HARD = 1e4; // a sharpness at which a head reads one pixel, and no number of it differs
 
 /** What is shown: entries of the kernel, how far the heads are on their way to the grid (0 to 1), log2 of the sharpness, and
-    the output pixel whose sum is written out. */
+    the output pixel whose sum is written out.
+    @type {{ kernel: number[], snap: number, sharpness: number, pixel: Pixel }} */
 const theorem = { kernel: GIVEN_KERNELS.blur, snap: 0, sharpness: -2, pixel: [0, 0] };
 
-/** The mean that one head takes at every pixel of an image of numbers, (rows, columns), with zeros around. */
+/** The mean that one head takes at every pixel of an image of numbers, (rows, columns), with zeros around.
+    @type {(x: Float64Array, size: Grid, shift: Pixel, sharpness: number) => Float64Array} */
 function headMeans(x, [height, width], [row, column], sharpness) {
   const mixed = (image, size, centre) => { // the rows of the result are the columns of the image
     const weights = axisAttention(size, [-1, size + 1], centre, sharpness); // zeros around the image: no products
@@ -39,7 +41,35 @@ function theoremOf(x, { kernel, snap, sharpness }) {
   return { heads, entries, attention, convolution, difference: attention.map((y, n) => Math.abs(y - convolution[n])) };
 }
 
-/** Brightness of the chosen image, 0 to 1. */
+/** What nine heads of one pixel each read at a pixel of an image of numbers.
+    @type {(x: Float64Array, size: Grid, pixel: Pixel) => number[]} */
+const sharpReadings = (x, [height, width], [i, j]) => SHIFTS.map(([row, column]) => {
+  const [rows, columns] = [axisAttention(1, [-1 - i, height + 1 - i], row, HARD), axisAttention(1, [-1 - j, width + 1 - j], column, HARD)];
+  return x.reduce((sum, value, n) => sum + value * rows[Math.floor(n / width) + 1] * columns[(n % width) + 1], 0);
+});
+
+/** An element in the colour of a head and its entry of the kernel. */
+function coloured(element, h) {
+  element.classList.add("of-head");
+  element.style.setProperty("--hue", 40 * h);
+  return element;
+}
+
+/** The sum at the query pixel, with sharp heads and with the kernel: as many terms in the same colours. */
+function showFirstSum(x) {
+  const [height, width] = data.size, size = height / grid[0], { kernel } = theorem;
+  const [i, j] = currentQuery().map((n) => n * size + (size >> 1));
+  const pixelAt = (row, column) => (row < 0 || column < 0 || row >= height || column >= width ? 0 : x[row * width + column]);
+  const sides = { heads: sharpReadings(x, data.size, [i, j]), kernel: SHIFTS.map(([row, column]) => pixelAt(i + row, j + column)) };
+  for (const [side, readings] of Object.entries(sides)) {
+    $(`sum-of-${side}`).replaceChildren(...readings.map((reading, h) =>
+      coloured(make("span", { textContent: `${fixed(reading)}\u2009×\u2009${fixed(kernel[h])}` }), h)));
+    $(`total-of-${side}`).textContent = readings.reduce((sum, reading, h) => sum + reading * kernel[h], 0).toFixed(4);
+  }
+}
+
+/** Brightness of the chosen image, 0 to 1.
+    @type {() => Float64Array} */
 function brightness() {
   const bytes = bytesOf(data.pictures[view.picture].image), { channels } = data;
   return Float64Array.from({ length: bytes.length / channels }, (_, n) =>
@@ -52,9 +82,10 @@ function drawGrey(canvas, image, isSigned) {
 }
 
 function showTheorem() {
-  $("theorem").hidden = data.pictures.length === 0;
+  $("theorem").hidden = $("first-sum").hidden = data.pictures.length === 0;
   if ($("theorem").hidden) return;
   const x = brightness(), found = theoremOf(x, theorem);
+  showFirstSum(x);
   const isSigned = theorem.kernel.reduce((sum, entry) => sum + entry, 0) < 0.5;
   drawGrey($("theorem-image"), x, false);
   drawGrey($("theorem-attention"), found.attention, isSigned);
@@ -70,7 +101,7 @@ function showTheorem() {
   const [row, column] = theorem.pixel, at = row * data.size[1] + column;
   frameAt($("theorem"), theorem.pixel, data.size);
   frameAt($("theorem-image").parentNode, theorem.pixel, data.size);
-  const cells = (images) => theorem.kernel.map((entry, h) => make("td", { textContent: `${fixed(images[h][at])} × ${fixed(entry)}` }));
+  const cells = (images) => theorem.kernel.map((entry, h) => coloured(make("td", { textContent: `${fixed(images[h][at])} × ${fixed(entry)}` }), h));
   const line = (name, images, sum) => make("tr", {}, make("th", { scope: "row", textContent: name }), ...cells(images),
     make("td", { textContent: `= ${sum[at].toFixed(4)}` }));
   $("sum").replaceChildren(
@@ -78,10 +109,10 @@ function showTheorem() {
   $("sum-title").textContent = `The sum behind pixel (${row}, ${column}), one column per head and entry`;
 }
 
-const course = animation(60, () => { // moves the heads to the grid, then makes them sharper
+const sharpening = animation(60, () => { // moves the heads to the grid, then makes them sharper
   if (theorem.snap < 1) theorem.snap = Math.min(1, theorem.snap + 0.04);
   else theorem.sharpness = Math.min(5, theorem.sharpness + 0.1);
-  if (theorem.sharpness === 5) course.stop();
+  if (theorem.sharpness === 5) sharpening.stop();
   showTheorem();
 });
 
@@ -95,19 +126,21 @@ function listenToTheorem() {
     const input = make("input", { type: "number", step: 0.05, ariaLabel: `kernel entry at shift ${shift.join(", ")}` });
     input.addEventListener("input", () => {
       const value = Math.max(-100, Math.min(100, input.valueAsNumber));
-      if (Number.isFinite(value)) setTheorem({ kernel: theorem.kernel.map((entry, h) => (h === n ? value : entry)) });
+      if (!Number.isFinite(value)) return;
+      setTheorem({ kernel: theorem.kernel.map((entry, h) => (h === n ? value : entry)) });
+      showLimited(input, value);
     });
-    $("entries").append(input);
+    $("entries").append(coloured(input, n));
   });
   for (const name of ["snap", "sharpness"]) {
     $(name).addEventListener("input", () => {
-      course.stop();
+      sharpening.stop();
       setTheorem({ [name]: Number($(name).value) });
     });
   }
   $("run").addEventListener("click", () => {
     setTheorem(wantsNoMotion() ? { snap: 1, sharpness: 5 } : { snap: 0, sharpness: -2 });
-    if (!wantsNoMotion()) course.start();
+    if (!wantsNoMotion()) sharpening.start();
   });
   for (const figure of document.querySelectorAll("#theorem .framed")) {
     figure.addEventListener("pointermove", (event) => setTheorem({ pixel: pixelAt(event, figure, data.size) }));

@@ -3,15 +3,18 @@
 
 const MASKED = -1e29; // scores below stand for minus infinity, see LOWEST of scores.py
 
-/** What is known of the open run, see page_data in build.py, and parts of it; `network` is null where the page cannot compute. */
+/** What is known of the open run, see page_data in build.py, and parts of it; `network` is null where the page cannot compute.
+    @type {PageData} */
 let data, grid, pixels, lastEpoch, network;
 
 /** What a link restores. `head` [layer, head] lies over the picture; `epoch`: index into data.epochs, null where none are
     recorded; `off` (a Set of "layer,head"), `moved` ({"layer,head": {centre, factor}}) and
     `convolved` (the first `layers` are convolutions of `size` x `size`): changes of the network; `layer`: whose centres are
-    shown where no head is chosen, in no link; `tiles`: "image" or "map"; `step`: of STEPS, null beside them. */
+    shown where no head is chosen, in no link; `tiles`: "image" or "map"; `step`: of STEPS, null beside them.
+    @type {View} */
 let view, initialView;
 
+/** @param {PageData} given */
 function setData(given) {
   data = given;
   ({ grid, network } = data);
@@ -19,7 +22,7 @@ function setData(given) {
   lastEpoch = data.epochs.length - 1;
   view = initialView = {
     picture: 0,
-    query: [grid[0] >> 1, grid[1] >> 1],
+    query: grid.map((n) => n >> 1),
     head: null,
     terms: new Set(data.terms),
     softmax: true,
@@ -28,17 +31,19 @@ function setData(given) {
     moved: {},
     convolved: { layers: 0, size: 3 },
     layer: 0,
-    tiles: "image",
+    tiles: /** @type {View["tiles"]} */ ("image"),
     step: null,
   };
 }
 
 setData(JSON.parse(document.getElementById("data").textContent));
 
-/** Pointed at or focused: goes before the view while it lasts. */
+/** Pointed at or focused: goes before the view while it lasts.
+    @type {{ query: Pixel | null, head: Head | null }} */
 const pointed = { query: null, head: null };
 
-/** Factors of the chosen picture's content scores; null until the network's first answer, and where there are none. */
+/** Factors of the chosen picture's content scores; null until the network's first answer, and where there are none.
+    @type {(Factors[] | null)[] | null} */
 let content = null;
 
 const currentQuery = () => pointed.query ?? view.query;
@@ -46,7 +51,8 @@ const currentHead = () => pointed.head ?? view.head;
 const contentIsMissing = () => content === null && data.contentTerms.length > 0 && data.pictures.length > 0;
 const atEnd = () => view.epoch === null || view.epoch === lastEpoch;
 
-/** A layer as it is shown: that of the checkpoint with the visitor's changes, or with the positions of an earlier epoch. */
+/** A layer as it is shown: that of the checkpoint with the visitor's changes, or with the positions of an earlier epoch.
+    @type {(layer: number) => Layer} */
 function shownLayer(layer) {
   if (atEnd()) return withMoves(data.layers[layer], layer, view.moved);
   return { ...data.layers[layer], ...data.epochs[view.epoch].layers[layer] };
@@ -59,19 +65,22 @@ const contentOf = (layer, head) => (content && atEnd() ? content[layer][head] : 
 const scoresOf = (layer, head) =>
   headScores(shownLayer(layer), head, contentOf(layer, head), currentQuery(), grid, view.terms);
 
-/** Attention of one head for a query: its own, or that of the convolution that is in its place. */
+/** Attention of one head for a query: its own, or that of the convolution that is in its place.
+    @type {(layer: number, head: number, query?: Pixel) => Float64Array} */
 function probabilitiesOf(layer, head, query = currentQuery()) {
   const kernel = layer < view.convolved.layers && atEnd() && answered?.kernels[layer]?.[head];
   if (kernel) return kernelRow(kernel, query, grid);
   return headProbabilities(shownLayer(layer), head, contentOf(layer, head), query, grid, view.terms);
 }
 
-/** What the page shows of one head: scores, or attention. */
+/** What the page shows of one head: scores, or attention.
+    @type {(layer: number, head: number) => Float64Array} */
 const mapOf = (layer, head) => (view.softmax ? probabilitiesOf(layer, head) : scoresOf(layer, head));
 
 /** The values that get the ends of the colour ramp. Attention: from zero to the largest, at least to four times what
     uniform attention has. Scores: from the lowest but 5%, since far pixels have scores far below all others; masked keys
-    do not count. */
+    do not count.
+    @type {(map: Float64Array) => [low: number, high: number]} */
 function rangeOf(map) {
   if (view.softmax) return [0, Math.max(extent(map)[1], Math.min(1, 4 / pixels))];
   const scores = map.filter((score) => score > MASKED).sort();
@@ -80,7 +89,8 @@ function rangeOf(map) {
 
 // --- what lies over the image: the attention of a head, or where all heads of a layer look ---
 
-/** What to draw over the image: {map, range, centre, handle} of a head, or else {centres} of the layer last looked at. */
+/** What to draw over the image: {map, range, centre, handle} of a head, or else {centres} of the layer last looked at.
+    @type {(head: Head | null, map: Float64Array | null, mass: Pixel | null) => Overlay} */
 function overlayOf(head, map, mass) {
   if (!head) return { centres: centresOf(view.layer) };
   const centre = view.softmax ? mass : null;
@@ -89,7 +99,8 @@ function overlayOf(head, map, mass) {
 }
 
 /** Centres of a layer's heads, as shifts from the query: {centre, name, radius}, of one standard deviation. They are
-    parameters, or else as recorded. */
+    parameters, or else as recorded.
+    @type {(layer: number) => { centre: Pixel, name: string, radius: number }[]} */
 function centresOf(layer) {
   const shown = shownLayer(layer).position;
   const position = shown?.centre ? shown : data.epochs[view.epoch]?.layers?.[layer].position;

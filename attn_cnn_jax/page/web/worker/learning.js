@@ -21,19 +21,24 @@ function randomNumbers(seed) {
   };
 }
 
-/** A layer as the paper initialises it: `centre` (heads, 2), `spread` (heads), `maps`, W of every head, (heads, D, D). */
+/** A layer as the paper initialises it: `centre` (heads, 2), `spread` (heads), `maps`, W of every head, (heads, D, D).
+    @type {(heads: number, random: ReturnType<typeof randomNumbers>) => Student} */
 function newStudent(heads, { normal, uniform }) {
   const { channels } = LEARNING;
   const maps = uniform(heads * channels ** 2, (heads * channels) ** -0.5);
   return { centre: normal(2 * heads, 2), spread: normal(heads, 0.01, 1), maps };
 }
 
-/** A kernel (3, 3, D, D) whose output has variance 1. */
+/** A kernel (3, 3, D, D) whose output has variance 1.
+    @type {(random: ReturnType<typeof randomNumbers>) => Float64Array} */
 const newTeacher = ({ normal }) => normal(9 * LEARNING.channels ** 2, (9 * LEARNING.channels) ** -0.5);
 
-/** The gradients by centre and spread, from that by the attention along one axis. */
+/** The gradients by centre and spread, from that by the attention along one axis.
+    @type {(weights: Floats, byWeights: Floats, centre: number, spread: number) => [number, number]} */
 function axisGradients(weights, byWeights, centre, spread) {
-  const { size, margin } = LEARNING, sums = [0, 0];
+  const { size, margin } = LEARNING;
+  /** @type {[number, number]} */
+  const sums = [0, 0];
   for (let i = 0; i < INNER; i++) {
     const mean = product(weights, byWeights, i * size, (i + 1) * size);
     for (let k = 0; k < size; k++) {
@@ -49,9 +54,12 @@ function addTimes(sum, factor, x) {
   for (let n = 0; n < x.length; n++) sum[n] += factor * x[n];
 }
 
-/** All heads of a layer, as {axes, map}: attention along both axes, and W. */
+/** All heads of a layer, as {axes, map}: attention along both axes, and W.
+    @type {(layer: { centre: ArrayLike<number>, spread: ArrayLike<number>, maps: Float64Array }) => { axes: Float64Array[], map: Float64Array }[]} */
 function headsOf({ centre, spread, maps }) {
-  const { size, margin, channels } = LEARNING, keys = [-margin, size - margin], numbers = channels ** 2;
+  const { size, margin, channels } = LEARNING, numbers = channels ** 2;
+  /** @type {[number, number]} */
+  const keys = [-margin, size - margin];
   return Array.from(spread, (width, h) => ({
     axes: [0, 1].map((axis) => axisAttention(INNER, keys, centre[2 * h + axis], width ** 2 / 2)),
     map: maps.subarray(h * numbers, (h + 1) * numbers),
@@ -66,11 +74,12 @@ const entriesOf = (kernel) =>
     its square by parameter. `entries`: of the teacher.
 
     The difference is `sum_t A_t x W_t` over heads and entries `t`, and its mean square `sum_tu <A_t, A_u> <W_t, W_u>`, where
-    `<A_t, A_u>` is a product of the two axes. */
+    `<A_t, A_u>` is a product of the two axes.
+    @type {(student: Student, entries: ReturnType<typeof headsOf>) => { error: number, gradients: Student }} */
 function errorAndGradients(student, entries) {
   const heads = headsOf(student), all = [...heads, ...entries];
   const whole = INNER ** 2 * entries.reduce((sum, { map }) => sum + product(map, map), 0);
-  const gradients = Object.fromEntries(Object.entries(student).map(([name, x]) => [name, new Float64Array(x.length)]));
+  const gradients = /** @type {any} */ (Object.fromEntries(Object.entries(student).map(([name, x]) => [name, new Float64Array(x.length)])));
   let square = whole;
   heads.forEach((head, h) => {
     const byAxes = head.axes.map((axis) => new Float64Array(axis.length)), byMap = new Float64Array(head.map.length);
@@ -91,7 +100,8 @@ function errorAndGradients(student, entries) {
   return { error: Math.sqrt(Math.max(0, square / whole)), gradients };
 }
 
-/** Adam, as a function of gradients and step that changes parameters in place; its rate falls to zero along a half cosine. */
+/** Adam, as a function of gradients and step that changes parameters in place; its rate falls to zero along a half cosine.
+    @type {(parameters: Student) => (gradients: Student, step: number) => void} */
 function adam(parameters) {
   const { rate, steps } = LEARNING;
   const moments = Object.entries(parameters).map(([name, x]) => [name, x.map(() => 0), x.map(() => 0)]);

@@ -7,7 +7,7 @@ palette, orientation and frame stands in docs/own_images.md.
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt8
@@ -26,6 +26,10 @@ GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
 SIXTEEN_BITS_OF_GREY_AND_ALPHA = "LA;16B"  # which Pillow gives as RGBA
 MOST_REDUCED = 4  # times the limit of Pillow that a JPEG may have which is reduced while it is decoded
 
+DRAWINGS = Path(__file__).parent / "drawings"  # of CIFAR-10's classes, made by this project
+
+FULL_RANGE = (0, 65535)  # of values in files of 16 bits
+
 File = str | Path | io.BytesIO
 
 
@@ -38,8 +42,14 @@ def is_left_behind(name: str) -> bool:
     return name.startswith("._") or name.lower() in LEFT_BEHIND
 
 
-def read_picture(
-    file: File, channels: int = 0, formats: Any = FORMATS, *, size: tuple[int, int] = (0, 0), name: str = ""
+def open_image(
+    file: File,
+    channels: int = 0,
+    formats: Any = FORMATS,
+    *,
+    size: tuple[int, int] = (0, 0),
+    value_range: tuple[int, int] = FULL_RANGE,
+    name: str = "",
 ) -> Image.Image:
     """An image upright, in mode "L" (one channel) or "RGB" (three); Unreadable for what is none, damaged or too large.
 
@@ -48,6 +58,9 @@ def read_picture(
       channels: 1 or 3, of the result; 0 for 1 where the image is grey, else 3.
       formats: those of Pillow that are allowed, without animation; None for all, of animated ones the first frame.
       size: `(H, W)` to which it will be fitted: with it, a JPEG of too many pixels is reduced while it is decoded.
+      value_range: the values in files of 16 bits of grey that become 0 and 255; what is beyond is cut.
+
+    Its `info` has `stored`, the kind of file in words, and `range`, the smallest and largest value in it.
     """
     what = f"{name or file} cannot be read as an image"
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # its check comes before a JPEG can be reduced
@@ -60,7 +73,7 @@ def read_picture(
                 raise Unreadable(f"{what}: it has 32 bits per pixel and channel, allowed are 8 and 16")
             if limit:
                 check_pixels(image, size, limit, what)
-            return decoded(image, channels, file)
+            return decoded(image, channels, file, value_range)
     except UnidentifiedImageError:
         allowed = "no PNG, JPEG or WEBP file" if formats else "in no format that Pillow knows"
         raise Unreadable(f"{what}: it is {allowed}") from None
@@ -84,17 +97,26 @@ def check_pixels(image: Any, size: tuple[int, int], limit: int, what: str) -> No
         raise Unreadable(f"{what}: it has {count} pixels, {allowed}")
 
 
-def decoded(image: Any, channels: int, file: File) -> Image.Image:
-    """An open image in 8 bits per channel, on white where it is transparent; see `read_picture`."""
+def decoded(image: Any, channels: int, file: File, value_range: tuple[int, int]) -> Image.Image:
+    """An open image in 8 bits per channel, on white where it is transparent; see `open_image`."""
     arguments, colour = image.tile[0].args if image.tile else "", image.info.get("transparency")
     samples_as = arguments if isinstance(arguments, str) else ""  # how samples are stored in the file, such as `L;4`
     is_grey = image.mode in (*GREY_MODES, "I") or samples_as == SIXTEEN_BITS_OF_GREY_AND_ALPHA
+    bits = 16 if image.mode.startswith("I") or "16" in samples_as else 8
+    stored = f"{bits} bits of {'grey' if is_grey else 'colour'}"
+    if bits == 16 and not image.mode.startswith("I") and value_range != FULL_RANGE:
+        raise Unreadable(
+            f"{file} cannot be read with config.dataset.range, which is for grey without alpha: it has {stored}"
+        )
     upright = ImageOps.exif_transpose(image)
+    values = None
     of_one_colour = colour is not None and image.mode not in ("P", "PA")
     is_clear = has_colour(np.asarray(upright), colour, samples_as, file) if of_one_colour else None
     if upright.mode.startswith("I"):  # Pillow would cut all above 255 to white
-        wide = np.asarray(upright).astype(np.uint32)
-        upright = Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8))
+        wide, (low, high) = np.asarray(upright).astype(np.int64), value_range
+        values = int(wide.min()), int(wide.max())
+        scaled = ((wide.clip(low, high) - low) * 255 + (high - low) // 2) // (high - low)
+        upright = Image.fromarray(scaled.astype(np.uint8))
     if is_clear is not None:
         upright.info.pop("transparency", None)
         upright = upright.convert("RGB" if upright.mode == "RGB" else "L")
@@ -102,7 +124,10 @@ def decoded(image: Any, channels: int, file: File) -> Image.Image:
     elif upright.has_transparency_data:
         upright = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-    return upright.convert("L" if channels == 1 or (is_grey and not channels) else "RGB")
+    result = upright.convert("L" if channels == 1 or (is_grey and not channels) else "RGB")
+    ends = np.reshape(result.getextrema(), (-1, 2))
+    result.info = {"stored": stored, "range": values or (int(ends[:, 0].min()), int(ends[:, 1].max()))}
+    return result
 
 
 def has_colour(pixels: np.ndarray, colour: Any, samples_as: str, file: File) -> Bool[np.ndarray, "H W"]:
@@ -138,3 +163,29 @@ def fit(image: Image.Image, size: tuple[int, int]) -> UInt8[np.ndarray, "H W C"]
         image = ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+class LabelledImage(NamedTuple):
+    """pixels: uint8 (H, W, C); name: what the visitor calls it; label: its class, "" if not known."""
+
+    pixels: np.ndarray
+    name: str
+    label: str = ""
+    resized: bool = False  # from a file of another size
+
+
+def from_file(
+    path: str | Path, shape: tuple[int, int, int], value_range: tuple[int, int] = FULL_RANGE
+) -> LabelledImage:
+    """An image file in any format that Pillow reads, cropped and resized to `shape`, (H, W, C); see `open_image`."""
+    height, width, channels = shape
+    if not Path(path).exists():
+        raise UserError(f"there is no file {path}")
+    upright = open_image(path, channels, None, size=(height, width), value_range=value_range)
+    return LabelledImage(fit(upright, (height, width)), Path(path).name, resized=upright.size != (width, height))
+
+
+def drawings(class_names: tuple[str, ...], shape: tuple[int, int, int]) -> list[LabelledImage]:
+    """The drawings whose classes a network knows, to look at it without its data set."""
+    paths = [path for path in sorted(DRAWINGS.glob("*.png")) if path.stem in class_names]
+    return [from_file(path, shape)._replace(name="our drawing", label=path.stem) for path in paths]

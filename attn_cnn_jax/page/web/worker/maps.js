@@ -2,7 +2,8 @@
 // Maps of activations, pixels by channels in Float32Arrays, row by row: linear, layer norm, activations.
 // A linear map is {kernel, bias}, inputs by outputs.
 
-/** x W + b for every row of `x`; four inputs at once, so that sums are loaded and stored less often. */
+/** x W + b for every row of `x`; four inputs at once, so that sums are loaded and stored less often.
+    @type {(x: Floats, map: Linear, rows: number) => Float32Array} */
 function linear(x, { kernel, bias }, rows) {
   const inputs = x.length / rows;
   const outputs = kernel.length / inputs;
@@ -28,7 +29,8 @@ function linear(x, { kernel, bias }, rows) {
   return y;
 }
 
-/** Layer norm over channels. */
+/** Layer norm over channels.
+    @type {(x: Floats, norm: Norm, epsilon: number) => Float32Array} */
 function layerNorm(x, { scale, bias }, epsilon) {
   const channels = scale.length;
   const y = new Float32Array(x.length);
@@ -51,7 +53,8 @@ function errorFunction(x) {
   return Math.sign(x) * (1 - series * Math.exp(-x * x));
 }
 
-/** The sum of all rows of so many columns. */
+/** The sum of all rows of so many columns.
+    @type {(x: Floats, columns: number) => Float64Array} */
 function sumOfRows(x, columns) {
   const sums = new Float64Array(columns);
   for (let n = 0; n < x.length; n++) sums[n % columns] += x[n];

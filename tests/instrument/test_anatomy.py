@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.anatomy import anatomy, by_place
+from attn_cnn_jax.instrument.anatomy import anatomy, by_place
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
 
 GRID = 5, 6

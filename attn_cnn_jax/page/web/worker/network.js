@@ -35,13 +35,15 @@ function spaceToDepth(x, size, grid, isBack = false) {
   return y;
 }
 
-/** Activations before the first layer. */
+/** Activations before the first layer.
+    @type {(bytes: Bytes, network: Network, grid: Grid) => Float32Array} */
 function embed(bytes, { downsample, mean, std, embedding }, grid) {
   const x = Float32Array.from(bytes, (byte, n) => (byte / 255 - mean[n % mean.length]) / std[n % std.length]);
   return linear(spaceToDepth(x, downsample, grid), embedding, grid[0] * grid[1]);
 }
 
-/** Content scores of a layer as factors[head][term] = {rank, query, key}; null where nothing reads the picture. */
+/** Content scores of a layer as factors[head][term] = {rank, query, key}; null where nothing reads the picture.
+    @type {(x: Floats, readers: Block["readers"], heads: number, grid: Grid) => Factors[] | null} */
 function contentFactors(x, readers, heads, grid) {
   if (readers.length === 0) return null;
   const factors = Array.from({ length: heads }, () => ({}));
@@ -56,7 +58,8 @@ function contentFactors(x, readers, heads, grid) {
 }
 
 /** What a map of queries or keys makes of activations, `content`, and apart from them of the positions that a reader
-    adds to them, `position`; its map then has no bias. */
+    adds to them, `position`; its map then has no bias.
+    @type {(x: Floats, map: Linear | null, reader: Block["readers"][0], grid: Grid) => { content: Floats, position?: Floats } | null} */
 function projected(x, map, { positions }, grid) {
   if (!map) return null;
   const pixels = grid[0] * grid[1], content = linear(x, map, pixels);
@@ -93,7 +96,8 @@ const FACTORS = {
   },
 };
 
-/** The channels of one head, each over all pixels, times a number. */
+/** The channels of one head, each over all pixels, times a number.
+    @type {(x: Floats, h: number, heads: number, size: number, scale: number) => Float32Array} */
 function ofHead(x, h, heads, size, scale) {
   const pixels = x.length / (heads * size);
   const result = new Float32Array(size * pixels);
@@ -104,7 +108,8 @@ function ofHead(x, h, heads, size, scale) {
 }
 
 /** Attention of every head of layer `l`, `maps`: queries by keys, one Float32Array a head; where the layer is a convolution
-    also its `kernels`, which `maps` then are of. `layer`: see headProbabilities. */
+    also its `kernels`, which `maps` then are of. `layer`: see headProbabilities.
+    @type {(layer: Layer, factors: Factors[] | null, grid: Grid, changes: Changes, l: number) => { maps: Float32Array[], kernels?: Float64Array[] }} */
 function layerAttention(layer, factors, grid, { terms, convolved }, l) {
   const pixels = grid[0] * grid[1];
   const rows = (of) => {
@@ -115,11 +120,13 @@ function layerAttention(layer, factors, grid, { terms, convolved }, l) {
   const maps = Array.from({ length: layer.heads }, (_, h) =>
     rows((query) => headProbabilities(layer, h, factors?.[h] ?? null, query, grid, terms)));
   if (l >= convolved.layers) return { maps };
+  if (convolved.isTruncated) return { maps: maps.map((map) => truncated(map, convolved.size, grid)) };
   const kernels = maps.map((map) => shiftWeights(map, convolved.size, grid));
   return { maps: kernels.map((kernel) => rows((query) => kernelRow(kernel, query, grid))), kernels };
 }
 
-/** What the heads read, one head's channels after the other: zeros for those that are switched off. */
+/** What the heads read, one head's channels after the other: zeros for those that are switched off.
+    @type {(x: Floats, attention: Floats[], value: Linear | null, pixels: number, isOff: (h: number) => boolean) => Float32Array} */
 function headAverages(x, attention, value, pixels, isOff) {
   const values = value ? linear(x, value, pixels) : x;
   const heads = attention.length;
@@ -142,7 +149,8 @@ function headAverages(x, attention, value, pixels, isOff) {
 }
 
 /** One block: x = LN(x + attention(x)), x = LN(x + W2 activation(W1 x)). A pre-norm network, which has a `norm` of its
-    own, has x + attention(`read`) and x + W2 activation(W1 LN(x)) in their place. */
+    own, has x + attention(`read`) and x + W2 activation(W1 LN(x)) in their place.
+    @type {(x: Floats, read: Floats, weights: Block, attention: Floats[], pixels: number, network: Network, isOff: (h: number) => boolean) => Floats} */
 function block(x, read, weights, attention, pixels, { epsilon, norm }, isOff) {
   let attended = linear(headAverages(read, attention, weights.value, pixels, isOff), weights.output, pixels);
   if (weights.dense) attended = linear(attended, weights.dense, pixels);
@@ -152,7 +160,8 @@ function block(x, read, weights, attention, pixels, { epsilon, norm }, isOff) {
   return after(add(x, linear(fed, weights.transformed, pixels)), weights.outputNorm);
 }
 
-/** The classifier on the mean over pixels. */
+/** The classifier on the mean over pixels.
+    @type {(x: Floats, network: Network, pixels: number) => Float32Array} */
 function logitsOf(x, { classifier, norm, epsilon }, pixels) {
   x = norm ? layerNorm(x, norm, epsilon) : x;
   return linear(sumOfRows(x, x.length / pixels).map((sum) => sum / pixels), classifier, 1);
@@ -161,14 +170,16 @@ function logitsOf(x, { classifier, norm, epsilon }, pixels) {
 /** Runs the network on a picture.
 
     network: with its weights; layers: {heads, position, gate} of each; bytes: of the picture; changes: `terms` (a Set
-    of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`), `off` (a Set of
-    "layer,head"); kept: attention of layers that does not depend on the image, filled here
-    and read again while nothing is changed.
+    of the score terms that count), `convolved` (the first `layers` are convolutions of `size` x `size`, or, where it
+    `isTruncated`, attend inside such a window), `off` (a Set of "layer,head"); kept: attention of layers that does not
+    depend on the image, filled here and read again while nothing is changed.
 
     Returns `logits` after each layer, the embedding first; `content`, factors of each layer's content scores;
-    `attention`, of each layer's heads, and `kernels` of those that are convolutions. */
+    `attention`, of each layer's heads, and `kernels` of those that are convolutions.
+    @type {(network: Network, layers: Layer[], grid: Grid, bytes: Bytes, changes: Changes, kept: any[]) => Partial<Answer>} */
 function forward(network, layers, grid, bytes, changes, kept) {
   const pixels = grid[0] * grid[1];
+  /** @type {Floats} */
   let x = embed(bytes, network, grid);
   const found = { logits: [logitsOf(x, network, pixels)], content: [], attention: [], kernels: [] };
   layers.forEach((layer, l) => {

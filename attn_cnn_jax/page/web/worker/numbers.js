@@ -3,11 +3,12 @@
 // A map is a Float64Array over key pixels, row by row. A query is [row, column].
 
 /** Position scores of one head for a query (see position_parameters in scores.py); null where the layer has none or their term
-    is not among `terms`. */
+    is not among `terms`.
+    @type {(layer: Layer, head: number, query: Pixel, grid: Grid, terms: Set<string>) => Float64Array | null} */
 function headPositionScores({ position }, head, [i, j], [height, width], terms) {
   if (!position || !terms.has(position.term)) return null;
   const { kind, table, row, column, centre = [], spread = [] } = position;
-  const [middle = [], factors] = [centre[head], spread[head]];
+  const middle = centre[head], factors = /** @type {any} */ (spread[head]);
   const scoreOf = {
     pixels: (k, l) => table[head][i * width + j][k * width + l],
     shifts: (k, l) => table[head][k - i + height - 1][l - j + width - 1],
@@ -23,7 +24,8 @@ function headPositionScores({ position }, head, [i, j], [height, width], terms) 
   return scores;
 }
 
-/** The sum of one head's content scores, of those `terms` that `factors` has; null where it has none. */
+/** The sum of one head's content scores, of those `terms` that `factors` has; null where it has none.
+    @type {(factors: Factors | null, query: Pixel, grid: Grid, terms: Set<string>) => Float64Array | null} */
 function headContentScores(factors, query, grid, terms) {
   const chosen = Object.keys(factors ?? {}).filter((term) => terms.has(term));
   if (chosen.length === 0) return null;
@@ -39,7 +41,8 @@ function headContentScores(factors, query, grid, terms) {
   return scores;
 }
 
-/** The sum of one head's scores for a query, of the chosen terms. `factors`: {term: {rank, query, key}} or null. */
+/** The sum of one head's scores for a query, of the chosen terms. `factors`: {term: {rank, query, key}} or null.
+    @type {(layer: Layer, head: number, factors: Factors | null, query: Pixel, grid: Grid, terms: Set<string>) => Float64Array} */
 function headScores(layer, head, factors, query, grid, terms) {
   const position = headPositionScores(layer, head, query, grid, terms) ?? new Float64Array(grid[0] * grid[1]);
   const content = headContentScores(factors, query, grid, terms);
@@ -47,7 +50,8 @@ function headScores(layer, head, factors, query, grid, terms) {
 }
 
 /** Attention of one head for a query. Where the layer has gates, they weigh the attention by position and the one by
-    content; else scores are added before one softmax. */
+    content; else scores are added before one softmax.
+    @type {(layer: Layer, head: number, factors: Factors | null, query: Pixel, grid: Grid, terms: Set<string>) => Float64Array} */
 function headProbabilities(layer, head, factors, query, grid, terms) {
   if (!layer.gate) return softmax(headScores(layer, head, factors, query, grid, terms));
   const position = headPositionScores(layer, head, query, grid, terms);
@@ -58,7 +62,8 @@ function headProbabilities(layer, head, factors, query, grid, terms) {
   return byPosition.map((share, n) => gate * share + (1 - gate) * byContent[n]);
 }
 
-/** Softmax over all keys. */
+/** Softmax over all keys.
+    @type {(scores: Floats) => Float64Array} */
 function softmax(scores) {
   let largest = -Infinity, sum = 0;
   for (let n = 0; n < scores.length; n++) if (scores[n] > largest) largest = scores[n];
@@ -68,20 +73,24 @@ function softmax(scores) {
   return result;
 }
 
-/** [smallest, largest] value of a map. */
+/** [smallest, largest] value of a map.
+    @type {(map: Floats | number[]) => [smallest: number, largest: number]} */
 const extent = (map) => [Math.min(...map), Math.max(...map)];
 
-/** Centre of mass of one map of attention, [row, column] from the query pixel. */
+/** Centre of mass of one map of attention, [row, column] from the query pixel.
+    @type {(map: Float64Array, query: Pixel, grid: Grid) => Pixel} */
 function centreOfMass(map, [i, j], [, width]) {
   const mean = (value) => map.reduce((sum, share, n) => sum + share * value(n), 0);
   return [mean((n) => Math.floor(n / width)) - i, mean((n) => n % width) - j];
 }
 
-/** Entropy of one map of attention, in nats. */
+/** Entropy of one map of attention, in nats.
+    @type {(map: Float64Array) => number} */
 const entropyOf = (map) => -map.reduce((sum, share) => (share > 0 ? sum + share * Math.log(share) : sum), 0);
 
 /** Attention of one head along one axis, queries by keys, row by row: softmax of -sharpness (key - query - centre)^2 (eq. 9).
-    Queries are 0 to `queries`, keys those from the first of `keys` to before the second. */
+    Queries are 0 to `queries`, keys those from the first of `keys` to before the second.
+    @type {(queries: number, keys: [first: number, end: number], centre: number, sharpness: number) => Float64Array} */
 function axisAttention(queries, [first, end], centre, sharpness) {
   const weights = new Float64Array(queries * (end - first));
   for (let i = 0; i < queries; i++) {
@@ -91,6 +100,7 @@ function axisAttention(queries, [first, end], centre, sharpness) {
   return weights;
 }
 
+/** @type {(a: Floats, b: Floats, from?: number, end?: number) => number} */
 function product(a, b, from = 0, end = a.length) {
   let sum = 0;
   for (let n = from; n < end; n++) sum += a[n] * b[n];

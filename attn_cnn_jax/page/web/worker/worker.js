@@ -10,7 +10,8 @@ function answerer(reply) {
   let network, grid, size, test, kept = [], keptKey = null, newestCount = 0, newestLesson = 0;
   const letNewerQuestionsIn = () => new Promise((resume) => setTimeout(resume));
 
-  /** What `forward` returns; of a page without a network attention alone. */
+  /** What `forward` returns; of a page without a network attention alone.
+      @type {(bytes: Bytes, question: { layers: Layer[], changes: Changes }) => Partial<Answer>} */
   function run(bytes, { layers, changes }) {
     if (changes.key !== keptKey) [kept, keptKey] = [[], changes.key];
     if (network) return forward(network, layers, grid, bytes, changes, kept);

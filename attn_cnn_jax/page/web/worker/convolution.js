@@ -1,13 +1,16 @@
 "use strict";
 // Attention read as a convolution (theorem/to_convolution.py), and what a head hands on: pure functions.
 
+/** @type {Pixel[]} */
 const SHIFTS = Array.from({ length: 9 }, (_, n) => [Math.floor(n / 3) - 1, (n % 3) - 1]); // of a 3 x 3 kernel, row by row
 
-/** The shifts that a kernel reads along one axis. */
+/** The shifts that a kernel reads along one axis.
+    @type {(size: number) => number[]} */
 const kernelAxis = (size) => Array.from({ length: size }, (_, n) => n - ((size - 1) >> 1));
 
 /** Queries that the weight of each shift is read from along one axis: those whose window lies inside the image, or else the
-    one in the middle, and of these the nearest for which the shift does not lead out of it; none for longer shifts. */
+    one in the middle, and of these the nearest for which the shift does not lead out of it; none for longer shifts.
+    @type {(kernelSize: number, size: number) => number[][]} */
 function queriesOfShifts(kernelSize, size) {
   const shifts = kernelAxis(kernelSize);
   const [first, end] = [-shifts[0], size - shifts.at(-1)];
@@ -19,7 +22,8 @@ function queriesOfShifts(kernelSize, size) {
   });
 }
 
-/** Weights of a K x K kernel, row by row: attention (queries by keys) on each shift, mean over interior queries. */
+/** Weights of a K x K kernel, row by row: attention (queries by keys) on each shift, mean over interior queries.
+    @type {(attention: Floats, kernelSize: number, grid: Grid) => Float64Array} */
 function shiftWeights(attention, kernelSize, grid) {
   const pixels = grid[0] * grid[1], shifts = kernelAxis(kernelSize);
   const [rows, columns] = grid.map((size) => queriesOfShifts(kernelSize, size));
@@ -33,7 +37,8 @@ function shiftWeights(attention, kernelSize, grid) {
   });
 }
 
-/** What a query takes of every key, of a K x K kernel with zeros beyond the border. */
+/** What a query takes of every key, of a K x K kernel with zeros beyond the border.
+    @type {(weights: Floats, query: Pixel, grid: Grid) => Float64Array} */
 function kernelRow(weights, query, grid) {
   const size = Math.sqrt(weights.length), shifts = kernelAxis(size), row = new Float64Array(grid[0] * grid[1]);
   weights.forEach((weight, n) => {
@@ -43,8 +48,20 @@ function kernelRow(weights, query, grid) {
   return row;
 }
 
+/** Attention, queries by keys, inside the K x K window of each query, and zero outside.
+    @type {(attention: Float32Array, kernelSize: number, grid: Grid) => Float32Array} */
+function truncated(attention, kernelSize, [height, width]) {
+  const reach = (kernelSize - 1) >> 1, pixels = height * width;
+  return attention.map((share, n) => {
+    const [q, p] = [Math.floor(n / pixels), n % pixels];
+    const rows = Math.floor(p / width) - Math.floor(q / width), columns = (p % width) - (q % width);
+    return Math.max(Math.abs(rows), Math.abs(columns)) <= reach ? share : 0;
+  });
+}
+
 /** What a head makes of an image: every square of `size` pixels is the mean of all squares, weighted by its attention. Bytes
-    as `bytes`, (rows, columns, channels). */
+    as `bytes`, (rows, columns, channels).
+    @type {(bytes: Bytes, attention: Floats, size: number, grid: Grid) => Uint8ClampedArray} */
 function shiftedImage(bytes, attention, size, grid) {
   const means = linear(attention, { kernel: spaceToDepth(bytes, size, grid), bias: null }, grid[0] * grid[1]);
   return Uint8ClampedArray.from(spaceToDepth(means, size, grid, true));

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attn_cnn_jax.data.pictures import Unreadable, fit, read_picture
+from attn_cnn_jax.data.image_files import Unreadable, fit, open_image
 from tests.support import own_pictures
 from tests.support.own_pictures import png_chunk, random_picture
 
@@ -75,21 +75,21 @@ def test_a_file_of(tmp_path, name):
     data, channels, expected = (PNGS | OTHERS)[name]
     (tmp_path / "a").write_bytes(data)
     for file in (tmp_path / "a", io.BytesIO(data)):
-        found = np.asarray(read_picture(file, channels, None)).reshape(-1)
+        found = np.asarray(open_image(file, channels, None)).reshape(-1)
         assert np.abs(found.astype(int) - expected).max() <= 1
     if name in PNGS:
-        assert (read_picture(tmp_path / "a").mode == "L") == (channels == 1 or name.endswith("as RGB"))
+        assert (open_image(tmp_path / "a").mode == "L") == (channels == 1 or name.endswith("as RGB"))
 
 
 def test_modes_and_formats(tmp_path):
     for suffix, modes in {"png": ("L", "LA", "RGB", "RGBA"), "jpg": ("L", "RGB", "CMYK"), "webp": ("RGB",)}.items():
         for mode in modes:
             random_picture(0, (6, 4), mode).save(tmp_path / f"a.{suffix}")
-            found = read_picture(tmp_path / f"a.{suffix}")
+            found = open_image(tmp_path / f"a.{suffix}")
             assert (found.size, found.mode) == ((4, 6), "L" if mode in ("L", "LA") else "RGB")
     Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "a.tif")
     with pytest.raises(Unreadable, match=r"a.tif cannot be read as an image: it has 32 bits"):
-        read_picture(tmp_path / "a.tif", 1, None)
+        open_image(tmp_path / "a.tif", 1, None)
 
 
 def test_an_image_is_turned_upright(tmp_path):
@@ -100,28 +100,28 @@ def test_an_image_is_turned_upright(tmp_path):
     for orientation, turned in enumerate(upright + sideways, start=1):
         exif[0x0112] = orientation
         Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
-        np.testing.assert_array_equal(read_picture(tmp_path / "a.png"), turned)
+        np.testing.assert_array_equal(open_image(tmp_path / "a.png"), turned)
 
 
 def test_of_a_photograph_with_a_second_image_the_first_is_read(tmp_path):
     first = random_picture(0, (8, 8))
     first.save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=[random_picture(1, (4, 4))])
     first.save(tmp_path / "b.jpg", format="JPEG")
-    np.testing.assert_array_equal(read_picture(tmp_path / "a.jpg"), read_picture(tmp_path / "b.jpg"))
+    np.testing.assert_array_equal(open_image(tmp_path / "a.jpg"), open_image(tmp_path / "b.jpg"))
 
 
 def test_a_photograph_beyond_the_limit_is_reduced_while_it_is_read_where_a_size_is_set(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
     Image.new("L", (160, 120), 128).save(tmp_path / "a.jpg")
     Image.new("L", (160, 120), 128).save(tmp_path / "a.png")
-    assert read_picture(tmp_path / "a.jpg", 1, size=(16, 16)).size == (80, 60)
+    assert open_image(tmp_path / "a.jpg", 1, size=(16, 16)).size == (80, 60)
     for path, size, advice in (("a.jpg", (0, 0), "set config.dataset.image_size"), ("a.png", (16, 16), "smaller")):
         with pytest.raises(Unreadable, match=rf"19200 pixels, the most that are read are 10000: make.*{advice}"):
-            read_picture(tmp_path / path, 1, size=size)
+            open_image(tmp_path / path, 1, size=size)
     assert Image.MAX_IMAGE_PIXELS == 10_000
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4_000)
     with pytest.raises(Unreadable, match="19200 pixels"):  # a bomb even for a JPEG
-        read_picture(tmp_path / "a.jpg", 1, size=(16, 16))
+        open_image(tmp_path / "a.jpg", 1, size=(16, 16))
 
 
 def test_the_middle_is_cropped_and_resized():

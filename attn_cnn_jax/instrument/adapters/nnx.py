@@ -1,0 +1,205 @@
+"""Attention of Flax NNX networks: the network is traced, and its program run here, an operation at a time.
+
+So it does not matter how a network writes its attention (`nnx.MultiHeadAttention`, `jax.nn.dot_product_attention`,
+`einsum`), nor whether it is inside of `nnx.jit`, `nnx.remat` or `nnx.scan`: every product is a `dot_general` one of
+whose operands is a matrix whose rows sum to one. This package's `SelfAttention`, whose attention takes other forms, is
+replaced by one operation that shows attention and values.
+"""
+
+import functools
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.extend.core import Literal, Primitive
+
+from attn_cnn_jax import compiling
+from attn_cnn_jax.instrument.adapters import Call, Seen, Softmax, Visit, absorb, difference, sums_to_one
+from attn_cnn_jax.models.attention.cpu import dense
+from attn_cnn_jax.models.attention.layer import SelfAttention
+
+OWN = "own_attention"  # the name of a traced function that is run as a whole
+
+# attention, values, averages again, averages -> attention to use, whether it is another
+shown = Primitive("attention_over_pixels")
+shown.multiple_results = True
+shown.def_abstract_eval(lambda attention, *_: (attention, attention.update(shape=(), dtype=np.dtype(bool))))
+
+
+def run(model: nnx.Module, images: Any, visit: Visit) -> Seen:
+    """Runs a copy of a network in evaluation mode; see the contract in adapters/__init__.py."""
+    model = nnx.clone(model)
+    model.eval()
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, SelfAttention):
+            module._attend = functools.partial(attend_over_pixels, module)
+    graph, state = nnx.split(model)
+    arguments = state, jnp.asarray(images)
+    program, shape = jax.make_jaxpr(lambda state, x: nnx.merge(graph, state)(x), return_shape=True)(*arguments)
+    watching = Watching(visit)
+    leaves = watching.run(program.jaxpr, program.consts, *jax.tree.leaves(arguments))
+    return Seen(jax.tree.unflatten(jax.tree.structure(shape), leaves), watching.unseen)
+
+
+def attend_over_pixels(layer: SelfAttention, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """`SelfAttention._attend`, whose sum over heads is computed again by the one form for given attention."""
+    maps, flat, pixels = layer.maps(), x.reshape(len(x), 1, -1, x.shape[-1]), x.shape[1] * x.shape[2]
+
+    def own_attention(x: jax.Array) -> tuple[jax.Array, ...]:
+        values = flat if maps.value is None else flat @ maps.value[None]
+        attention = layer.probabilities(x).reshape(-1, layer.num_heads, pixels, pixels)
+        attention = jnp.broadcast_to(attention, (len(x), *attention.shape[1:]))
+        return attention, values, dense(attention, x, maps), SelfAttention._attend(layer, x, key)[0] - layer.bias
+
+    attention, values, again, own = compiling.jit(own_attention)(x)
+    used, other = shown.bind(attention, values, again, own)
+
+    def attended(used: jax.Array, x: jax.Array) -> jax.Array:
+        return dense(used, x, maps)
+
+    attended.__name__ = OWN  # its products are those that have been shown
+    return jnp.where(other, compiling.jit(attended)(used, x), own) + layer.bias, used
+
+
+class Watching:
+    """Runs a program, shows every product to the visitor, and uses what it returns."""
+
+    def __init__(self, visit: Visit):
+        self.visit, self.calls, self.unseen = visit, 0, list[Softmax]()
+
+    def run(self, jaxpr: Any, constants: Sequence[Any], *arguments: Any) -> list[Any]:
+        """Returns the results of a program, equation by equation."""
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+        for equation in jaxpr.eqns:
+            read = [var.val if isinstance(var, Literal) else known[var] for var in equation.invars]
+            known.update(zip(equation.outvars, self.operation(equation, read), strict=True))
+        return [var.val if isinstance(var, Literal) else known[var] for var in jaxpr.outvars]
+
+    def operation(self, equation: Any, read: list[Any]) -> Sequence[Any]:
+        """Returns the results of one operation."""
+        name, parameters = equation.primitive.name, equation.params
+        if equation.primitive is shown:
+            return self.over_pixels(*read)
+        if name == "scan":
+            return self.scan(read, **parameters)
+        if name == "cond":
+            branch = parameters["branches"][int(read[0])]
+            return self.run(branch.jaxpr, branch.consts, *read[1:])
+        inner = parameters.get("jaxpr", parameters.get("call_jaxpr"))
+        if inner is not None and parameters.get("name") != OWN:
+            closed = hasattr(inner, "consts")
+            return self.run(inner.jaxpr if closed else inner, inner.consts if closed else [], *read)
+        results = equation.primitive.bind(*read, **parameters)
+        if name == "dot_general":
+            return [self.product(read, parameters, results)]
+        if name == "div" and results.ndim > 2 and results.shape[-1] > 1 and is_attention(results):
+            self.unseen.append(Softmax(self.calls, results.shape, weakref.ref(results)))
+        return results if equation.primitive.multiple_results else [results]
+
+    def scan(self, read: list[Any], *, jaxpr, length, reverse, num_consts, num_carry, **_) -> list[Any]:
+        """A loop over layers, one at a time."""
+        constants, carry, stacked = (*read[:num_consts],), read[num_consts:][:num_carry], read[num_consts + num_carry :]
+        rows = []
+        for n in reversed(range(length)) if reverse else range(length):
+            results = self.run(jaxpr.jaxpr, jaxpr.consts, *constants, *carry, *(array[n] for array in stacked))
+            carry = results[:num_carry]
+            rows.append(results[num_carry:])
+        rows = rows[::-1] if reverse else rows
+        return [*carry, *map(jnp.stack, zip(*rows, strict=True))]
+
+    def over_pixels(self, attention: jax.Array, values: jax.Array, again: jax.Array, own: jax.Array) -> tuple:
+        """Shows a layer of this package's networks."""
+        images, heads, queries, keys = attention.shape
+        used = self.show(
+            "SelfAttention",
+            (images, heads, queries, keys),
+            lambda: np.asarray(attention, np.float32),
+            lambda: np.asarray(values, np.float32),
+            lambda: difference(np.asarray(again, np.float32), np.asarray(own, np.float32)),
+            values.dtype == np.float32,
+        )
+        if used is None:
+            return attention, np.bool_(False)
+        if isinstance(used, str):
+            used = np.broadcast_to(np.eye(keys), attention.shape)
+        return jnp.asarray(used, attention.dtype), np.bool_(True)
+
+    def show(self, kind: str, shape: tuple[int, int, int, int], *arrays: Any) -> Any:
+        self.calls += 1
+        return self.visit(Call(kind, shape, *arrays))
+
+    def product(self, read: list[Any], parameters: dict[str, Any], own: jax.Array) -> jax.Array:
+        """A `dot_general`, shown where one operand is attention; by what is used instead."""
+        contracting, batch = parameters["dimension_numbers"]
+        for which in (0, 1):
+            a, other = read[which], read[1 - which]
+            free = [axis for axis in range(a.ndim) if axis not in (*contracting[which], *batch[which])]
+            if a.ndim < 3 or len(contracting[which]) != 1 or not batch[which] or not free or a.shape[-1] < 2:
+                continue
+            if not is_attention(jnp.moveaxis(a, contracting[which][0], -1)):
+                continue
+            absorb(self.unseen, a)
+            return self.attended(a, other, which, free, parameters, own)
+        return own
+
+    def attended(
+        self, a: jax.Array, other: jax.Array, which: int, free: list[int], parameters: dict[str, Any], own: jax.Array
+    ) -> jax.Array:
+        """Shows a product of attention `a` with values `other`, both in the order `(b, h, q, p)` and `(b, h, p, c)`.
+
+        Axes of a batch are in the order of the values, images first; queries are the last axis that is `a`'s alone,
+        groups of queries that share keys come before, and count as heads.
+        """
+        (key,), (value_key,) = (parameters["dimension_numbers"][0][n] for n in (which, 1 - which))
+        pairs = sorted(zip(*(parameters["dimension_numbers"][1][n] for n in (1 - which, which)), strict=True))
+        order = [axis for _, axis in pairs] + [*free, key]
+        images, *heads = [a.shape[axis] for axis in order[:-2]]
+        heads_of_values = [other.shape[axis] for axis, _ in pairs][1:] + [1] * (len(free) - 1)
+        channels = [axis for axis in range(other.ndim) if axis not in (value_key, *(axis for axis, _ in pairs))]
+        queries, keys = a.shape[free[-1]], a.shape[key]
+
+        def attention() -> np.ndarray:
+            return np.asarray(a.transpose(order), np.float32).reshape(images, -1, queries, keys)
+
+        def values() -> np.ndarray:
+            moved = np.asarray(other.transpose([axis for axis, _ in pairs] + [value_key, *channels]), np.float32)
+            moved = moved.reshape(images, *heads_of_values, keys, -1)
+            return np.broadcast_to(moved, (images, *heads, *moved.shape[-2:])).reshape(
+                images, math.prod(heads), keys, -1
+            )
+
+        def averages(used: Any, values: Any) -> jax.Array:
+            options = {"precision": parameters["precision"], "preferred_element_type": own.dtype}
+            operands = (used, values) if which == 0 else (values, used)
+            return jax.lax.dot_general(*operands, parameters["dimension_numbers"], **options)
+
+        shape = (images, math.prod(heads), queries, keys)
+
+        def proof() -> float:
+            return difference(*(np.asarray(array, np.float32) for array in (averages(a, other), own)))
+
+        used = self.show("dot_general", shape, attention, values, proof, a.dtype == np.float32)
+        if used is None:
+            return own
+        if isinstance(used, str):
+            if queries != keys:
+                return jnp.zeros_like(own)
+            # In the order of the results: axes of the batch, free ones of the left operand, of the right one.
+            of_values = [other.shape[axis] for axis in channels]
+            of_queries = [a.shape[axis] if axis == free[-1] else 1 for axis in free]
+            batch = parameters["dimension_numbers"][1][1 - which]
+            moved = other.transpose([*batch, *((value_key, *channels) if which == 0 else (*channels, value_key))])
+            rest = of_queries + of_values if which == 0 else of_values + of_queries
+            return jnp.broadcast_to(moved.reshape([*own.shape[: len(batch)], *rest]), own.shape)
+        used = jnp.asarray(used, a.dtype).reshape([a.shape[axis] for axis in order])
+        return averages(used.transpose(np.argsort(order)), other)
+
+
+def is_attention(a: jax.Array) -> bool:
+    """Whether the last axis of an array holds numbers that are not negative and sum to one."""
+    return jnp.issubdtype(a.dtype, jnp.floating) and sums_to_one(a, a.dtype in (np.float32, np.float64))

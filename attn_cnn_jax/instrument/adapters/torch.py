@@ -1,0 +1,165 @@
+"""Attention of PyTorch networks: timm's, torchvision's, Hugging Face's, or one's own.
+
+Every function that a network calls passes through a `TorchFunctionMode`, in which three kinds are attention:
+`scaled_dot_product_attention`; `nn.MultiheadAttention`'s function, which calls it; and the product, by `matmul`, `bmm`
+or `einsum`, of a matrix per head whose rows sum to one with values, as networks write that compute the softmax
+themselves (ConViT, "eager"). A softmax that none of them follows is listed.
+"""
+
+from __future__ import annotations  # the documentation reads this module without PyTorch
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from attn_cnn_jax.instrument.adapters import CLOSE, HALF, Call, Seen, Softmax, Visit, absorb, difference
+
+PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
+FUSED = functional.scaled_dot_product_attention
+SOFTMAXES = (functional.softmax, torch.softmax, torch.Tensor.softmax)
+
+
+def run(model: torch.nn.Module, images: torch.Tensor, visit: Visit) -> Seen:
+    """Runs a network on images as it takes them; see the contract in adapters/__init__.py."""
+    training = {module: module.training for module in model.modules()}
+    watching = Watching(visit)
+    try:
+        model.eval()
+        with torch.no_grad(), watching:
+            output = model(images)
+    finally:
+        for module, was in training.items():
+            module.training = was
+    return Seen(output, watching.unseen)
+
+
+def numbers(array: torch.Tensor) -> np.ndarray:
+    """A tensor of any type and device as NumPy's float32."""
+    return array.detach().float().numpy(force=True)
+
+
+class Watching(TorchFunctionMode):
+    """Shows every product to the visitor, and uses what it returns."""
+
+    def __init__(self, visit: Visit):
+        super().__init__()
+        self.visit, self.calls, self.unseen = visit, 0, list[Softmax]()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is FUSED:
+            return self.fused(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            return self.multi_head(*args, **kwargs)
+        if func is torch.einsum:
+            return self.einsum(*args)
+        result = func(*args, **kwargs)
+        if func in SOFTMAXES and result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
+            self.unseen.append(Softmax(self.calls, tuple(result.shape), weakref.ref(result)))
+        if func in PRODUCTS and len(args) == 2 and is_attention(args[0]) and args[1].ndim == args[0].ndim:
+            return self.product(args[0], args[1], result, func.__name__)
+        return result
+
+    def product(self, attention: torch.Tensor, values: torch.Tensor, own: torch.Tensor, kind: str) -> torch.Tensor:
+        """Averages `(..., q, c)` of values by attention `(b, h, q, p)`; heads may be an axis of images, see layout."""
+        absorb(self.unseen, attention)
+        if attention.ndim == 3:
+            whole = self.show(kind, lambda: attention[:, None], values[:, None], own[:, None])
+            return whole[:, 0]
+        return self.show(kind, lambda: attention, values, own)
+
+    def show(
+        self, kind: str, attention: Callable[[], torch.Tensor], values: torch.Tensor, own: torch.Tensor
+    ) -> torch.Tensor:
+        """Shows a call; returns the averages of the values `(b, h, p, c)` by the attention to use."""
+        made: list[torch.Tensor] = []
+
+        def once() -> torch.Tensor:
+            made[:] = made or [attention()]
+            return made[0]
+
+        def again() -> float:
+            return difference(numbers(once().float() @ values.float()), numbers(own))
+
+        shape = own.shape[0], own.shape[1], own.shape[2], values.shape[-2]
+        self.calls += 1
+        exact = values.dtype in (torch.float32, torch.float64)
+        used = self.visit(Call(kind, shape, lambda: numbers(once()), lambda: numbers(values), again, exact))
+        if used is None:
+            return own
+        if isinstance(used, str):
+            return values.expand_as(own) if shape[2] == shape[3] else torch.zeros_like(own)
+        return torch.from_numpy(np.ascontiguousarray(used)).to(values) @ values
+
+    def fused(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+        """`scaled_dot_product_attention` `(b, h, n, c)`."""
+        options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale}
+        if enable_gqa:
+            key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+        own = FUSED(query, key, value, **options)
+
+        def attention():
+            scores = query.float() @ key.float().mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().to(scores.device) if is_causal else attn_mask
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+            return scores.softmax(dim=-1).expand(*own.shape[:-1], -1)
+
+        if own.ndim != 4:  # no axis of heads, or windows in one of their own
+            heads = own.shape[-3] if own.ndim > 4 else 1
+            flat = [x.expand(*own.shape[:-2], *x.shape[-2:]).reshape(-1, heads, *x.shape[-2:]) for x in (value, own)]
+
+            def whole():
+                return attention().reshape(-1, heads, own.shape[-2], value.shape[-2])
+
+            return self.show("scaled_dot_product_attention", whole, *flat).reshape(own.shape)
+        return self.show("scaled_dot_product_attention", attention, value, own)
+
+    def multi_head(self, query, key, value, *args, **kwargs):
+        """`nn.MultiheadAttention`'s function, whose averages are those of `scaled_dot_product_attention`."""
+        wanted = kwargs.get("need_weights", True)
+        kwargs |= {"training": False}
+        weights = functional.multi_head_attention_forward(query, key, value, *args, **kwargs)[1] if wanted else None
+        functional.scaled_dot_product_attention = self.fused  # nobody else can see its own call
+        try:
+            kwargs["need_weights"] = False
+            output, _ = functional.multi_head_attention_forward(query, key, value, *args, **kwargs)
+        finally:
+            functional.scaled_dot_product_attention = FUSED
+        return output, weights
+
+    def einsum(self, equation, *operands):
+        """Any `einsum` of attention `bhqk` with values, whatever the order of their axes."""
+        own = torch.einsum(equation, *operands)
+        if not isinstance(equation, str) or len(operands) != 2 or "." in equation or "->" not in equation:
+            return own
+        of, to = equation.replace(" ", "").split("->")
+        a, b = of.split(",")
+        if len(a) < 3 or a[-1] in to or a[-1] not in b or not is_attention(operands[0]):
+            return own
+        shared = "".join(axis for axis in a[:-1] if axis in b and axis in to)
+        free, channels = ("".join(axis for axis in x if axis not in shared + a[-1]) for x in (a, b))
+        if len(free) != 1 or len(channels) != 1 or len(shared) > 2:
+            return own
+        absorb(self.unseen, operands[0])
+        sizes = dict(zip(a, operands[0].shape, strict=True))
+        heads = [sizes[axis] for axis in shared[1:]] or [1]
+        attention = torch.einsum(f"{a}->{shared}{free}{a[-1]}", operands[0])
+        values = torch.einsum(f"{b}->{shared}{a[-1]}{channels}", operands[1])
+        averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
+        whole = [x.reshape(-1, *heads, *x.shape[-2:]) for x in (attention, values, averages)]
+        used = self.show("einsum", lambda: whole[0], *whole[1:])
+        return torch.einsum(f"{shared}{free}{channels}->{to}", used.reshape(averages.shape))
+
+
+def is_attention(a: Any) -> bool:
+    """Whether an array is a matrix per head whose rows are not negative and sum to one."""
+    if not isinstance(a, torch.Tensor) or a.ndim not in (3, 4) or not a.is_floating_point() or a.shape[-1] < 2:
+        return False
+    close = CLOSE if a.dtype in (torch.float32, torch.float64) else HALF
+    return bool((a >= 0).all()) and bool((a.float().sum(dim=-1) - 1).abs().max() < close)

@@ -1,0 +1,87 @@
+"""What it costs to replace heads: the network runs with some heads' attention replaced, cheapest first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.instrument.adapters import Call
+from attn_cnn_jax.instrument.kernels import INSTEAD
+from attn_cnn_jax.instrument.layer import Layer, replaced
+from attn_cnn_jax.instrument.layout import Site
+from attn_cnn_jax.instrument.network import Network
+from attn_cnn_jax.instrument.output import Output, as_output
+
+Head = tuple[int, int]  # a layer of the report and a head, from 0
+
+
+def cheapest(layers: Sequence[Layer]) -> list[Head]:
+    """Returns all heads, those first whose averages change least with their kernel."""
+    by_layer = [[] if layer.output_change is None else layer.output_change.tolist() for layer in layers]
+    changes = {(n, h): change for n, layer in enumerate(by_layer) for h, change in enumerate(layer)}
+    return sorted(changes, key=lambda head: changes[head])
+
+
+def run_with(
+    network: Network, sites: Sequence[Site], layers: Sequence[Layer], heads: Sequence[Head], instead: list[np.ndarray]
+) -> Output:
+    """Returns the output with the attention of some heads replaced."""
+    of_call = {sites[layer.number].call: n for n, layer in enumerate(layers)}
+    number = -1
+
+    def visit(call: Call) -> np.ndarray | None:
+        nonlocal number
+        number += 1
+        n = of_call.get(number)
+        chosen = [head for layer, head in heads if layer == n]
+        return replaced(call.attention(), instead[n], layers[n].layout, chosen) if n is not None and chosen else None
+
+    return as_output(network, network.run(visit).output, len(network))
+
+
+def compared(own: Output, output: Output, classes: Any, others: int, name: str) -> dict[str, float]:
+    """Returns how outputs differ: of logits the largest, and accuracy by `name`; of features the mean cosine."""
+    scale = max(np.abs(own.array).max(), 1e-30)
+    row = {"logits": float(np.abs(output.array - own.array).max() / scale)}
+    if own.classifies:
+        return row | {name: float((output.array.argmax(axis=1) == classes).mean())}
+    product = (own.array * output.array).sum(axis=-1)
+    lengths = np.linalg.norm(own.array, axis=-1) * np.linalg.norm(output.array, axis=-1)
+    cosine = product / np.maximum(lengths, 1e-30)
+    if own.array.ndim != 3 or not others:
+        return row | {"cosine": float(cosine.mean())}
+    return row | {"cosine": float(cosine[:, others:].mean()), "cosine_class_token": float(cosine[:, 0].mean())}
+
+
+def curve(
+    network: Network,
+    sites: Sequence[Site],
+    layers: Sequence[Layer],
+    own: Output,
+    counts: Sequence[int],
+    kernel_size: int,
+    labels: Any = None,
+    instead: str = "kernel",
+    order: Sequence[Head] | None = None,
+) -> list[dict[str, float]]:
+    """Returns a row for every number of heads replaced, in their order; see `Report.curve`."""
+    if instead not in INSTEAD:
+        raise UserError(f"instead={instead!r}: allowed are {', '.join(INSTEAD)}")
+    order = cheapest(layers) if order is None else list(order)
+    classes = labels if labels is not None or not own.classifies else own.array.argmax(axis=1)
+    name = "agreement" if labels is None else "accuracy"
+    given = [layer.instead(instead, kernel_size) for layer in layers]
+    # Multiply-adds of one head, of scores and of averages; a convolution has averages over K^2 keys, and no scores.
+    keys = [len(layer.layout.tokens[0]) + len(layer.layout.others) for layer in layers]
+    work = [n**2 * layer.layout.windows for n, layer in zip(keys, layers, strict=True)]
+    saved = [max(0.0, w * (1 - kernel_size**2 / (2 * n))) for n, w in zip(keys, work, strict=True)]
+    total, rows = sum(w * len(layer.prefix_share) for w, layer in zip(work, layers, strict=True)), []
+    others = len(layers[-1].layout.others)
+    for count in counts:
+        if not 0 <= count <= len(order):
+            raise UserError(f"{count} heads: allowed are 0 to {len(order)}")
+        output = run_with(network, sites, layers, order[:count], given) if count else own
+        share = sum(saved[n] for n, _ in order[:count]) / total
+        rows.append({"heads": count} | compared(own, output, np.asarray(classes), others, name) | {"saved": share})
+    return rows

@@ -1,0 +1,161 @@
+"""What one layer of attention is like: all its measures, made while the network runs, so that no map has to be kept."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attn_cnn_jax.analysis.heads import Statistics, grid_shifts, layer_statistics
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.instrument import kernels
+from attn_cnn_jax.instrument.adapters import Call
+from attn_cnn_jax.instrument.anatomy import Anatomy, anatomy
+from attn_cnn_jax.instrument.layout import Layout
+
+
+class Layer(NamedTuple):
+    """Measures of one layer's heads, `(h,)` each unless it is said otherwise; see `Report`."""
+
+    number: int  # among all softmaxes of the network, from 0
+    layout: Layout
+    attention: Float[np.ndarray, "n h q p"]  # float32, of the images that are kept
+    anatomy: Anatomy
+    statistics: Statistics
+    prefix_share: Float[np.ndarray, " h"]
+    key_alone: Float[np.ndarray, " h"]
+    shift: kernels.Shift
+    within: Float[np.ndarray, " h"]
+    kernel_errors: dict[int, Float[np.ndarray, " h"]]
+    position_alone: Float[np.ndarray, " h"] | None = None
+    output_change: Float[np.ndarray, " h"] | None = None
+    difference: float | None = None
+
+    @property
+    def grid(self) -> Grid:
+        return self.layout.grid
+
+    def kernels(self, kernel_size: int) -> Float[np.ndarray, "w h q p"]:
+        """The best K x K kernel of every head."""
+        return kernels.best_kernel(
+            self.anatomy.mean, self.anatomy.profile, self.grid, kernel_size, keys_of(self.layout, self.anatomy.mean)
+        )
+
+    def instead(self, name: str, kernel_size: int) -> Float[np.ndarray, "w h q p"]:
+        """What takes the place of attention: one of `kernels.INSTEAD`."""
+        mean, keys = self.anatomy.mean, keys_of(self.layout, self.anatomy.mean)
+        if name == "kernel":
+            return self.kernels(kernel_size)
+        if name == "mean":
+            return mean
+        allowed = np.ones(mean.shape) if keys is None else np.broadcast_to(keys[:, None], mean.shape)
+        return allowed / allowed.sum(axis=-1, keepdims=True)
+
+
+def keys_of(layout: Layout, mean: np.ndarray) -> Bool[np.ndarray, "w q p"] | None:
+    """Which keys each query has, by window: those of its part of the image where the network masks the others."""
+    region = layout.region
+    if (region == region[:, :1]).all():
+        return None
+    keys = region[:, :, None] == region[:, None]
+    masked = np.where(keys[:, None], 0, mean).max() < 1e-6
+    return keys if masked else None
+
+
+def between(attention: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Returns attention between patches in the order of rows, renormalised, `(n, h, p, p)`, and what patches had.
+
+    A query with all of its attention on other tokens counts as uniform over patches.
+    """
+    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])
+    part = attention[:, :, *patches_of(layout)]
+    kept = part @ np.ones((part.shape[-1], 1), part.dtype)
+    few = kept <= 1e-9
+    part = part / np.where(few, 1, kept)
+    if few.any():
+        part[np.broadcast_to(few, part.shape)] = 1 / part.shape[-1]
+    return part, kept
+
+
+def patches_of(layout: Layout) -> tuple[Any, Any]:
+    """Returns what picks patches by row and by column of attention over all tokens; windows have patches alone."""
+    tokens = layout.tokens[0]
+    together = (np.diff(tokens) == 1).all()
+    whole = slice(tokens[0], tokens[-1] + 1)
+    return (whole, whole) if together else (tokens[:, None], tokens)
+
+
+def measure(
+    number: int, layout: Layout, attention: np.ndarray, sizes: Sequence[int], keep: int, groups: Any = None
+) -> Layer:
+    """Measures attention over all tokens `(n, h, q, p)`, images (times windows) first; keeps maps of `keep` images."""
+    part, kept = between(attention, layout)
+    grid, windows, pixels = layout.grid, layout.windows, math.prod(layout.grid)
+    # The mean is made twice for windows in parts alone: whether the network masks them is seen in it.
+    whole = (layout.region == layout.region[:, :1]).all()
+    keys = None if whole else keys_of(layout, part.reshape(-1, windows, *part.shape[1:]).mean(axis=0))
+    region = np.zeros_like(layout.region) if keys is None else layout.region
+    found = anatomy(part, grid, region=region, groups=groups)
+    mean, squares = found.mean, functools.partial(np.sum, axis=(0, 2, 3))
+    errors = {}
+    for size in sizes:
+        kernel = kernels.best_kernel(mean, found.profile, grid, size, keys)
+        errors[size] = np.sqrt(squares(np.square(kernel - mean)) / squares(np.square(mean)))
+    by_key, variance = np.zeros((2, part.shape[1]))
+    for image in part:
+        around = image.astype(np.float64) - 1 / pixels
+        by_key += pixels * np.square(around.mean(axis=1)).sum(axis=-1)
+        variance += np.square(around).sum(axis=(1, 2))
+    had = (1 - kept.mean(axis=(0, 2, 3), dtype=np.float64)).clip(0) * bool(len(layout.others))
+    return Layer(
+        number,
+        layout,
+        part[: keep * windows].copy() if keep * windows < len(part) else part,
+        found._replace(mean=mean.astype(np.float32)),
+        layer_statistics(part.reshape(*part.shape[:2], *grid, *grid), grid_shifts(1, sizes[0])),
+        had,
+        by_key / np.maximum(variance, 1e-12),
+        kernels.best_shift(mean, grid),
+        kernels.within(mean, grid, sizes[0]),
+        errors,
+    )
+
+
+def position_alone(attention: np.ndarray, layer: Layer) -> Float[np.ndarray, " h"]:
+    """Cosine of the mean attention with that of an image `(w, h, q, p)` whose patches are all alike, less uniform."""
+    part, _ = between(attention, layer.layout)
+    uniform = layer.instead("uniform", 1)
+    alone, mean = part - uniform, layer.anatomy.mean - uniform
+    product, *squares = (np.sum(a * b, axis=(0, 2, 3)) for a, b in ((alone, mean), (alone, alone), (mean, mean)))
+    return product / np.sqrt(np.maximum(squares[0] * squares[1], 1e-30))
+
+
+def replaced(attention: np.ndarray, instead: np.ndarray, layout: Layout, heads: Any) -> np.ndarray:
+    """Returns attention over all tokens with some heads' attention between patches replaced by `(w, h, p, p)`."""
+    shape = attention.shape
+    attention = attention.reshape(-1, layout.heads * shape[1], *shape[2:]).copy()
+    patches, count = patches_of(layout), len(layout.tokens[0])
+    for head in heads:
+        part = attention[:, head][:, *patches]
+        kept = part.sum(axis=-1, keepdims=True).reshape(-1, layout.windows, count, 1)
+        attention[:, head][:, *patches] = (kept * instead[:, head].astype(np.float32)).reshape(part.shape)
+    return attention.reshape(shape)
+
+
+def output_change(call: Call, attention: np.ndarray, layer: Layer, kernel_size: int) -> Float[np.ndarray, " h"]:
+    """Returns the relative change of each head's averages with its kernel, over patches, images and windows."""
+    layout, values = layer.layout, call.values()  # values may be of more images
+    values = values.reshape(-1, layout.heads * values.shape[1], *values.shape[2:])
+    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])
+    part, kept = between(attention, layout._replace(heads=1))
+    kernel, tokens = layer.kernels(kernel_size), patches_of(layout)[-1]
+    own, change = np.zeros((2, part.shape[1]))
+    for n in range(len(part)):
+        value = values[n]
+        averages = attention[n][:, tokens] @ value
+        moved = (kept[n] * (part[n] - kernel[n % layout.windows]).astype(np.float32)) @ value[:, tokens]
+        own += np.square(averages, dtype=np.float64).sum(axis=(1, 2))
+        change += np.square(moved, dtype=np.float64).sum(axis=(1, 2))
+    return np.sqrt(change / np.maximum(own, 1e-30))

@@ -1,0 +1,113 @@
+"""A network with the images that it looks at, of any library."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Bool, Float
+
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.errors import UserError, shortened
+from attn_cnn_jax.instrument.adapters import Seen, Visit
+from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
+from attn_cnn_jax.runs.run import Run
+
+LIBRARIES = "a run of load_run, a Flax NNX module or a PyTorch module"
+
+
+class Network:
+    """A run of this package, a Flax NNX or a PyTorch module, and its images; the user's object stays as it is.
+
+    Attributes:
+      name: of the network's class.
+      images: as the network takes them, `(b, H, W, C)`, `(b, C, H, W)` or tokens `(b, n, d)`.
+    """
+
+    def __init__(self, model: Any, images: Any):
+        self.name = type(model).__name__
+        if isinstance(model, Run):
+            model, images = model.model, model.normalised(images)
+        self.model, self.is_torch = model, hasattr(model, "state_dict") and hasattr(model, "modules")
+        if self.is_torch:
+            from torch import Tensor, from_numpy
+
+            from attn_cnn_jax.instrument.adapters import torch as adapter  # imports PyTorch, which the user has
+
+            self.adapter = adapter
+            self.images: Any = images if isinstance(images, Tensor) else from_numpy(np.array(images))
+        elif isinstance(model, nnx.Module):
+            self.adapter = nnx_adapter
+            self.images = jnp.asarray(images.detach().cpu().numpy() if hasattr(images, "detach") else images)
+        else:
+            raise UserError(f"no attention was found in {self.name}: allowed is {LIBRARIES}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def run(self, visit: Visit, images: Any = None) -> Seen:
+        """Runs the network on its images, or others; see adapters/__init__.py."""
+        images = self.images if images is None else images
+        try:
+            return self.adapter.run(self.model, images, visit)
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+            shape = tuple(images.shape)
+            raise UserError(f"{self.name} did not run on images of shape {shape}: {shortened(error)}") from error
+
+    @property
+    def channels_first(self) -> bool:
+        """Whether images are `(b, C, H, W)`."""
+        first, last = self.images.shape[1] in (1, 3), self.images.shape[-1] in (1, 3)
+        return self.is_torch if first == last else first
+
+    @property
+    def size(self) -> Grid | None:
+        """Rows and columns of pixels; None for tokens."""
+        if self.images.ndim == 3:
+            return None
+        shape = tuple(self.images.shape)
+        return (shape[2], shape[3]) if self.channels_first else (shape[1], shape[2])
+
+    def perturbed(self, masks: Bool[np.ndarray, "k ..."]) -> Any:
+        """The first image, the same with noise where each mask is true, and itself once more: `(k + 2, ...)`.
+
+        Masks are `(k, H, W)`, or `(k, n)` for tokens.
+        """
+        image = self.numbers(self.images[:1])
+        # A seed that nobody draws images with: an image that is this noise would grow, which a layer norm undoes.
+        noise = np.random.default_rng([1911, 3584]).normal(size=image.shape) * (image.std() or 1)
+        masks = masks[:, None] if self.size and self.channels_first else masks[..., None]
+        return self.like(np.concatenate([image, np.where(masks, image + noise, image), image]))
+
+    def with_featureless(self, grid: Grid) -> Any:
+        """The images, and one whose patches are all alike: the mean over images and over the patches of a grid."""
+        images = self.numbers(self.images)
+        if self.size is None:
+            alike = np.broadcast_to(images.mean(axis=(0, 1)), images[:1].shape)
+        else:
+            moved = images if not self.channels_first else np.moveaxis(images, 1, -1)
+            rows, columns = (size // count for size, count in zip(self.size, grid, strict=True))
+            patches = moved[:, : rows * grid[0], : columns * grid[1]]
+            patches = patches.reshape(len(images), grid[0], rows, grid[1], columns, -1).mean(axis=(0, 1, 3))
+            alike = np.tile(patches, (grid[0] + 1, grid[1] + 1, 1))[None, : self.size[0], : self.size[1]]
+            alike = np.moveaxis(alike, -1, 1) if self.channels_first else alike
+        alike = self.like(alike)
+        if self.is_torch:
+            from torch import cat
+
+            return cat([self.images, alike])
+        return jnp.concatenate([self.images, alike])
+
+    @staticmethod
+    def numbers(array: Any) -> Float[np.ndarray, "..."]:
+        """An array of any library as NumPy's float32."""
+        array = array.detach().float().numpy(force=True) if hasattr(array, "detach") else array
+        return np.asarray(array, np.float32)
+
+    def like(self, array: np.ndarray) -> Any:
+        """An array of NumPy in the library, type and place of the images."""
+        if self.is_torch:
+            from torch import from_numpy
+
+            return from_numpy(array.astype(np.float32)).to(self.images)
+        return jnp.asarray(array, self.images.dtype)

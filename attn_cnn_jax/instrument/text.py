@@ -1,0 +1,68 @@
+"""A report as text for a terminal: a line per layer, the heads that are nearest to kernels, or all of them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attn_cnn_jax.output import table
+
+if TYPE_CHECKING:
+    from attn_cnn_jax.instrument.report import Report
+
+# Columns of tables, as printed: lengths and nats with two digits, whole numbers with a sign, the others are shares.
+LENGTHS = ("centre_interior_row", "centre_interior_column", "spread_major", "distance", "entropy", "lemma_3_residual")
+SHIFTS = ("shift_row", "shift_column")
+HIDDEN = ("centre_all_row", "centre_all_column", "spread_minor", "angle_degrees", "mass_at_centre")
+NEAREST = ("layer", "head", *SHIFTS, "shift_share", "kernel_error", "relative", "absolute", "content", "error")
+THRESHOLDS = (0.01, 0.3, 0.5)
+
+
+def summary(report: "Report") -> str:
+    """A line per layer and the ten nearest heads, at most 100 columns wide."""
+    size, number = f"{report.kernel_size}x{report.kernel_size}", len(report.rows())
+    text = [*opening(report), "", as_text(report.layers()), ""]
+    text.append(f"Heads nearest to {size} kernels, and the shift that each attends to most, down and right:")
+    names = [*NEAREST, *(["output_change"] if report.output_change else [])]
+    text.append(as_text([{name: row[name] for name in names} for row in report.nearest()]))
+    counts = [f"{len(report.convolutions(error))} up to {error:.0%}" for error in THRESHOLDS]
+    text += ["", f"Of {number} heads, {', '.join(counts)} are {size} kernels (kernel error)."]
+    if report.differences:
+        text.append(f"averages computed again from attention and values: within {max(report.differences):.1e}")
+    if vars(report).get("replaced"):
+        text += ["", f"heads as {size} convolutions, cheapest first:", as_text(report.replaced)]
+    return "\n".join(text)
+
+
+def opening(report: "Report") -> list[str]:
+    """What was measured, and how sure it is."""
+    images, grids = report.images, list(dict.fromkeys(report.grids))
+    sizes = ", ".join(f"{rows}x{columns}" for rows, columns in grids)
+    windows = max(layer.layout.windows for layer in report.layers_measured)
+    where = "patches of windows" if windows > 1 else "patches"
+    text = [f"attention over {sizes} {where}, {images} image{'s' * (images > 1)}"]
+    shares = np.concatenate(report.prefix_share)
+    others = max((layer.layout.others for layer in report.layers_measured), key=len).tolist()
+    if others:
+        which = f"token{'s' * (len(others) > 1)} {others[0]}" + (f" to {others[-1]}" if len(others) > 1 else "")
+        had = f"they had {shares.mean():.1%} of the attention (at most {shares.max():.1%})"
+        text.append(f"class and register tokens left out ({which}): {had}")
+    if images == 1:
+        text.append("one image: what is its content counts as place")
+    elif images < 8:
+        text.append(f"{images} images: errors from fewer than 8 are themselves uncertain")
+    return [*text, *report.notes]
+
+
+def as_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns a table for a terminal: most columns of rows, lengths with two digits, shares in per cent."""
+
+    def cell(name: str, value: Any) -> str:
+        if isinstance(value, str | int):
+            return str(value)
+        if name in SHIFTS:
+            return f"{value:+.0f}"
+        return f"{value + 0:.2f}" if name in LENGTHS else f"{value + 0:.1%}"
+
+    cells = [[cell(*item) for item in row.items() if item[0] not in HIDDEN] for row in rows]
+    return table(cells, [name.replace("_", "\n") for name in rows[0] if name not in HIDDEN], left=0)

@@ -1,0 +1,122 @@
+"use strict";
+// Few heads live: a filter of one channel is one head or two, and three channels to three need as many as their filters span
+// (theorem/rank.py).
+
+const outerProduct = (a, b) => a.flatMap((x) => b.map((y) => x * y));
+const FILTERS = {
+  blur: outerProduct([1, 2, 1], [1, 2, 1]).map((n) => n / 16),
+  "large blur": outerProduct([1, 4, 6, 4, 1], [1, 4, 6, 4, 1]).map((n) => n / 256),
+  Sobel: outerProduct([1, 2, 1], [-1, 0, 1]).map((n) => n / 4),
+  "large edge": outerProduct([1, 4, 6, 4, 1], [-1, -2, 0, 2, 1]).map((n) => n / 48),
+  Laplace: [0, 1, 0, 1, -4, 1, 0, 1, 0].map((n) => n / 4),
+  sharpen: [0, -1, 0, -1, 5, -1, 0, -1, 0],
+};
+
+/** What is shown: entries of a square filter, row by row, and how many different filters lead from three channels to three.
+    @type {{ filter: number[], different: number }} */
+const few = { filter: FILTERS.Sobel, different: 3 };
+
+/** One head for what a filter adds and one for what it takes away: patterns of attention that sum to one, and value maps.
+    @type {(filter: number[]) => { pattern: number[], value: number }[]} */
+function headsOfFilter(filter) {
+  const parts = [1, -1].map((sign) => ({ sign, part: filter.map((entry) => Math.max(0, sign * entry)) }));
+  return parts.flatMap(({ sign, part }) => {
+    const total = part.reduce((sum, entry) => sum + entry, 0);
+    return total > 0 ? [{ pattern: part.map((entry) => entry / total), value: sign * total }] : [];
+  });
+}
+
+/** The mean that a pattern of attention takes at every pixel of an image of numbers, with zeros around.
+    @type {(x: Float64Array, size: Grid, pattern: number[]) => Float64Array} */
+function patternMeans(x, [height, width], pattern) {
+  const size = Math.sqrt(pattern.length), reach = (size - 1) / 2;
+  return Float64Array.from(x, (_, n) => {
+    const [i, j] = [Math.floor(n / width) - reach, (n % width) - reach];
+    return pattern.reduce((sum, share, entry) => {
+      const [k, l] = [i + Math.floor(entry / size), j + (entry % size)];
+      return k < 0 || l < 0 || k >= height || l >= width ? sum : sum + share * x[k * width + l];
+    }, 0);
+  });
+}
+
+/** The rank of a matrix, by elimination with the largest pivot.
+    @type {(rows: number[][]) => number} */
+function rankOf(rows) {
+  const left = rows.map((row) => [...row]);
+  let rank = 0;
+  for (let column = 0; column < left[0].length && rank < left.length; column++) {
+    const pivot = left.slice(rank).reduce((best, row, n) => (Math.abs(row[column]) > Math.abs(left[best][column]) ? n + rank : best), rank);
+    if (Math.abs(left[pivot][column]) < 1e-9) continue;
+    [left[rank], left[pivot]] = [left[pivot], left[rank]];
+    for (const row of left.slice(rank + 1)) {
+      const factor = row[column] / left[rank][column];
+      row.forEach((_, n) => { row[n] -= factor * left[rank][n]; });
+    }
+    rank++;
+  }
+  return rank;
+}
+
+/** A kernel from three channels to three, a row per shift and a column per pair of channels, of some different filters.
+    @type {(different: number) => number[][]} */
+function kernelOfFilters(different) {
+  const wave = (n, shift) => Math.sin(1 + 2.3 * n + 1.7 * shift * (n + 1)); // filters as good as random
+  return Array.from({ length: 9 }, (_, shift) => Array.from({ length: 9 }, (_, pair) => (1 + pair) * wave(pair % different, shift)));
+}
+
+function showFew() {
+  $("few").hidden = data.pictures.length === 0;
+  if ($("few").hidden) return;
+  const x = brightness(), { filter } = few, size = Math.sqrt(filter.length), heads = headsOfFilter(filter);
+  const means = heads.map(({ pattern }) => patternMeans(x, data.size, pattern));
+  const attention = Float64Array.from(x, (_, n) => heads.reduce((sum, { value }, h) => sum + value * means[h][n], 0));
+  const convolution = patternMeans(x, data.size, filter);
+  const difference = Math.max(...attention.map((y, n) => Math.abs(y - convolution[n])));
+  const isSigned = heads.some(({ value }) => value < 0) && filter.reduce((sum, entry) => sum + entry, 0) < 0.5;
+  const count = ["No head is", "One head is", "Two heads are"][heads.length];
+  $("few-count").textContent = `${count} enough for this one, and no layer does with fewer.`;
+  $("few-error").textContent = shortNumber(difference);
+  drawGrey($("few-image"), x, false);
+  drawGrey($("few-attention"), attention, isSigned);
+  drawGrey($("few-convolution"), convolution, isSigned);
+  $("few-patterns").replaceChildren(...heads.map(({ pattern, value }, h) => {
+    const canvas = make("canvas");
+    drawMap(canvas, Float64Array.from(pattern), [size, size], [0, Math.max(...pattern)], colourTable(theme()));
+    return make("figure", {}, canvas, make("figcaption", { textContent: `head ${h + 1}, times ${value.toFixed(2)}` }));
+  }));
+  if ($("few-entries").children.length !== filter.length) makeFewEntries(size);
+  [...$("few-entries").children].forEach((input, n) => {
+    if (document.activeElement !== input) input.value = Number(filter[n].toFixed(4));
+  });
+  const rank = rankOf(kernelOfFilters(few.different));
+  $("few-different").value = few.different;
+  $("few-rank").textContent = `${few.different} different: rank ${rank}, `
+    + (rank === 9 ? "nine heads, as the theorem says." : `at least ${rank} heads, and ${rank + 1} are enough.`);
+}
+
+/** Fields for the entries of a filter of some rows and columns. */
+function makeFewEntries(size) {
+  $("few-entries").style.gridTemplateColumns = `repeat(${size}, 5em)`;
+  $("few-entries").replaceChildren(...Array.from({ length: size ** 2 }, (_, n) => {
+    const input = make("input", { type: "number", step: 0.05, ariaLabel: `filter entry ${n + 1}` });
+    input.addEventListener("input", () => {
+      const value = Math.max(-100, Math.min(100, input.valueAsNumber));
+      if (Number.isFinite(value)) setFew({ filter: few.filter.map((entry, other) => (other === n ? value : entry)) });
+    });
+    return input;
+  }));
+}
+
+function listenToFew() {
+  for (const [name, filter] of Object.entries(FILTERS)) {
+    const button = make("button", { type: "button", className: "button", textContent: name });
+    button.addEventListener("click", () => setFew({ filter }));
+    $("few-filters").append(button);
+  }
+  $("few-different").addEventListener("input", () => setFew({ different: Number($("few-different").value) }));
+}
+
+function setFew(changes) {
+  Object.assign(few, changes);
+  showFew();
+}
