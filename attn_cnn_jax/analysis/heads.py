@@ -65,7 +65,8 @@ def layer_statistics(
     places = np.indices(grid).reshape(2, -1).T  # (p, 2)
     asked = slice(None) if queries is None else np.array([i * width + j for i, j in queries])
     at = places[asked]  # (q, 2)
-    inner, some = np.array(interior_queries(grid)) @ (width, 1), some_interior_queries(grid)
+    inner: Any = np.array(interior_queries(grid)) @ (width, 1)
+    some = some_interior_queries(grid)
     moved = places - at[:, None]  # (q, p, 2)
     lengths, near = np.hypot(moved[..., 0], moved[..., 1]), np.abs(moved).max(axis=-1) <= 1
     keys = at[:, None] + shifts  # (q, n, 2)
