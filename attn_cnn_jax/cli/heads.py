@@ -67,7 +67,7 @@ def to_text(found: list[dict]) -> str:
     }
     # -0.004 would be shown as -0.00
     unsigned = [
-        {k: round(v, 2) + 0.0 if k in CENTRES and v is not None else v for k, v in row.items()} for row in found
+        {k: round(v, 2) + 0.0 if k in CENTRES and v not in (None, "") else v for k, v in row.items()} for row in found
     ]
     return columns(unsigned, formats, left=0)
 
