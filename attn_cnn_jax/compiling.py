@@ -7,13 +7,13 @@ are per program: no environment variable is needed, and programs of others are l
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, overload
+from importlib import metadata
+from typing import Any, NamedTuple, overload
 
 import jax
-import jaxlib.version
 from jax.extend.core import get_opaque_trace_state
 
-Function = TypeVar("Function", bound=Callable)
+JAXLIB = metadata.version("jaxlib")
 
 
 class Known(NamedTuple):
@@ -58,15 +58,15 @@ def options(platform: str | None = None) -> dict[str, str]:
     An option that this compiler does not know is left out: a flag in XLA_FLAGS would end the process.
     """
     platform = platform or jax.default_backend()
-    here = [known for known in KNOWN if jaxlib.version.__version__ in known.jaxlib and known.platform == platform]
+    here = [known for known in KNOWN if JAXLIB in known.jaxlib and known.platform == platform]
     return {known.option: known.value for known in here if is_known(known.option, known.value)}
 
 
 def reasons(platform: str | None = None) -> str:
     """Returns why programs are compiled with options here, with the source of each; "" without any."""
     platform, taken = platform or jax.default_backend(), options(platform)
-    here = [k for k in KNOWN if jaxlib.version.__version__ in k.jaxlib and k.platform == platform and k.option in taken]
-    return "; ".join(f"jaxlib {jaxlib.version.__version__}: {known.reason} ({known.source})" for known in here)
+    here = [k for k in KNOWN if JAXLIB in k.jaxlib and k.platform == platform and k.option in taken]
+    return "; ".join(f"jaxlib {JAXLIB}: {known.reason} ({known.source})" for known in here)
 
 
 def changed_flags() -> str:

@@ -1,6 +1,7 @@
 """Records of training runs that the documentation shows: what is kept of a run, and tables of it inside pages.
 
-A kept run is a folder with `config.json`, the records of `metrics.jsonl`, and `about.json`, which names its data.
+A kept run is a folder with `config.json`, the records of `metrics.jsonl`, and `about.json`, which names its data and,
+from version 0.4 on, the machines that trained it.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from attn_cnn_jax import output
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.environment import read_environments
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 
@@ -52,18 +54,24 @@ def read_config(run: Path) -> dict[str, Any]:
     return json.loads((run / "config.json").read_text(encoding="utf-8"))
 
 
-def write(place: Path, config: Mapping[str, Any], records: Sequence[dict], data: str = DATA) -> None:
-    """Writes configuration and records of a run; the folder where this machine has its data is left out."""
+def write(
+    place: Path,
+    config: Mapping[str, Any],
+    records: Sequence[dict],
+    data: str = DATA,
+    environments: Sequence[dict] = (),
+) -> None:
+    """Writes configuration, records and machines of a run; the folder where this machine has its data is left out."""
     config = {**config, "dataset": {**config["dataset"], "data_dir": ""}}
     place.mkdir(parents=True, exist_ok=True)
     write_atomically(place / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_atomically(place / "about.json", json.dumps({"data": data}) + "\n")
+    write_atomically(place / "about.json", json.dumps({"data": data, "environment": list(environments)}) + "\n")
 
 
 def keep(run: Path, place: Path) -> None:
     """Copies configuration and metrics of a run on CIFAR-10."""
-    write(place, read_config(run), read_metrics(run / "metrics.jsonl"))
+    write(place, read_config(run), read_metrics(run / "metrics.jsonl"), environments=read_environments(run))
 
 
 def train(out: Path, place: Path, config: ConfigDict) -> None:

@@ -20,6 +20,7 @@ from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.compilation import bound
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, exits_with_messages
+from attn_cnn_jax.runs.environment import read_environments
 from attn_cnn_jax.runs.metrics import last_records, read_metrics
 from benchmarks.records import DOCS, RESULTS, ROOT, kept_runs, markdown, put, read_config, write
 
@@ -111,7 +112,7 @@ def keep(run: Path, name: str, data: str) -> Path:
     if not test or test["epoch"] != config["train"]["num_epochs"]:
         raise UserError(f"{run} is not trained to the end: train it with train.py --workdir={run}")
     place = folder(name) / f"seed_{config['seed']}"
-    write(place, config, read_metrics(run / "metrics.jsonl"), data)
+    write(place, config, read_metrics(run / "metrics.jsonl"), data, read_environments(run))
     return place
 
 

@@ -28,7 +28,7 @@ def test_all_programs_of_the_package_go_through_the_door():
 
 
 def known(monkeypatch, option, value, platform="cpu"):
-    here = compiling.Known((compiling.jaxlib.version.__version__,), platform, option, value, "some reason", "a report")
+    here = compiling.Known((compiling.JAXLIB,), platform, option, value, "some reason", "a report")
     monkeypatch.setattr(compiling, "KNOWN", (here,))
     compiling.options.cache_clear()
 

@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Int
 
 from attn_cnn_jax.arrays import Grid
@@ -15,8 +18,9 @@ from attn_cnn_jax.instrument.attention import as_layers, layouts
 from attn_cnn_jax.instrument.layer import Layer, measure, output_change, position_alone
 from attn_cnn_jax.instrument.layout import SAME, Site, prove, survey
 from attn_cnn_jax.instrument.network import Network
-from attn_cnn_jax.instrument.output import as_output
+from attn_cnn_jax.instrument.output import Output, as_output
 from attn_cnn_jax.instrument.report import Report, Watched
+from attn_cnn_jax.runs import selfcheck
 
 KEPT = 2**28  # bytes of maps that a report keeps: of as many images as fit, at least one
 EXACT, ROUNDED = 1e-3, 0.05  # of averages computed again, in float32 and in bfloat16
@@ -94,6 +98,7 @@ def inspect(
     own, first = (as_output(network, x, n) for x, n in ((output, len(network)), (seen.output, 1)))
     if np.abs(own.array[0] - first.array[0]).max() > 10 * SAME * max(np.abs(first.array).max(), 1e-30) and exact(sites):
         raise UserError(f"{network.name} gives one image another output when it is called again: it is random")
+    check_program(network, first)
     if labels is not None and own.array.ndim == 2:
         own, labels = own._replace(classifies=True), class_numbers(labels, *own.array.shape)
     left_out = [site for site in sites if site.layout is None]
@@ -187,3 +192,20 @@ def kept_images(layers: list[tuple[int, Any]]) -> int:
     """How many images' maps fit into `KEPT` bytes."""
     size = sum(4 * heads * layout.windows * math.prod(layout.grid) ** 2 for heads, layout in layers)
     return max(1, KEPT // size)
+
+
+def check_program(network: Network, first: Output) -> None:
+    """Holds the output for the first image against NumPy, for networks that JAX computes; UserError if they differ."""
+    if network.is_torch:
+        return
+    model = nnx.clone(network.model)
+    model.eval()
+
+    def check() -> None:
+        if (known := selfcheck.expected(model, network.images[:1])) is not None:
+            known = as_output(network, known, 1).array
+            narrow = any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+            tolerance = selfcheck.allowed("bfloat16" if narrow else "float32", "default", None)
+            selfcheck.compare(f"outputs of {network.name}", first.array, known, tolerance)
+
+    selfcheck.once(f"inspect\n{jax.make_jaxpr(model)(network.images[:1])}", check)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib.version
 
 from attn_cnn_jax import compiling
 from attn_cnn_jax.runs.metrics import append, cut_back, read_records
@@ -48,7 +47,7 @@ def describe(mesh_device: Any = None) -> dict[str, Any]:
     kind = "cpu" if device.platform == "cpu" else f"{device.platform} {device.device_kind}"
     return {
         "jax": jax.__version__,
-        "jaxlib": jaxlib.version.__version__,
+        "jaxlib": compiling.JAXLIB,
         "attn_cnn_jax": package_version(),
         "python": platform.python_version(),
         "device": kind,

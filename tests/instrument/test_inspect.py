@@ -4,16 +4,19 @@ import base64
 import csv
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import save
 
+from attn_cnn_jax import load_run
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument import figures, page
+from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
 from attn_cnn_jax.instrument.anatomy import by_place
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.runs.run import Run
@@ -188,3 +191,18 @@ def test_rollout_is_a_product_of_half_identities(random):
     attention = softmax(random.normal(size=(2, 1, 3, 16, 16)))
     first, second = (0.5 * layer[0].mean(axis=0) + 0.5 * np.eye(16) for layer in attention)
     np.testing.assert_allclose(inspect(attention).rollout()[0], second @ first, atol=1e-6)
+
+
+def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run):
+    """Of a network whose last column is made of its first, as compiled; NumPy computes it right."""
+    right = nnx_adapter.run
+
+    def wrong(*arguments):
+        seen = right(*arguments)
+        return seen._replace(output=jax.tree.map(lambda x: x.at[..., -1].set(x[..., 0]), seen.output))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(nnx_adapter, "run", wrong)
+    images = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 1), np.uint8)
+    with pytest.raises(UserError, match=r"self-check failed: outputs of .* differ"):
+        inspect(load_run(quadratic_run), images)
