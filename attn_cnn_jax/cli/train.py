@@ -5,10 +5,12 @@ directory continues where it stopped. --config takes a file, or the name of one 
 """
 
 import argparse
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from textwrap import fill
 
+import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import Parser, as_path, integers, matching
@@ -18,6 +20,8 @@ from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.output import table, with_deviation
 from attn_cnn_jax.runs.metrics import accuracy_in_words
+from attn_cnn_jax.training import loop
+from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
 EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
@@ -38,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
     which = "train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on"
     parser.add_argument("--seeds", type=integers, metavar="0-4", help=which)
     several = parser.add_argument_group("several processes").add_argument
-    which = "one of several processes; if one is lost, the others end within half a minute"
+    which = f"one of several processes; if one is lost, the others end within {HEARTBEAT_TIMEOUT} s"
     several("--multihost", action="store_true", help=which)
     which = "where process 0 listens, if JAX does not detect it"
     several("--coordinator-address", type=address, metavar="HOST:PORT", help=which)
@@ -56,8 +60,7 @@ def run(args: argparse.Namespace) -> None:
         args.refuse("--coordinator-address, --num-processes and --process-id need --multihost")
     config = load_config(args.config, args.overrides)
     workdir = args.workdir or Path("runs") / run_name(args.config)
-    from attn_cnn_jax.training.hosts import connect, ends_with_the_others
-
+    use_compilation_cache()
     with ends_with_the_others() if args.multihost else nullcontext():
         if args.multihost:
             connect(*several)
@@ -69,9 +72,6 @@ def run(args: argparse.Namespace) -> None:
 
 def train(config: ConfigDict, workdir: Path) -> float | None:
     """Trains, and says how the run ended and where it is; returns its test accuracy, None if metrics.jsonl is lost."""
-    from attn_cnn_jax.training import loop
-    from attn_cnn_jax.training.hosts import say
-
     test = loop.run(config, workdir).get("test")
     if test:
         say(f"final test accuracy {accuracy_in_words(test)} after step {test['step']}")
@@ -85,8 +85,6 @@ def train(config: ConfigDict, workdir: Path) -> float | None:
 
 def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     """Trains one run per seed in `workdir/seed_N`, and says mean and standard deviation of their test accuracies."""
-    from attn_cnn_jax.training.hosts import say
-
     found = {}
     for number in numbers:
         place = workdir / f"seed_{number}"
@@ -97,6 +95,13 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     if len(known) > 1:
         say(f"test accuracy of {len(known)} seeds: {with_deviation(known, '{:.2%}')} (mean and standard deviation)")
     say(f"table and curves: {command_line('compare', *found)}")
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR names another."""
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(cache, "attn_cnn_jax"))
 
 
 def keys_in_words() -> str:
