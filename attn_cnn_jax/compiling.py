@@ -57,15 +57,18 @@ def options(platform: str | None = None) -> dict[str, str]:
 
     An option that this compiler does not know is left out: a flag in XLA_FLAGS would end the process.
     """
+    return {known.option: known.value for known in known_here(platform) if is_known(known.option, known.value)}
+
+
+def known_here(platform: str | None = None) -> list[Known]:
+    """Returns what of `KNOWN` is true of this jaxlib on a platform, by default JAX's default one."""
     platform = platform or jax.default_backend()
-    here = [known for known in KNOWN if JAXLIB in known.jaxlib and known.platform == platform]
-    return {known.option: known.value for known in here if is_known(known.option, known.value)}
+    return [known for known in KNOWN if JAXLIB in known.jaxlib and known.platform == platform]
 
 
 def reasons(platform: str | None = None) -> str:
     """Returns why programs are compiled with options here, with the source of each; "" without any."""
-    platform, taken = platform or jax.default_backend(), options(platform)
-    here = [k for k in KNOWN if JAXLIB in k.jaxlib and k.platform == platform and k.option in taken]
+    here = [known for known in known_here(platform) if known.option in options(platform)]
     return "; ".join(f"jaxlib {JAXLIB}: {known.reason} ({known.source})" for known in here)
 
 

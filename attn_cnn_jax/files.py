@@ -53,6 +53,14 @@ def new_folder(path: Path | str) -> Iterator[Path]:
         raise
 
 
+def cache_folder() -> Path | None:
+    """Returns this package's folder among the user's caches, which need not exist; None where there is no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attn_cnn_jax"
+    except RuntimeError:
+        return None
+
+
 def write_atomically(path: Path | str, content: str | bytes) -> None:
     """Replaces a file's content, see `replacing`; text is written as UTF-8."""
     with replacing(path) as file:

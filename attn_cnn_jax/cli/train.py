@@ -5,7 +5,6 @@ directory continues where it stopped. --config takes a file, or the name of one 
 """
 
 import argparse
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from textwrap import fill
@@ -18,6 +17,7 @@ from attn_cnn_jax.cli.configs import add_config, load_config, run_name
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
+from attn_cnn_jax.files import cache_folder
 from attn_cnn_jax.output import table, with_deviation
 from attn_cnn_jax.runs.metrics import accuracy_in_words
 from attn_cnn_jax.training import loop
@@ -99,9 +99,9 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
 
 def use_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR names another."""
-    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(cache, "attn_cnn_jax"))
+    own = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if own is None and (cache := cache_folder()) is not None:
+        jax.config.update("jax_compilation_cache_dir", str(cache))
 
 
 def keys_in_words() -> str:

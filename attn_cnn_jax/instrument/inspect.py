@@ -201,11 +201,12 @@ def check_program(network: Network, first: Output) -> None:
     model = nnx.clone(network.model)
     model.eval()
 
-    def check() -> None:
-        if (known := selfcheck.expected(model, network.images[:1])) is not None:
-            known = as_output(network, known, 1).array
-            narrow = any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
-            tolerance = selfcheck.allowed("bfloat16" if narrow else "float32", "default", None)
-            selfcheck.compare(f"outputs of {network.name}", first.array, known, tolerance)
+    def check() -> bool:
+        if (known := selfcheck.expected(model, network.images[:1])) is None:
+            return False
+        narrow = any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+        tolerance = selfcheck.allowed("bfloat16" if narrow else "float32", "default", None)
+        selfcheck.compare(f"outputs of {network.name}", first.array, as_output(network, known, 1).array, tolerance)
+        return True
 
     selfcheck.once(f"inspect\n{jax.make_jaxpr(model)(network.images[:1])}", check)

@@ -23,6 +23,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page.images import data_uri, from_dataset, shown_images
 from attn_cnn_jax.page.network import MOST_PARAMETERS, costliest_head, network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
+from attn_cnn_jax.runs.evaluate import probabilities
 from attn_cnn_jax.runs.positions import rounded
 from attn_cnn_jax.runs.run import Run
 
@@ -133,9 +134,8 @@ def page_data(run: Run, size: tuple[int, int], *, title: str) -> dict[str, Any]:
 def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
     """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown."""
     # Logits, which images of another size have too: the page shows them at any.
-    logits = run.logits(np.stack([image.pixels for image in images])) if images else np.zeros((0, 1))
-    predictions = np.exp(logits - logits.max(axis=1, keepdims=True))
-    predictions /= predictions.sum(axis=1, keepdims=True)
+    logits = run.logits(np.stack([image.pixels for image in images])) if images else np.zeros((0, 1), np.float32)
+    predictions = probabilities(logits)
     return [
         {
             "name": image.name,

@@ -24,7 +24,7 @@ from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import by_class
-from attn_cnn_jax.runs.evaluate import Logits, numbers_of, predictor, program, total
+from attn_cnn_jax.runs.evaluate import Logits, numbers_of, predictor, probabilities, program, total
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -76,9 +76,7 @@ class Run:
           batch_size: images per call of the network.
         """
         images = self._checked(images, batch_size, own_size=True)
-        wide = self.logits(images, batch_size).astype(np.float64)
-        wide = np.exp(wide - wide.max(axis=1, keepdims=True))
-        return (wide / wide.sum(axis=1, keepdims=True)).astype(np.float32)
+        return probabilities(self.logits(images, batch_size))
 
     def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
         """Returns the logits of images, `(b, classes)` float32; arguments and errors as of `predict`."""

@@ -5,10 +5,10 @@ first training step. A program that passed is not checked again: kept in the use
 device, processor, flags and options.
 """
 
+import contextlib
 import hashlib
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 
 from attn_cnn_jax import reference
 from attn_cnn_jax.errors import UserError, command_line, shortened
+from attn_cnn_jax.files import cache_folder
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs import environment
 
@@ -52,18 +53,18 @@ def allowed(dtype: str, precision: str, platform: str | None) -> float:
     return min(ROUNDINGS * 2.0**-bits, MOST)
 
 
-def once(text: str, check: Callable[[], None]) -> None:
-    """Runs a check unless a program of this text has passed it here before; keeps that it has."""
+def once(text: str, check: Callable[[], bool | None]) -> None:
+    """Runs a check unless a program of this text has passed it here before; keeps that it has.
+
+    A check that returns False could not be made: that is not kept, and said again next time.
+    """
     place = kept(text)
     if place is not None and place.exists():
         return
-    check()
-    if place is not None:
-        try:
+    if check() is not False and place is not None:
+        with contextlib.suppress(OSError):  # no cache folder: checked again next time
             place.parent.mkdir(parents=True, exist_ok=True)
             place.touch()
-        except OSError:  # no cache folder: checked again next time
-            pass
 
 
 def kept(text: str) -> Path | None:
@@ -75,11 +76,8 @@ def kept(text: str) -> Path | None:
         return None
     here = json.dumps(environment.describe(), sort_keys=True)
     name = hashlib.sha256(f"{here}\n{text}".encode()).hexdigest()
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
-    return cache / "attn_cnn_jax" / "checked" / name
+    cache = cache_folder()
+    return None if cache is None else cache / "checked" / name
 
 
 def compare(what: str, computed: Any, expected: Any, tolerance: float) -> None:

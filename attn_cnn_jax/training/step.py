@@ -123,10 +123,13 @@ def loss_of(config: ConfigDict, mesh: Mesh, skeleton: Skeleton) -> Callable:
     return mean_loss
 
 
-def check_gradient(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, state: TrainState, spec: Spec, crop: Grid):
+def check_gradient(
+    config: ConfigDict, mesh: Mesh, skeleton: Skeleton, state: TrainState, spec: Spec, crop: Grid
+) -> bool:
     """Holds loss and gradient, compiled as for a step with such crops, against NumPy; raises UserError if they differ.
 
     Of noise: a few images repeated to a batch. Without dropout, whose masks would differ between those repeated.
+    Returns False where NumPy cannot follow the network: a line has said so.
     """
     size, shape = config.train.batch_size, (*crop, config.model.image_shape[2])
     images = selfcheck.noise(size, shape)
@@ -146,11 +149,13 @@ def check_gradient(config: ConfigDict, mesh: Mesh, skeleton: Skeleton, state: Tr
     (value, _), gradients = compiled(state.parameters, state.statistics, *batch)
     arrays = jax.device_get((state.parameters, state.statistics))
     known = selfcheck.expected(jax.value_and_grad(loss, has_aux=True), *arrays, images, labels)
-    if known is not None:
-        model, train = config.model, config.train
-        tolerance = selfcheck.allowed(model.dtype, train.matmul_precision, platform_of(mesh))
-        selfcheck.compare("the training loss of noise", value, known[0][0], tolerance)
-        selfcheck.compare_gradients(jax.device_get(gradients), known[1], tolerance, kinks=model.name == "resnet")
+    if known is None:
+        return False
+    model, train = config.model, config.train
+    tolerance = selfcheck.allowed(model.dtype, train.matmul_precision, platform_of(mesh))
+    selfcheck.compare("the training loss of noise", value, known[0][0], tolerance)
+    selfcheck.compare_gradients(jax.device_get(gradients), known[1], tolerance, kinks=model.name == "resnet")
+    return True
 
 
 def create_train_steps(

@@ -100,6 +100,11 @@ def test_a_program_is_checked_once(monkeypatch, tmp_path):
     selfcheck.once("program", lambda: calls.append("again"))
     assert calls[-1] == "again"
 
+    made = []
+    for _ in range(2):  # what NumPy could not follow is no pass
+        selfcheck.once("unfollowed", lambda: bool(made.append(1)))
+    assert len(made) == 2
+
     def fails():
         raise UserError("wrong")
 
