@@ -11,12 +11,10 @@ with these centres), and the history of errors and centres. See attn_cnn_jax/the
 
 import itertools
 import json
-import platform
 import statistics
 import sys
 import time
 
-import jax
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
@@ -27,16 +25,14 @@ from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.analysis.figures.training import draw_paths
 from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.theorem import learning, span
 from attn_cnn_jax.theorem.to_convolution import position_attention
 from benchmarks.measure import table
-from benchmarks.records import DOCS, parse, parser, put_figure
+from benchmarks.records import DOCS, parse, parser, put_figure, write_trainings
 
 FILE = "results.json"
 # What the numbers depend on beside the seed.
-MACHINE = {"jax": jax.__version__, "python": platform.python_version()}
 SHOWN = 21  # records of a history that are kept
 REACH = 3.5  # pixels from the query that the figure shows
 COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| along an axis", "steps", "seconds")
@@ -56,9 +52,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         done.append(trained := train(heads, seed, options.steps))
         done.sort(key=lambda each: (each["heads"], each["steps"], each["seed"]))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(json.dumps(training) for training in done)
-        write_atomically(file, f'{{"machine": {json.dumps(MACHINE)}, "trainings": [\n{lines}\n]}}\n')
+        write_trainings(file, done)
         print(f"{heads} heads, seed {seed}: relative error {trained['final_error']:.3g}", flush=True)
     print(table(rows(done), COLUMNS))
     if options.write:

@@ -11,7 +11,6 @@ but without drawing images; the error that is kept is measured on images, with t
 
 import itertools
 import json
-import platform
 import sys
 import time
 
@@ -25,17 +24,15 @@ from matplotlib.figure import Figure
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import says_errors
-from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings.table import ShiftTable
 from attn_cnn_jax.models.grid import set_values
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.theorem import heads_needed, learning
 from benchmarks.measure import table
-from benchmarks.records import DOCS, parse, parser, put_figure
+from benchmarks.records import DOCS, parse, parser, put_figure, write_trainings
 
 FILE = "results.json"
-MACHINE = {"jax": jax.__version__, "python": platform.python_version()}
 WINDOW = 2 * learning.MARGIN + 1  # rows and columns of shifts that a head may look at
 COLUMNS = ("rank", "heads needed", *(str(n) for n in range(1, 10)))
 
@@ -54,9 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         if (rank, heads) in had:
             continue
         done += train(rank, heads, options.seeds, options.steps)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(json.dumps(training) for training in done)
-        write_atomically(file, f'{{"machine": {json.dumps(MACHINE)}, "trainings": [\n{lines}\n]}}\n')
+        write_trainings(file, done)
         print(f"rank {rank}, {heads} heads: {done[-1]['seconds']} s", flush=True)
     print(table(rows(done), COLUMNS))
     if options.write:

@@ -20,7 +20,7 @@ from attn_cnn_jax import output
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import integers
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.runs.environment import read_environments
+from attn_cnn_jax.runs.environment import describe, read_environments
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
 
@@ -67,6 +67,13 @@ def write(
     write_atomically(place / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_atomically(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     write_atomically(place / "about.json", json.dumps({"data": data, "environment": list(environments)}) + "\n")
+
+
+def write_trainings(file: Path, trainings: Sequence[Mapping[str, Any]]) -> None:
+    """Writes small trainings, a line each, and the machine that they were trained on; creates the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(training) for training in trainings)
+    write_atomically(file, f'{{"machine": {json.dumps(describe())}, "trainings": [\n{lines}\n]}}\n')
 
 
 def keep(run: Path, place: Path) -> None:

@@ -12,13 +12,6 @@ D, HEADS = 12, 3
 
 
 @pytest.fixture(scope="module")
-def torch():
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    return torch
-
-
-@pytest.fixture(scope="module")
 def network(torch):
     """Makes networks of patches of 4x4 pixels: `tokens` puts others among patches, `attend` is how layers attend."""
     from torch import nn

@@ -10,13 +10,6 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def torch():
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    return torch
-
-
-@pytest.fixture(scope="module")
 def networks(torch):
     """Networks of one layer over 16 patches that compute attention in each of three ways, with 9 planted heads."""
     from torch import nn
