@@ -1,25 +1,23 @@
 """Lines and tables for the user."""
 
 import asyncio
-import contextlib
 import csv
 import io
 import logging
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from tabulate import tabulate
 
 
-@contextlib.contextmanager
-def without_echoes() -> Iterator[None]:
-    """For a command: lets Orbax log nothing that it also raises, and shows no coroutine that ends after an error.
+def silence_echoes() -> None:
+    """For a command's process, to its end: lets Orbax log nothing that it also raises, and show no coroutine it left.
 
-    For one thread of a process that is the program's own: hooks and loggers are changed while the block lasts.
+    Such coroutines are collected as late as when the interpreter ends, so nothing is put back.
     """
-    show, absl, loop = sys.unraisablehook, logging.getLogger("absl"), logging.getLogger("asyncio")
+    show = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
@@ -31,15 +29,9 @@ def without_echoes() -> Iterator[None]:
     def retrieved(record: logging.LogRecord) -> bool:
         return "never retrieved" not in record.getMessage()
 
-    absl.addFilter(of_others)
-    loop.addFilter(retrieved)
+    logging.getLogger("absl").addFilter(of_others)
+    logging.getLogger("asyncio").addFilter(retrieved)
     sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = show
-        absl.removeFilter(of_others)
-        loop.removeFilter(retrieved)
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from attn_cnn_jax.cli.arguments import Parser, import_file, separate
 from attn_cnn_jax.errors import command_line, says_errors
-from attn_cnn_jax.output import say, without_echoes
+from attn_cnn_jax.output import say, silence_echoes
 
 SUBCOMMANDS = {
     "train": "train a network, or continue a stopped training run",
@@ -55,8 +55,8 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
     for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
         del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
     os.environ["MPLBACKEND"] = "agg"  # files are drawn, no screen: not the backend of a notebook that runs the command
-    with without_echoes():
-        sys.exit(main([*subcommand, *sys.argv[1:]], program))
+    silence_echoes()
+    sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
 
 @says_errors
