@@ -6,6 +6,8 @@ Heads and layers count from 0 in arrays and in the arguments of functions, from 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attn_cnn_jax import lazy
+
 if TYPE_CHECKING:
     import numpy as np
     from ml_collections import ConfigDict
@@ -20,27 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["create_model", "export", "inspect", "load_pretrained", "load_run", "read_image", "show", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    """Imports a function on its first use, so that commands which need no model start fast."""
-    if name == "load_run":
-        from attn_cnn_jax.runs.load import load_run as found
-    elif name == "show":
-        from attn_cnn_jax.page.build import show as found
-    elif name == "export":
-        from attn_cnn_jax.interop.export import export as found
-    elif name == "config":
-        import importlib
-
-        return importlib.import_module("attn_cnn_jax.config")
-    elif name == "inspect":
-        from attn_cnn_jax.instrument.inspect import inspect as found
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.attributes(
+    __name__,
+    {
+        "config": "config",
+        "load_run": "runs.load",
+        "show": "page.build",
+        "export": "interop.export",
+        "inspect": "instrument.inspect",
+    },
+)
 
 
 def load_pretrained(name: str) -> "Run":

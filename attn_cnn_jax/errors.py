@@ -18,7 +18,7 @@ class UserError(Exception):
     """An error that the user can fix, in one or two lines: the value at fault, what is allowed, what to do."""
 
 
-def says_errors(main: Callable[..., int]) -> Callable[..., int]:
+def exits_with_messages(main: Callable[..., int]) -> Callable[..., int]:
     """Decorates a function that returns an exit status: prints errors that the user can fix and returns 1.
 
     Those are UserError, and what the machine lacks: a file, a permission, room on the disk, memory. Where nobody reads

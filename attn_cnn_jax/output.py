@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from tabulate import tabulate
-
 
 def silence_echoes() -> None:
     """For a command's process, to its end: lets Orbax log nothing that it also raises, and show no coroutine it left.
@@ -49,25 +47,27 @@ def printable(text: str) -> str:
 
 def table(rows: Iterable[Sequence], header: Sequence[str] = (), left: int = 1) -> str:
     """Returns a table for a terminal, its first `left` columns aligned to the left, the others to the right."""
+    from tabulate import tabulate  # here: help and errors need no table
+
     rows = list(rows)
     width = max(map(len, [*rows, header]))
     align = ["left" if n < left else "right" for n in range(width)]
     return tabulate(rows, header, tablefmt="plain", disable_numparse=True, colalign=align)
 
 
-def columns(rows: Sequence[dict], looks: dict[str, str], left: int = 1) -> str:
-    """Returns a table of dictionaries: `looks` has the header of every column and how a row is shown there.
+def columns(rows: Sequence[dict], formats: dict[str, str], left: int = 1) -> str:
+    """Returns a table of dictionaries: `formats` has the header of every column and how a row is shown there.
 
     A value that is missing, None or "", is shown as a dash.
     """
 
-    def cell(look: str, row: dict) -> str:
+    def cell(form: str, row: dict) -> str:
         try:
-            return look.format(**row)
+            return form.format(**row)
         except (TypeError, ValueError):  # a text or None takes no format of numbers
             return "-"
 
-    return table([[cell(look, row) for look in looks.values()] for row in rows], list(looks), left)
+    return table([[cell(form, row) for form in formats.values()] for row in rows], list(formats), left)
 
 
 def csv_text(rows: Sequence[dict]) -> str:

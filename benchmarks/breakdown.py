@@ -22,7 +22,7 @@ from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.cli.arguments import at_least_one
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.training.mesh import data_mesh
 from attn_cnn_jax.training.step import most_steps
 from benchmarks.measure import seconds, table, write_json
@@ -38,7 +38,7 @@ INSTRUCTION = re.compile(
 COMPUTATION = re.compile(r"^%?([\w.-]+) \(.*?^}", re.MULTILINE | re.DOTALL)
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="cifar10_cpu", help="name or file of a configuration")

@@ -32,7 +32,7 @@ from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data.image_files import as_image, fit
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.theorem import expresses
@@ -86,7 +86,7 @@ COLUMNS = (*COST, *FOUND[1:])
 PAGE = DOCS / "encodings.md"
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--minutes", type=float, metavar="N", help="measure how many epochs fit into them")

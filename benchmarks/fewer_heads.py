@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from attn_cnn_jax.analysis import images
+from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.analysis.heads import layer_statistics
 from attn_cnn_jax.config import create_model
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.grid import set_values
 from attn_cnn_jax.runs.load import load_run
@@ -33,7 +33,7 @@ TOLERANCES = (0.0, 0.01, 0.05)
 Layers = list[tuple[np.ndarray, np.ndarray]]  # attention `(h, q p)` and value maps `(h, d o)`
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
@@ -66,7 +66,7 @@ def kernels(model: Any) -> list[tuple[str, str, np.ndarray]]:
 
 def pruned(run: Run, num_images: int | None, data_dir: str | None) -> list[dict]:
     """A row per number of heads left: test accuracy in percent, by order."""
-    split = images.first_images(run, num_images, data_dir, usual=10**9)
+    split = test_images.first_images(run, num_images, data_dir, usual=10**9)
     attention = run.attention()
     maps = [np.asarray(block.attention.merged_maps(), np.float64) for block in run.model.blocks]
     layers = [

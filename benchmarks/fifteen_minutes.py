@@ -27,7 +27,7 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, Split
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
@@ -56,7 +56,7 @@ COLUMNS += ("with mirrored images (%)", "seeds")
 MIRRORED = "mirrored.json"
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--only", choices=CONTENDERS, nargs="+", default=list(CONTENDERS))

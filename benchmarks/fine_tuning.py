@@ -20,7 +20,7 @@ from PIL import Image
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Split
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import replacing
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import loop
@@ -72,7 +72,7 @@ RUNS = {
 }
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(parser(__doc__), argv)
     if options.out:

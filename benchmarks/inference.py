@@ -8,11 +8,11 @@ one compiled program; PyTorch runs under `torch.inference_mode`. Measured as ben
 
 import sys
 
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from benchmarks.comparison import documented_parser, run
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     run("inference", "inference", documented_parser(__doc__, batch_size=100).parse_args(argv))
     return 0

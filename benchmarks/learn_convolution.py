@@ -24,7 +24,7 @@ from attn_cnn_jax.analysis.figures.centres import mark_centres
 from attn_cnn_jax.analysis.figures.labels import number_heads
 from attn_cnn_jax.analysis.figures.training import draw_paths
 from attn_cnn_jax.cli.arguments import at_least_one, integers
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.theorem import learning, span
 from attn_cnn_jax.theorem.to_convolution import position_attention
@@ -38,7 +38,7 @@ REACH = 3.5  # pixels from the query that the figure shows
 COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| along an axis", "steps", "seconds")
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--heads", type=integers, default=[4, 9, 16], metavar="N,...", help="4,9,16")

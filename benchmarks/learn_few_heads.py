@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import at_least_one, integers
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings.table import ShiftTable
 from attn_cnn_jax.models.grid import set_values
@@ -37,7 +37,7 @@ WINDOW = 2 * learning.MARGIN + 1  # rows and columns of shifts that a head may l
 COLUMNS = ("rank", "heads needed", *(str(n) for n in range(1, 10)))
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--ranks", type=integers, default=[1, 2, 4, 9], metavar="N,...", help="1,2,4,9")

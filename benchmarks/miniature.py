@@ -33,7 +33,7 @@ from attn_cnn_jax.analysis.heads import Statistics, run_statistics
 from attn_cnn_jax.analysis.test_images import first_images, grid, mean_attention
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.pruning import degenerate_heads
 from attn_cnn_jax.runs.checkpoints import steps_in
@@ -76,7 +76,7 @@ PRUNING += (f"with them, {EPOCHS} epochs later (%)",)
 CONVOLUTIONS = ("network", "seed", "itself", *(f"K = {size}" for size in KERNEL_SIZES))
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--only", choices=ALL, nargs="+", default=NETWORKS, metavar="NETWORK")

@@ -19,7 +19,7 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.summary import TABLE_1
 from attn_cnn_jax.compilation import bound
 from attn_cnn_jax.config import complete
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.runs.environment import read_environments
 from attn_cnn_jax.runs.metrics import last_records, read_metrics
 from benchmarks.records import DOCS, RESULTS, ROOT, kept_runs, markdown, put, read_config, write
@@ -50,7 +50,7 @@ ROWS = {
 }
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into README.md and docs/experiments.md")

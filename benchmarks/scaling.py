@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from benchmarks.measure import MIB, OUT_OF_MEMORY, alone, table, write_json
 from benchmarks.networks import add_common, by_itself, configuration
 
@@ -25,7 +25,7 @@ QUANTITIES = {"time": "seconds", "memory": "MiB"}
 COLUMNS = ("task", "implementation", "pixels", "layers", "batch", "seconds", "MiB", "MiB imports")
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common(parser, batch_size=1, repeats=3)

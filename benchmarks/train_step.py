@@ -10,7 +10,7 @@ own. Ours augments and normalises its images in the step, PyTorch has them ready
 
 import sys
 
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from benchmarks.comparison import documented_parser, run
 
 DROPOUT = {
@@ -21,7 +21,7 @@ DROPOUT = {
 }
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str] | None = None) -> int:
     parser = documented_parser(__doc__, batch_size=20)
     what = "the paper's, of row and column factors instead of probabilities, outside of attention, none"

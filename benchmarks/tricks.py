@@ -18,7 +18,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.configs import load_config
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.runs.metrics import last_records
 from benchmarks.records import DOCS, kept_runs, markdown, parse, parser, put, train, with_deviation
 
@@ -146,7 +146,7 @@ COLUMNS = ("change", "validation accuracy (%)", "difference", "loss (nats)", "se
 PAGE = DOCS / "measurements_recipe.md"
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--table", choices=TABLES, default="attention")

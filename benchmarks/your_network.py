@@ -27,7 +27,7 @@ import attn_cnn_jax
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset
-from attn_cnn_jax.errors import says_errors
+from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.figures import COLOURS
@@ -217,7 +217,7 @@ def draw(folder: Path) -> Figure:
     return figure
 
 
-@says_errors
+@exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
     described.add_argument("--network", choices=NETWORKS, default=NETWORKS[0])

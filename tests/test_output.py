@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attn_cnn_jax.errors import UserError, says_errors
+from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.files import new_folder, replacing, write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -28,18 +28,18 @@ def test_what_a_user_can_fix_is_shown_with_status_1_and_mistakes_keep_their_trac
         (RuntimeError("RESOURCE_EXHAUSTED: out of it"), "not enough memory: RESOURCE_EXHAUSTED: out of it\n"),
         (UserError("caf\u00e9 \x1b[2J\r\x9b\x7f\u202e\udcff"), "caf\u00e9 \\x1b[2J\\r\\x9b\\x7f\\u202e\\udcff\n"),
     ):
-        assert says_errors(fail)(error) == 1
+        assert exits_with_messages(fail)(error) == 1
         assert capsys.readouterr().err.startswith(said)
     with pytest.raises(ZeroDivisionError):
-        says_errors(fail)(ZeroDivisionError())
+        exits_with_messages(fail)(ZeroDivisionError())
 
 
 PROCESS = """
 import os, signal, sys
 from attn_cnn_jax import output
 from attn_cnn_jax.cli import main
-from attn_cnn_jax.errors import says_errors
-main.main = says_errors(lambda *_: {command})
+from attn_cnn_jax.errors import exits_with_messages
+main.main = exits_with_messages(lambda *_: {command})
 main.run()
 """
 

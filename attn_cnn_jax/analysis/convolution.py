@@ -1,32 +1,33 @@
 """Measures how convolutional a network is: its attention layers replaced by their KxK convolutions.
 
 Weights and substitutes are those of theorem/to_convolution.py. Where attention depends on content, its mean over test
-images takes its place.
+images takes its place. The network is applied layer by layer, so that a program serves all layers and kernel sizes.
 """
 
-import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.test_images import first_images, mean_attention
-from attn_cnn_jax.arrays import Activations, AnyArray, SharedAttention
+from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Grid, SharedAttention
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.layers import in_precision
+from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import to_convolution
 
 TEST_IMAGES, ERROR_IMAGES = 1000, 100
+BATCH = 100  # images at a time, at most
 SUBSTITUTES = {  # of a layer, in words
     "zeros": "zeros beyond the border",
     "edge": "edge pixels repeated",
@@ -87,6 +88,79 @@ def replace_first(model: AttentionClassifier, attention: Sequence[Float[AnyArray
     return model
 
 
+class Kernel(NamedTuple):
+    """A kernel size as arrays, so that one program serves all sizes up to the largest, `r` rows and `t` columns.
+
+    Attributes:
+      read: by axis, the weight of a query and a key in an entry of the kernel: a mean over interior queries.
+      zeros, edge: by axis, one where an entry leads from query to key.
+      interior: by axis, the weight of a query in a mean over interior queries.
+    """
+
+    read: tuple[Float[np.ndarray, "r i k"], Float[np.ndarray, "t j l"]]
+    zeros: tuple[Float[np.ndarray, "r i k"], Float[np.ndarray, "t j l"]]
+    edge: tuple[Float[np.ndarray, "r i k"], Float[np.ndarray, "t j l"]]
+    interior: tuple[Float[np.ndarray, " i"], Float[np.ndarray, " j"]]
+
+
+def kernel_of(size: int, largest: int, grid: Grid) -> Kernel:
+    """Returns a kernel size on a grid of pixels, filled up with zeros to the largest size."""
+
+    def read(pixels: int) -> np.ndarray:
+        queries, keys, inside = to_convolution.lookup(size, pixels)
+        weights, entries = np.zeros((largest, pixels, pixels)), np.arange(size)[:, None]
+        np.add.at(weights, (entries, queries, keys), inside[:, None] / queries.shape[1])
+        return weights
+
+    def taps(padding: str) -> Callable[[int], np.ndarray]:
+        more = (0, largest - size), (0, 0), (0, 0)
+        return lambda pixels: np.pad(to_convolution.taps(size, pixels, padding), more)
+
+    def interior(pixels: int) -> np.ndarray:
+        inner = to_convolution.interior(size, pixels)
+        return np.bincount(inner, minlength=pixels) / len(inner)
+
+    parts: Any = (read, taps("zeros"), taps("edge"), interior)
+    return Kernel._make(tuple(of_axis(pixels).astype(np.float32) for pixels in grid) for of_axis in parts)
+
+
+@compiling.jit
+def substitutes(
+    attention: SharedAttention, kernel: Kernel
+) -> tuple[dict[str, Float[Array, "h i j k l"]], Float[Array, " h"]]:
+    """Returns all `SUBSTITUTES` for a layer's attention, as `substitute` does, and attention inside the kernel."""
+    einsum = functools.partial(jnp.einsum, precision="highest")
+    weights = einsum("hijkl,rik,tjl->hrt", attention, *kernel.read)
+    found = {name: einsum("hrt,rik,tjl->hijkl", weights, *getattr(kernel, name)) for name in ("zeros", "edge")}
+    rows, columns = (taps.max(axis=0) for taps in kernel.zeros)
+    window = (rows[:, None, :, None] * columns[None, :, None, :])[None]
+    outside = einsum("hijkl,i,j->h", attention * (1 - window), *kernel.interior)
+    return found | {"truncated": attention * window}, 1 - outside
+
+
+@functools.partial(compiling.jit, static_argnames=("function", "skeleton", "precision"))
+def applied(function: Callable, skeleton: Skeleton, precision: str, arrays: Sequence[Arrays], x: Array) -> Any:
+    """Returns `function(module, x)` of a module taken apart; compiled once for all layers of a structure."""
+    return in_precision(precision, function)(join(skeleton, *arrays), x)
+
+
+def embedded(model: Any, images: Float[Array, "b H W C"]) -> Float[Array, "b i j d"]:
+    return model.embedded(images)
+
+
+def called(module: Any, x: Activations) -> Float[Array, "b H W o"]:
+    return module(x)
+
+
+def read_by_attention(block: Any, x: Activations) -> Activations:
+    return block.with_intermediates(x)[1]["input"]
+
+
+def predicted(model: Any, x: Activations) -> Array:
+    return model.classified(x)[0].argmax(axis=1)
+
+
+@jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
 def measure_run(
     run: Run,
     kernel_sizes: tuple[int, ...],
@@ -104,56 +178,58 @@ def measure_run(
     """
     model = run.attention_network()
     images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)
-    layers = [block.attention for block in model.blocks]
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
-    skeleton, *arrays = split(model)
-    inputs = compiling.jit(lambda arrays, x: [layer["input"] for layer in join(skeleton, *arrays)(x)[1]["layers"]])
-    seen, results = inputs(arrays, run.normalised(images[:ERROR_IMAGES])), []
+    substituted = replace_first(model, attention)
+    network, precision, normalised = split(model), run.config.train.matmul_precision, compiling.jit(run.normalised)
+    own, own_attention = zip(*((split(block), split(block.attention)) for block in model.blocks), strict=True)
+    given, given_attention = zip(*((split(block), split(block.attention)) for block in substituted.blocks), strict=True)
 
-    def accuracy(model: AttentionClassifier) -> float:
-        return dataclasses.replace(run, model=model).evaluate(images, labels).accuracy
+    def call(function: Callable, module: Any, x: Any, attends: SharedAttention | None = None) -> Any:
+        skeleton, parameters, others = module
+        if attends is not None:
+            others = others | {name: attends for name in others if name in ("attention", "attention.attention")}
+        return applied(function, skeleton, precision, (parameters, others), x)
 
+    def rest(x: Activations, first: int) -> Array:
+        """The classes that the network's own layers from `first` on predict."""
+        for block in own[first:]:
+            x = call(called, block, x)
+        return call(predicted, network, x)
+
+    count = -(-len(images) // BATCH)
+    filled = np.resize(images, (-(-len(images) // count) * count, *images.shape[1:]))  # the first images again
+    batches = [normalised(batch) for batch in np.split(filled, count)]
+
+    def accuracy(predictions: Sequence[Array]) -> float:
+        return float((np.concatenate(predictions)[: len(labels)] == labels).mean())
+
+    def accuracies(attention: Sequence[SharedAttention]) -> np.ndarray:
+        """Accuracy with the first 1, 2, ... layers replaced: a layer more continues from those before it."""
+        predictions = [[] for _ in attention]
+        for batch in batches:
+            x = call(embedded, network, batch)
+            for n, attends in enumerate(attention):
+                x = call(called, given[n], x, attends)
+                predictions[n].append(rest(x, n + 1))
+        return np.array([accuracy(of_layer) for of_layer in predictions])
+
+    x, seen = call(embedded, network, normalised(images[:ERROR_IMAGES])), []
+    for block in own:
+        seen.append(call(read_by_attention, block, x))
+        x = call(called, block, x)
+    expected = [call(called, layer, x) for layer, x in zip(own_attention, seen, strict=True)]
+    largest, results = max(kernel_sizes), []
     for size in kernel_sizes:
-        given = {kind: [substitute(layer, size, kind) for layer in attention] for kind in SUBSTITUTES}
-        accuracies = {
-            kind: [accuracy(replace_first(model, layers[: n + 1])) for n in range(len(layers))]
-            for kind, layers in given.items()
-        }
-        errors = [
-            to_convolution.output_error(layer(x), GivenAttention(layer, kernel)(x), layer.bias.ravel(), size)
-            for layer, x, kernel in zip(layers, seen, given["zeros"], strict=True)
+        kernel = kernel_of(size, largest, (attention[0].shape[1], attention[0].shape[2]))
+        by_kind, inside = zip(*(substitutes(layer, kernel) for layer in attention), strict=True)
+        actual = [
+            call(called, layer, x, of_layer["zeros"])
+            for layer, x, of_layer in zip(given_attention, seen, by_kind, strict=True)
         ]
-        inside = [1 - np.asarray(to_convolution.mass_outside(layer, size)) for layer in attention]
-        results.append(Result(size, {kind: np.array(of) for kind, of in accuracies.items()}, errors, inside))
-    return accuracy(model), results
-
-
-def draw(original: float, results: list[Result]) -> Figure:
-    """Returns four panels over K: accuracy with all and with the first n layers replaced, error, mass inside."""
-    kernel_sizes = [r.kernel_size for r in results]
-    line = {"marker": "o", "markersize": 2.5, "linewidth": 1}
-    with style.styled():
-        figure = style.create_figure(style.PAGE, 4.2)
-        whole, first, error, inside = figure.subplots(2, 2).flat
-        for n, (kind, label) in enumerate(SUBSTITUTES.items()):
-            values = [100 * r.accuracy[kind][-1] for r in results]
-            whole.plot(kernel_sizes, values, **line, color=style.look(n).colour, label=label, gid=kind)
-        for axes in (whole, first):
-            axes.axhline(100 * original, color="0.4", linestyle="--", linewidth=0.8, label="the network itself")
-        for n, colour in enumerate(style.layer_colours(len(results[0].error))):
-            look, label = line | {"color": colour}, f"layer {n + 1}"
-            values = [100 * r.accuracy["zeros"][n] for r in results]
-            first.plot(kernel_sizes, values, **look, label="layer 1" if n == 0 else f"layers 1 to {n + 1}")
-            error.plot(kernel_sizes, [r.error[n].everywhere for r in results], **look, linestyle="--")
-            error.plot(kernel_sizes, [r.error[n].interior for r in results], **look, label=label)
-            inside.plot(kernel_sizes, [100 * r.mass_inside[n].mean() for r in results], **look, label=label)
-        whole.set(title="all layers replaced by KxK convolutions", ylabel="test accuracy (%)")
-        first.set(title="first layers replaced, zeros beyond the border", ylabel="test accuracy (%)")
-        error.set(title="output error: all pixels dashed, interior solid", ylabel="relative error")
-        inside.set(title="attention inside the kernel, mean over heads", ylabel="attention (%)")
-        for axes in (whole, first, error, inside):
-            axes.set(xlabel="kernel size K (pixels)", xticks=kernel_sizes)
-            axes.set_ylim(bottom=0)
-            style.decorate(axes)
-            axes.legend(frameon=False)
-    return figure
+        errors = [
+            to_convolution.output_error(*both, block.attention.bias.ravel(), size)
+            for both, block in zip(zip(expected, actual, strict=True), model.blocks, strict=True)
+        ]
+        right = {kind: accuracies([of_layer[kind] for of_layer in by_kind]) for kind in SUBSTITUTES}
+        results.append(Result(size, right, errors, [np.asarray(of_layer) for of_layer in inside]))
+    return accuracy([rest(call(embedded, network, batch), 0) for batch in batches]), results

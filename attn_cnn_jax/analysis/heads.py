@@ -21,6 +21,7 @@ import numpy as np
 import scipy.special
 
 from attn_cnn_jax.analysis import test_images
+from attn_cnn_jax.analysis.assignment import largest_assignment
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import pruning
 from attn_cnn_jax.models.attention import moments
@@ -178,12 +179,7 @@ def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
 
     It is the assignment with the largest total attention, given each head's share on each shift, `(h, n)`.
     """
-    from scipy.optimize import linear_sum_assignment  # slow to import, and seldom needed
-
-    heads, shifts = linear_sum_assignment(shift_mass, maximize=True)
-    assigned = np.full(shift_mass.shape[1], -1)
-    assigned[shifts] = heads
-    return assigned
+    return largest_assignment(shift_mass)
 
 
 def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:

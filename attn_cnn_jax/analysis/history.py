@@ -10,11 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
 from attn_cnn_jax.arrays import Arrays
@@ -27,12 +24,6 @@ from attn_cnn_jax.runs.run import Run
 
 KERNEL = (3, 3)  # "local" is within it, and Lemma 3 is asked for its shifts
 MOST_EPOCHS = 40  # of a long run
-PANELS = {
-    "distance": "mean distance (pixels)",
-    "within": "attention within 3x3 (%)",
-    "entropy": "entropy (nats)",
-    "residual": "residual of Lemma 3, 3x3",
-}
 
 
 class History(NamedTuple):
@@ -61,6 +52,7 @@ def is_recorded(run: Run) -> bool:
     )
 
 
+@jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
 def history(run: Run, records: Sequence[dict]) -> History:
     """Returns the history of a run, at any step, from the records of its positions.jsonl.
 
@@ -94,24 +86,3 @@ def attention_of(run: Run, records: Sequence[dict]) -> Iterator[list[np.ndarray]
         }
         typed = {name: jnp.asarray(value, parameters[name].dtype) for name, value in position.items()}
         yield [np.asarray(layer) for layer in attention(typed)]
-
-
-def draw(history: History, title: str) -> Figure:
-    """Returns four panels over the epochs, a line per layer: the first layer dark, the last light."""
-    with style.styled():
-        figure = style.create_figure(style.PAGE, 1.9)
-        figure.suptitle(title, fontsize=7)
-        colours, lines = style.layer_colours(history.distance.shape[1]), []
-        for axes, (name, label) in zip(figure.subplots(1, 4), PANELS.items(), strict=True):
-            values = getattr(history, name).T * (100 if name == "within" else 1)
-            lines = [
-                axes.plot(history.epochs, of_layer, color=colour, linewidth=1, gid=f"{name} {n}")[0]
-                for n, (of_layer, colour) in enumerate(zip(values, colours, strict=True), start=1)
-            ]
-            axes.set(title=label, xlabel="epoch")
-            axes.set_ylim(bottom=0)
-            style.decorate(axes)
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        names = [f"layer {n}" for n in range(1, len(lines) + 1)]
-        figure.legend(lines, names, loc="outside lower center", ncols=min(len(names), 8), frameon=False)
-    return figure

@@ -11,25 +11,26 @@ content, its mean over test images takes its place.
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from attn_cnn_jax.analysis.convolution import SUBSTITUTES, TEST_IMAGES, Result, draw, measure_run
-from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.analysis.test_images import averaged_over, dataset_of, reads_images
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, matching, numbers_in
 from attn_cnn_jax.data.image_files import drawings
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say
-from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.run import Run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from attn_cnn_jax.analysis.convolution import Result
+    from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
-LOOKS = {
+KINDS = ("zeros", "edge", "truncated")  # keys of `analysis.convolution.SUBSTITUTES`
+COLUMNS = {
     "K": "{kernel_size}",
     "first n layers": "{layer}",
-    **{kind: f"{{accuracy_{kind}:.2%}}" for kind in SUBSTITUTES},
+    **{kind: f"{{accuracy_{kind}:.2%}}" for kind in KINDS},
     "error of layer n": "{error_everywhere:.3f}",
     "interior": "{error_interior:.3f}",
     "attention inside": "{mass_inside_mean:.1%}",
@@ -44,11 +45,15 @@ def add_arguments(parser: Parser) -> None:
     which = "sizes K to measure (1,3,5,7,9)"
     parser.add_argument("--kernel-sizes", type=sizes, default=[1, 3, 5, 7, 9], metavar="K,...", help=which)
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/convolution by default")
-    which = f"test images to measure accuracy on ({TEST_IMAGES}, or all where there are fewer)"
+    which = "test images to measure accuracy on (1000, or all where there are fewer)"  # as in analysis/convolution.py
     parser.add_argument("--test-images", type=at_least_one, metavar="N", help=which)
 
 
 def run(args: argparse.Namespace) -> None:
+    from attn_cnn_jax.analysis.convolution import measure_run
+    from attn_cnn_jax.analysis.test_images import averaged_over
+    from attn_cnn_jax.runs.load import load_run
+
     run = load_run(args.run, args.step)
     labelled = without_data(run, args)
     num_images = averaged_over(run, args.images, args.data_dir)
@@ -59,19 +64,26 @@ def run(args: argparse.Namespace) -> None:
     if run.model.depends_on_content:
         say(f"Its attention depends on content: the mean over {num_images} test images takes its place.")
     found = rows(original, results)
-    say(columns(found, LOOKS, left=0))
+    say(columns(found, COLUMNS, left=0))
     if not labelled:
+        from attn_cnn_jax.analysis.figures import style
+        from attn_cnn_jax.analysis.figures.convolution import draw
+
         out = args.out or beside(args.run, "convolution")
         paths = [*style.save(draw(original, results), out, "convolution"), out / "convolution.csv"]
         write_atomically(paths[-1], csv_text(found))
         say("\n".join(map(str, ["", *paths])))
 
 
-def without_data(run: Run, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray] | None:
+def without_data(run: "Run", args: argparse.Namespace) -> "tuple[np.ndarray, np.ndarray] | None":
     """Where the data set is not there, the drawings of this package and their classes, which prints why; else None.
 
     UserError where there are no drawings for the network, or its attention has to be averaged over test images.
     """
+    import numpy as np
+
+    from attn_cnn_jax.analysis.test_images import dataset_of, reads_images
+
     try:
         dataset_of(run.config, args.data_dir)
     except UserError as error:
@@ -83,11 +95,11 @@ def without_data(run: Run, args: argparse.Namespace) -> tuple[np.ndarray, np.nda
     return None
 
 
-def rows(original: float, results: list[Result]) -> list[dict]:
+def rows(original: float, results: "list[Result]") -> list[dict]:
     """Returns a row per kernel size and layer; the accuracies are those with the layers up to this one replaced."""
     return [
         {"kernel_size": r.kernel_size, "layer": n + 1}
-        | {f"accuracy_{kind}": float(r.accuracy[kind][n]) for kind in SUBSTITUTES}
+        | {f"accuracy_{kind}": float(r.accuracy[kind][n]) for kind in KINDS}
         | {"accuracy_original": float(original)}
         | {"error_everywhere": float(error.everywhere), "error_interior": float(error.interior)}
         | {"mass_inside_mean": float(inside.mean()), "mass_inside_least": float(inside.min())}

@@ -12,9 +12,8 @@ Each folder is read back, and the largest difference of its logits from the run'
 import argparse
 
 from attn_cnn_jax.cli.arguments import Parser, as_path
-from attn_cnn_jax.interop.export import FORMATS, check, export
+from attn_cnn_jax.interop import FORMATS
 from attn_cnn_jax.output import say
-from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits --format=safetensors --out=exported"
 
@@ -28,5 +27,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from attn_cnn_jax.interop.export import check, export
+    from attn_cnn_jax.runs.load import load_run
+
     check(args.out, args.format, args.note)
     say(export(load_run(args.run, args.step), args.out, args.format, args.note))

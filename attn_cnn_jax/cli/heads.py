@@ -12,21 +12,14 @@ down-sampling; entropy is in nats; layers and heads count from 1, as in the pape
 
 import argparse
 import math
+from typing import TYPE_CHECKING
 
-from attn_cnn_jax.analysis.heads import (
-    COVERED,
-    Statistics,
-    effective_heads,
-    effective_text,
-    grid_coverage,
-    grid_shifts,
-    rows,
-    run_statistics,
-)
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, pixel
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say, table
-from attn_cnn_jax.runs.load import load_run
+
+if TYPE_CHECKING:
+    from attn_cnn_jax.analysis.heads import Statistics
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 
@@ -41,6 +34,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from attn_cnn_jax.analysis.heads import effective_heads, rows, run_statistics
+    from attn_cnn_jax.runs.load import load_run
+
     run = load_run(args.run, args.step)
     looked = {"num_images": args.images, "query": args.query, "grid_size": args.grid, "data_dir": args.data_dir}
     statistics = run_statistics(run, **looked)
@@ -58,7 +54,7 @@ def to_text(found: list[dict]) -> str:
     centres = {
         header: f"{{centre_{name}_row:+.2f}}, {{centre_{name}_column:+.2f}}" for header, name in readings.items()
     }
-    looks = {
+    formats = {
         "layer": "{layer}",
         "head": "{head}",
         **centres,
@@ -73,11 +69,13 @@ def to_text(found: list[dict]) -> str:
     unsigned = [
         {k: round(v, 2) + 0.0 if k in CENTRES and isinstance(v, float) else v for k, v in row.items()} for row in found
     ]
-    return columns(unsigned, looks, left=0)
+    return columns(unsigned, formats, left=0)
 
 
-def coverage_text(statistics: list[Statistics], effective: list[list[int]], grid_size: int | None) -> str:
+def coverage_text(statistics: "list[Statistics]", effective: list[list[int]], grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
+    from attn_cnn_jax.analysis.heads import COVERED, effective_text, grid_coverage, grid_shifts
+
     parts = []
     for layer, (of_layer, counts) in enumerate(zip(statistics, effective, strict=True), start=1):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)

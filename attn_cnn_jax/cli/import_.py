@@ -12,11 +12,7 @@ import argparse
 
 from attn_cnn_jax.cli.arguments import Parser, as_path
 from attn_cnn_jax.cli.configs import add_config, load_config
-from attn_cnn_jax.config import complete
-from attn_cnn_jax.config.network import describe
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.export import refuse_existing
-from attn_cnn_jax.interop.release import import_release
 from attn_cnn_jax.output import say
 
 EXAMPLE = "best.checkpoint --config=quadratic --out=runs/theirs"
@@ -32,7 +28,13 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     if not args.file.is_file():
         raise UserError(f"there is no file {args.file}")
+    config = load_config(args.config, args.overrides)
+    from attn_cnn_jax.config import complete
+    from attn_cnn_jax.config.network import describe
+    from attn_cnn_jax.interop.export import refuse_existing
+    from attn_cnn_jax.interop.release import import_release
+
     refuse_existing(args.out)
-    config = complete(load_config(args.config, args.overrides))
+    config = complete(config)
     step = import_release(args.file, config, args.out)
     say(f"{args.out}: {describe(config.model)}, step {step}")

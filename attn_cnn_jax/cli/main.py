@@ -9,11 +9,14 @@ import os
 import signal
 import sys
 from inspect import cleandoc
+from pathlib import Path
 from typing import NoReturn
 
 from attn_cnn_jax.cli.arguments import Parser, import_file, separate
-from attn_cnn_jax.errors import command_line, says_errors
+from attn_cnn_jax.errors import command_line, exits_with_messages
 from attn_cnn_jax.output import say, silence_echoes
+from attn_cnn_jax.program_cache import keep_programs
+from attn_cnn_jax.runs.pretrained import existing
 
 SUBCOMMANDS = {
     "train": "train a network, or continue a stopped training run",
@@ -59,7 +62,7 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
     sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
 
-@says_errors
+@exits_with_messages
 def main(argv: list[str], program: str = "") -> int:
     """Runs a command line, the subcommand first, and returns its exit status.
 
@@ -88,6 +91,9 @@ def main(argv: list[str], program: str = "") -> int:
         for file in args.load:
             import_file(file)
         args.overrides, args.refuse = overrides, parser.error  # the latter for what only a subcommand can check
+        if isinstance(folder := getattr(args, "run", None), Path):
+            existing(folder)  # before what reads it is imported
+        keep_programs()
         module.run(args)
         return 0
     except SystemExit as stop:  # argparse has printed help, or what is wrong with the flags

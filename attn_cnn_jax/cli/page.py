@@ -9,18 +9,11 @@ to positions, or, where that depends on the image, to a few images.
 import argparse
 import sys
 
-import numpy as np
-
 from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
 from attn_cnn_jax.data.image_files import from_file
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.instrument import page as page_of_maps
-from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.output import say
-from attn_cnn_jax.page.build import build, check
-from attn_cnn_jax.page.images import shown_images
-from attn_cnn_jax.page.network import MOST_PARAMETERS, reason_not_to_compute
-from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.page import MOST_PARAMETERS
 
 EXAMPLE = "runs/digits --out=page.html"
 IMAGES = 8
@@ -39,6 +32,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import numpy as np
+
+    from attn_cnn_jax.page.build import build, check
+    from attn_cnn_jax.page.images import shown_images
+    from attn_cnn_jax.page.network import reason_not_to_compute
+    from attn_cnn_jax.runs.load import load_run
+
     run = load_run(args.run, args.step)
     *size, channels = run.config.model.image_shape
     height, width = args.size or size
@@ -52,6 +52,9 @@ def run(args: argparse.Namespace) -> None:
     grid = height // run.config.model.downsample, width // run.config.model.downsample
     reason = reason_not_to_compute(run, grid, args.parameters)
     if reason and run.model.depends_on_content and images:
+        from attn_cnn_jax.instrument import page as page_of_maps
+        from attn_cnn_jax.instrument.inspect import inspect
+
         pixels = np.stack([image.pixels for image in images])
         shown = page_of_maps.write(inspect(run, pixels, grid=grid), out, pixels)
         say(f"{out}: attention to {shown} images")

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from textwrap import fill
 
-import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.cli.arguments import Parser, as_path, integers, matching
@@ -17,11 +16,8 @@ from attn_cnn_jax.cli.configs import add_config, load_config, run_name
 from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
-from attn_cnn_jax.files import cache_folder
 from attn_cnn_jax.output import table, with_deviation
 from attn_cnn_jax.runs.metrics import accuracy_in_words
-from attn_cnn_jax.training import loop
-from attn_cnn_jax.training.hosts import HEARTBEAT_TIMEOUT, connect, ends_with_the_others, say
 
 EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
@@ -42,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
     which = "train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on"
     parser.add_argument("--seeds", type=integers, metavar="0-4", help=which)
     several = parser.add_argument_group("several processes").add_argument
-    which = f"one of several processes; if one is lost, the others end within {HEARTBEAT_TIMEOUT} s"
+    which = "one of several processes; if one is lost, the others end within half a minute"
     several("--multihost", action="store_true", help=which)
     which = "where process 0 listens, if JAX does not detect it"
     several("--coordinator-address", type=address, metavar="HOST:PORT", help=which)
@@ -60,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
         args.refuse("--coordinator-address, --num-processes and --process-id need --multihost")
     config = load_config(args.config, args.overrides)
     workdir = args.workdir or Path("runs") / run_name(args.config)
-    use_compilation_cache()
+    from attn_cnn_jax.training.hosts import connect, ends_with_the_others
+
     with ends_with_the_others() if args.multihost else nullcontext():
         if args.multihost:
             connect(*several)
@@ -72,6 +69,9 @@ def run(args: argparse.Namespace) -> None:
 
 def train(config: ConfigDict, workdir: Path) -> float | None:
     """Trains, and says how the run ended and where it is; returns its test accuracy, None if metrics.jsonl is lost."""
+    from attn_cnn_jax.training import loop
+    from attn_cnn_jax.training.hosts import say
+
     test = loop.run(config, workdir).get("test")
     if test:
         say(f"final test accuracy {accuracy_in_words(test)} after step {test['step']}")
@@ -85,6 +85,8 @@ def train(config: ConfigDict, workdir: Path) -> float | None:
 
 def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     """Trains one run per seed in `workdir/seed_N`, and says mean and standard deviation of their test accuracies."""
+    from attn_cnn_jax.training.hosts import say
+
     found = {}
     for number in numbers:
         place = workdir / f"seed_{number}"
@@ -95,13 +97,6 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     if len(known) > 1:
         say(f"test accuracy of {len(known)} seeds: {with_deviation(known, '{:.2%}')} (mean and standard deviation)")
     say(f"table and curves: {command_line('compare', *found)}")
-
-
-def use_compilation_cache() -> None:
-    """Keeps compiled programs in the user's cache folder, unless JAX_COMPILATION_CACHE_DIR names another."""
-    own = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if own is None and (cache := cache_folder()) is not None:
-        jax.config.update("jax_compilation_cache_dir", str(cache))
 
 
 def keys_in_words() -> str:

@@ -12,10 +12,7 @@ from ml_collections import ConfigDict, FieldReference
 
 from attn_cnn_jax.data.sets import OWN, SPECS, is_own
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.encoding import Option
-from attn_cnn_jax.models.attention.parts import IMPLEMENTATIONS
-from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.resnet import BLOCKS, WIDTH
+from attn_cnn_jax.options import BLOCKS, IMPLEMENTATIONS, WIDTH, Option, encodings
 
 
 def integer(default: int, low: int, high: int = 2**31 - 1) -> Option:
@@ -74,7 +71,7 @@ MODEL_COMMON = {
 ATTENTION = {
     "name": choice("attention"),
     **MODEL_COMMON,
-    "encoding": text("quadratic", "the name of a registered encoding", REGISTRY.__contains__),
+    "encoding": text("quadratic", "the name of a registered encoding", lambda name: name in encodings()),
     "content": choice(False, True),  # add q . k / sqrt(D_h) to a quadratic or learned encoding
     "gate": choice(False, True),  # or weigh the two softmaxes by a gate per head, as ConViT does
     "block": choice("post_norm", "pre_norm"),  # of attention and two linear maps: BERT's, as in the paper, or ViT's
@@ -184,11 +181,12 @@ REST = {
 
 def attention_fields() -> dict[str, Option]:
     """Returns the fields of an attention network: `ATTENTION`, and the options of all registered encodings."""
-    names = ", ".join(map(repr, sorted(REGISTRY)))
+    known = encodings()
+    names = ", ".join(map(repr, sorted(known)))
     encoding = ATTENTION["encoding"]._replace(
         allowed=f"one of {names}; if it is your own, import the file that registers it first"
     )
-    options = {name: option for kind in REGISTRY.values() for name, option in kind.options.items()}
+    options = {name: option for of_one in known.values() for name, option in of_one.items()}
     return ATTENTION | {"encoding": encoding} | options
 
 

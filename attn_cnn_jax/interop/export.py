@@ -21,7 +21,7 @@ from attn_cnn_jax.config.network import abstract_model, grid
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.files import new_folder, write_atomically
-from attn_cnn_jax.interop import release
+from attn_cnn_jax.interop import FORMATS, release
 from attn_cnn_jax.interop.card import card
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.parts import implementation_for
@@ -76,7 +76,6 @@ def write_onnx(folder: Path, run: Run) -> float:
 
 
 FOLDERS = {"safetensors": write_safetensors, "jax": write_stablehlo, "onnx": write_onnx}
-FORMATS = (*FOLDERS, "pytorch")
 NEEDED = {"onnx": ("jax2onnx", "onnxruntime"), "pytorch": ("torch",)}  # packages, beside those that are always there
 
 

@@ -209,19 +209,30 @@ class AttentionClassifier(nnx.Module):
           - `pixel_logits`: `(b, H, W, classes)`, the classifier on every pixel. Their mean is the logits.
         """
         out: Intermediates = {"layers": [{} for _ in self.blocks]}
-        images, kernel = jnp.asarray(images), self.embedding.kernel
-        window = math.isqrt(kernel.shape[0] // images.shape[3])  # `downsample`, or larger: see resizing.py
-        out["embedding"] = x = flattened(self.embedding, patches(images, self.downsample, window))
+        out["embedding"] = x = self.embedded(images)
         # Pixels before images where attention has them in this order, see attention/accelerator.py.
         pixels_first = self.blocks[0].attention.target != "cpu" and not self.depends_on_content
         x = jnp.moveaxis(x, 0, 2) if pixels_first else x
         for n, block in enumerate(self.blocks):
             block_key = None if key is None else jax.random.fold_in(key, n)
             x, out["layers"][n] = block.with_intermediates(x, block_key, pixels_first=pixels_first)
+        logits, out["pixel_logits"] = self.classified(x, pixels_first=pixels_first)
+        return logits, out
+
+    def embedded(self, images: Float[AnyArray, "b H W C"]) -> Float[Array, "b i j d"]:
+        """Activations before the first block."""
+        images, kernel = jnp.asarray(images), self.embedding.kernel
+        window = math.isqrt(kernel.shape[0] // images.shape[3])  # `downsample`, or larger: see resizing.py
+        return flattened(self.embedding, patches(images, self.downsample, window))
+
+    def classified(
+        self, x: Float[Array, "_ _ _ d"], *, pixels_first: bool = False
+    ) -> tuple[Float[Array, "b classes"], Float[Array, "b H W classes"]]:
+        """Logits, and those of every pixel, from the activations after the last block; see `Block`."""
         x = x if self.norm is None else self.norm(x)
         logits = self.classifier(x.mean(axis=(0, 1) if pixels_first else (1, 2)))
-        out["pixel_logits"] = flattened(self.classifier, jnp.moveaxis(x, 2, 0) if pixels_first else x)
-        return logits.astype(at_least_float32(logits.dtype)), out
+        of_pixels = flattened(self.classifier, jnp.moveaxis(x, 2, 0) if pixels_first else x)
+        return logits.astype(at_least_float32(logits.dtype)), of_pixels
 
     def attention(self, image_shape: Sequence[int]) -> list[Attention]:
         """Attention of a position-only network at an image size, one array per layer."""

@@ -138,8 +138,8 @@ class ConvolutionalAttention(PaddedAttention):
             result = cpu.sum_over_heads(lambda start, values: shifted(values, start, rows, columns), starts, x, maps)
         else:
             row, column = position.axis_scores(*x.shape[1:3])
-            form = cpu if attention.target == "cpu" else accelerator
-            result = form.factorised(softmax(row[:, rows]), softmax(column[:, columns]), x, maps)
+            backend = cpu if attention.target == "cpu" else accelerator
+            result = backend.factorised(softmax(row[:, rows]), softmax(column[:, columns]), x, maps)
         return result + attention.bias
 
 

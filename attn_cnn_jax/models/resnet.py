@@ -12,13 +12,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
 from attn_cnn_jax.models.layers import at_least_float32, linear, uniform
+from attn_cnn_jax.options import BLOCKS, WIDTH
 
-# Blocks per stage, by depth; deeper than 34 they are bottlenecks.
-BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
-BLOCKS |= {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 DEEPEST_WITHOUT_BOTTLENECKS = 34
 EXPANSION = 4  # of a bottleneck: output channels per channel of its 3x3 convolution
-WIDTH = 64  # channels of the first stage; they double from stage to stage
 
 
 class LayerMaker(NamedTuple):
@@ -105,7 +102,7 @@ class ResNet(nnx.Module):
         """Creates the network.
 
         Args:
-          depth: one of `BLOCKS`.
+          depth: a key of `options.BLOCKS`.
           width: channels of the first stage; 64 as in the paper.
           layers: "convolution", or "attention" that begins as one.
           sharpness: of "attention", `alpha` in one over square pixels.

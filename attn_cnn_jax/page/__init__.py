@@ -10,3 +10,5 @@ maths; `worker.js` runs them beside the page. In `web/`: `compute.js` asks it. `
 `drawing.js` and `figure.js` draw; `page.js`, `play.js`, `own.js` (files), `strokes.js` (drawings) and `open.js`
 (exports) listen to the visitor; `steps.js` explains, `theorem.js` shows the theorem, `student.js` the training.
 """
+
+MOST_PARAMETERS = 3_000_000  # of a network that runs in the page: 16 MB of text

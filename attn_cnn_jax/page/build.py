@@ -20,8 +20,9 @@ from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.page import MOST_PARAMETERS
 from attn_cnn_jax.page.images import data_uri, from_dataset, shown_images
-from attn_cnn_jax.page.network import MOST_PARAMETERS, costliest_head, network_data, reason_not_to_compute
+from attn_cnn_jax.page.network import costliest_head, network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
 from attn_cnn_jax.runs.evaluate import probabilities
 from attn_cnn_jax.runs.positions import rounded
@@ -39,6 +40,7 @@ POLICY = (
 )
 
 
+@jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
 def build(
     run: Run,
     images: list[LabelledImage],

@@ -13,10 +13,10 @@ from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.page import MOST_PARAMETERS
 from attn_cnn_jax.page.scores import content_parameters, linear
 from attn_cnn_jax.runs.run import Run
 
-MOST_PARAMETERS = 3_000_000  # 16 MB of text
 MOST_ATTENTION = 2**26  # probabilities of all layers, which a browser holds at once: 256 MiB
 
 

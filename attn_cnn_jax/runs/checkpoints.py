@@ -16,17 +16,14 @@ import dataclasses
 import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import orbax.checkpoint as ocp
-from flax import nnx
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
@@ -34,6 +31,7 @@ from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import Fingerprint
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.variables import Arrays, join, split
+from attn_cnn_jax.runs.saved import Saved, checksum, checksum_of_text
 
 # Settings of JAX outside the configuration that change a run's numbers.
 SETTINGS = (
@@ -223,10 +221,6 @@ def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], su
     return value
 
 
-# The step of a network, its configuration, the network, its data if known.
-Saved = tuple[int, ConfigDict, nnx.Module, Fingerprint | None]
-
-
 def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
     """Returns the network of a checkpoint: the latest, the best by validation accuracy, or that of a step.
 
@@ -278,16 +272,3 @@ def set_aside(workdir: Path, step: int) -> None:
     aside = workdir / "damaged" / f"{step}-{time.time_ns()}"
     aside.parent.mkdir(exist_ok=True)
     os.rename(folder_of(workdir) / str(step), aside)
-
-
-def checksum(tree: Any) -> int:
-    """Returns the CRC-32 of all arrays of a tree, in the order of its leaves."""
-    crc = 0
-    for leaf in jax.tree.leaves(tree):
-        crc = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)).view(np.uint8).data, crc)
-    return crc
-
-
-def checksum_of_text(value: dict | None) -> int:
-    """Returns the CRC-32 of plain values, by what they look like in JSON."""
-    return zlib.crc32(json.dumps(value, sort_keys=True).encode())

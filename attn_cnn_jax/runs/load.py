@@ -10,9 +10,9 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY
 from attn_cnn_jax.models.resnet import ResNet
-from attn_cnn_jax.runs import checkpoints, environment, metrics, weights
+from attn_cnn_jax.runs import environment, metrics, weights
 from attn_cnn_jax.runs.positions import read_positions
-from attn_cnn_jax.runs.pretrained import located
+from attn_cnn_jax.runs.pretrained import existing
 from attn_cnn_jax.runs.run import Run
 
 # What `export` writes that is no run, and what reads it.
@@ -32,16 +32,16 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
     Raises:
       UserError: if there is no such run or step, or its checkpoint is damaged.
     """
-    folder = located(workdir)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
-    for file, how in FUNCTIONS.items():
-        if (folder / file).is_file() and not (folder / weights.FILE).is_file():
-            raise UserError(
-                f"{folder} holds a function, {file}, and no network to look into: {how}\n"
-                "for commands and load_run export the run with --format=safetensors"
-            )
-    reader = weights if (folder / weights.FILE).is_file() else checkpoints
+    folder = existing(workdir)
+    reader = weights
+    if not (folder / weights.FILE).is_file():
+        for file, how in FUNCTIONS.items():
+            if (folder / file).is_file():
+                raise UserError(
+                    f"{folder} holds a function, {file}, and no network to look into: {how}\n"
+                    "for commands and load_run export the run with --format=safetensors"
+                )
+        from attn_cnn_jax.runs import checkpoints as reader  # Orbax takes half a second to import
     number, config, model, data = reader.read_network(folder, step, partial(completed, folder))
     assert isinstance(model, AttentionClassifier | ResNet)
     positions = [record for record in read_positions(folder) if record["step"] <= number]

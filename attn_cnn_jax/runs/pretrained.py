@@ -24,3 +24,11 @@ def located(run: Path | str) -> Path:
     if name not in names():
         raise UserError(f"no pretrained network is called {name!r}: allowed are {', '.join(names())}")
     return FOLDER / name
+
+
+def existing(run: Path | str) -> Path:
+    """Returns the directory of a run, see `located`; UserError where it holds none."""
+    folder = located(run)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not a run directory: it has no config.json; train one with train.py --workdir")
+    return folder

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import Activations, AnyArray, Images
+from attn_cnn_jax import compiling
+from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Images, SharedAttention
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.config.network import abstract_model, describe, heads_by_layer
 from attn_cnn_jax.data.augment import normalise
@@ -22,9 +23,17 @@ from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs import by_class
 from attn_cnn_jax.runs.evaluate import Logits, numbers_of, predictor, probabilities, program, total
+
+
+@functools.partial(compiling.jit, static_argnames=("skeleton", "image_shape"))
+def position_attention(
+    skeleton: Skeleton, image_shape: tuple[int, ...], arrays: Sequence[Arrays]
+) -> list[SharedAttention]:
+    """Returns the attention of every layer of a position-only network taken apart."""
+    return join(skeleton, *arrays).attention(image_shape)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -93,7 +102,10 @@ class Run:
         model = self.attention_network()
         if not model.depends_on_content:
             with jax.transfer_guard("allow"):
-                return [np.asarray(layer) for layer in model.attention(self.config.model.image_shape)]
+                skeleton, *arrays = split(model)
+                return [
+                    np.asarray(x) for x in position_attention(skeleton, tuple(self.config.model.image_shape), arrays)
+                ]
         if images is None:
             raise UserError("this network's attention depends on content: give images, uint8 (B, H, W, C)")
         return self._in_batches("attention", images, batch_size)

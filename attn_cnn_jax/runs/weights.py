@@ -23,9 +23,9 @@ from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.variables import Arrays, join, split
-from attn_cnn_jax.runs.checkpoints import Saved, checksum
 from attn_cnn_jax.runs.directory import read_config, to_json
 from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.runs.saved import Saved, checksum
 
 FILE = "model.safetensors"
 FORMAT = "attn-cnn-jax"  # in the header, to tell our files from others

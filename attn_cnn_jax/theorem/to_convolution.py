@@ -90,7 +90,7 @@ def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights
     A shift that leads out of the image from the centre is read off the query nearest to it for which it does not; a
     shift longer than the image gets zero.
     """
-    queries, keys, inside = zip(*(_lookup(kernel_size, size) for size in attention.shape[1:3]), strict=True)
+    queries, keys, inside = zip(*(lookup(kernel_size, size) for size in attention.shape[1:3]), strict=True)
     # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, t, 1, j).
     places = [(rows[:, None, :, None], columns[None, :, None, :]) for rows, columns in (queries, keys)]
     picked = attention[:, *places[0], *places[1]]
@@ -111,7 +111,7 @@ def kernel_axis(kernel_size: int) -> Int[np.ndarray, " r"]:
     return np.arange(kernel_size) - (kernel_size - 1) // 2
 
 
-def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns queries and keys `(K, n)` to read a kernel's weights from, and 0 where a shift exceeds the image."""
     shifts = kernel_axis(kernel_size)
     possible = np.clip(shifts, 1 - size, size - 1)
@@ -124,7 +124,7 @@ def _lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.nda
 def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
     """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
     # A key lies in the window of a query where some entry of the kernel reads it.
-    rows, columns = (np.any(_taps(kernel_size, size, "zeros"), axis=0) for size in attention.shape[1:3])
+    rows, columns = (np.any(taps(kernel_size, size, "zeros"), axis=0) for size in attention.shape[1:3])
     return jnp.where(rows[:, None, :, None] & columns[None, :, None, :], attention, 0)
 
 
@@ -134,11 +134,11 @@ def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Flo
 
     Beyond the border are "zeros", or the outermost pixels again, "edge".
     """
-    rows, columns = (jnp.asarray(_taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
+    rows, columns = (jnp.asarray(taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
     return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns, precision="highest")
 
 
-def _taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]:
+def taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]:
     """Returns one where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`."""
     keys = kernel_axis(kernel_size)[:, None] + np.arange(size)[None, :]
     if padding == "edge":
@@ -170,10 +170,15 @@ def output_error(
     expected: Activations, actual: Activations, bias: Float[AnyArray, " d"], kernel_size: int
 ) -> OutputError:
     """Returns the relative error of a convolution's output `actual` against attention's `expected`, with one `bias`."""
+    error, norm = (np.asarray(of_pixels, np.float64) for of_pixels in squares(expected, actual, bias))
     rows, columns = (interior(kernel_size, size) for size in expected.shape[1:3])
+    inside = np.ix_(rows, columns)
+    return OutputError(*(float(np.sqrt(e.sum() / n.sum())) for e, n in ((error, norm), (error[inside], norm[inside]))))
 
-    def relative(choose):
-        error = jnp.linalg.norm(choose(actual - expected).ravel())
-        return float(error / jnp.linalg.norm(choose(expected - bias.reshape(1, 1, 1, -1)).ravel()))
 
-    return OutputError(relative(lambda y: y), relative(lambda y: y[:, rows][:, :, columns]))
+@compiling.jit
+def squares(
+    expected: Activations, actual: Activations, bias: Float[AnyArray, " d"]
+) -> tuple[Float[Array, "H W"], Float[Array, "H W"]]:
+    """Returns by pixel the sum of squares of `actual - expected`, and that of `expected` without its bias."""
+    return jnp.square(actual - expected).sum((0, 3)), jnp.square(expected - bias.reshape(1, 1, 1, -1)).sum((0, 3))

@@ -113,7 +113,7 @@ def loss_of(config: ConfigDict, mesh: Mesh, skeleton: Skeleton) -> Callable:
     weight, smoothing = config.optimizer.covariance_penalty, config.train.label_smoothing
 
     def mean_loss(parameters: Arrays, statistics: Arrays, images: Activations, labels: Labels, key: Key | None):
-        model: Any = for_platform(join(skeleton, parameters, statistics), platform_of(mesh))
+        model: Any = for_platform(join(skeleton, parameters, statistics), platform_of(mesh), mesh.size)
         logits = model(images, key=key)[0]
         loss, right = losses(logits, labels)
         learned = smoothed(loss, logits, smoothing) if smoothing else loss

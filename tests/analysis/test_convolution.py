@@ -10,13 +10,22 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import convolution
-from attn_cnn_jax.analysis.convolution import SUBSTITUTES, GivenAttention, Result, replace_first
+from attn_cnn_jax.analysis.convolution import (
+    SUBSTITUTES,
+    GivenAttention,
+    Result,
+    kernel_of,
+    replace_first,
+    substitute,
+    substitutes,
+)
+from attn_cnn_jax.analysis.figures.convolution import draw
 from attn_cnn_jax.analysis.test_images import first_images
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.theorem.to_convolution import OutputError
+from attn_cnn_jax.theorem.to_convolution import OutputError, mass_outside
 from tests.support.networks import logits_of
 
 FULL = 15  # covers the 8x8 images from every query
@@ -54,6 +63,27 @@ def test_first_layers_are_replaced_in_order(quadratic_run):
     assert replaced == [True, False]
 
 
+def test_one_program_computes_the_substitutes_of_all_kernel_sizes():
+    attention = np.random.default_rng(0).random((3, 4, 5, 4, 5), np.float32)
+    attention /= attention.sum(axis=(-2, -1), keepdims=True)
+    for size in (1, 2, 3, 4, 7, 11):
+        found, inside = substitutes(jnp.asarray(attention), kernel_of(size, 11, (4, 5)))
+        for kind in SUBSTITUTES:
+            np.testing.assert_allclose(found[kind], substitute(jnp.asarray(attention), size, kind), atol=1e-6)
+        np.testing.assert_allclose(inside, 1 - mass_outside(attention, size), atol=1e-6)
+
+
+def test_layer_by_layer_is_the_network_with_its_first_layers_replaced(quadratic_run):
+    run = load_run(quadratic_run)
+    images, labels = first_images(run, 101)  # in two batches, filled up
+    original, (three,) = convolution.measure_run(run, (3,), test_images=101)
+    assert original == pytest.approx(run.evaluate(images, labels).accuracy, abs=1e-6)
+    for kind, accuracy in three.accuracy.items():
+        given = [substitute(jnp.asarray(layer), 3, kind) for layer in run.attention()]
+        replaced = [dataclasses.replace(run, model=replace_first(run.model, given[: n + 1])) for n in range(2)]
+        np.testing.assert_allclose(accuracy, [run.evaluate(images, labels).accuracy for run in replaced], atol=1e-6)
+
+
 def test_figure_shows_the_results():
     numbers = iter(np.random.default_rng(0).random(100))
     original, results = next(numbers), []
@@ -61,7 +91,7 @@ def test_figure_shows_the_results():
         accuracies = {kind: np.array([next(numbers), next(numbers)]) for kind in SUBSTITUTES}
         errors = [OutputError(next(numbers), next(numbers)) for _ in range(2)]
         results.append(Result(size, accuracies, errors, [np.array([next(numbers)]) for _ in range(2)]))
-    whole, first, error, inside = convolution.draw(original, results).axes
+    whole, first, error, inside = draw(original, results).axes
     for kind in SUBSTITUTES:
         (line,) = (line for line in whole.lines if line.get_gid() == kind)
         np.testing.assert_allclose(line.get_xydata(), [(r.kernel_size, 100 * r.accuracy[kind][-1]) for r in results])

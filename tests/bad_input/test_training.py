@@ -4,7 +4,6 @@ import socket
 
 import pytest
 
-from attn_cnn_jax.cli import train as command
 from attn_cnn_jax.cli.main import main
 
 DIGITS = "--config=digits"
@@ -14,7 +13,6 @@ SMALL = ("--config.model.hidden_size=8", "--config.model.num_layers=1", "--confi
 @pytest.fixture
 def train(monkeypatch, tmp_path, data_dir):
     """Runs `attn-cnn train` in this process with a workdir below `tmp_path`."""
-    monkeypatch.setattr(command, "use_compilation_cache", lambda: None)
 
     def start(*argv):
         usual = [f"--workdir={tmp_path / 'run'}", *[f"--config.dataset.data_dir={data_dir}"] * (DIGITS in argv)]

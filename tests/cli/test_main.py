@@ -27,7 +27,7 @@ def test_the_table_names_every_file_of_the_folder(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     files = {path.stem.strip("_") for path in (ROOT / "attn_cnn_jax/cli").glob("*.py")}
-    assert set(SUBCOMMANDS) == files - {"init", "main", "arguments", "configs"}
+    assert set(SUBCOMMANDS) == files - {"init", "main", "arguments", "configs", "drawing"}
     assert all(re.search(rf"^  {name} +\w", text, re.MULTILINE) for name in SUBCOMMANDS)
     assert main([]) == 2
     assert capsys.readouterr().out == text
@@ -44,6 +44,13 @@ def test_only_what_a_subcommand_needs_is_imported():
         assert not modules & {"jax", "matplotlib", "tensorflow_datasets", *others}
         ours = {name.removeprefix("attn_cnn_jax.cli.") for name in modules if name.startswith("attn_cnn_jax.cli.")}
         assert {"main"} <= ours <= {"main", "arguments", argv[0]}
+    for argv in (
+        *(["page", "--help"], ["figures", "--help"], ["train", "--help"]),
+        ["train", "--config=digits", "--config.model.num_head=3"],
+        ["heads", "not_a_run"],
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert not {"jax", "flax", "matplotlib"} & {*done.stdout.split()}, argv
 
 
 def test_help_ends_with_an_example_and_writes_flags_with_hyphens(capsys):

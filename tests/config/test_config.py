@@ -11,6 +11,8 @@ from attn_cnn_jax.config import attention_config, complete, resnet_config, spec_
 from attn_cnn_jax.config.base import flatten, schema_of
 from attn_cnn_jax.data.sets import SPECS, Spec
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.encodings import REGISTRY
+from attn_cnn_jax.options import OURS
 from attn_cnn_jax.runs.directory import from_json, to_json
 
 
@@ -47,6 +49,11 @@ WRONG = {
     "yes for a number": lambda default: 0j if isinstance(default, bool) else True,
     "zeros": lambda default: (0,) * max(1, len(default)) if isinstance(default, tuple) else (0,),
 }
+
+
+def test_the_encodings_that_are_known_without_jax_are_those_that_are_registered():
+    ours = {name: kind.options for name, kind in REGISTRY.items() if kind.__module__.startswith("attn_cnn_jax.")}
+    assert ours == OURS
 
 
 def test_a_network_of_attention_has_at_most_61_keys():

@@ -3,6 +3,8 @@
 That every implementation computes the formula is in test_encodings.py.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention import cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
+from attn_cnn_jax.models.attention.accelerator import attended, groups_of
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.variables import join, split
 
@@ -79,6 +82,21 @@ def test_accelerators_compute_the_same_network_and_gradients(cases):
     assert merged == [case in OF_CONTENT[:2] for case in cases]
 
 
+@pytest.mark.usefixtures("float64")
+def test_gradients_of_split_sums_are_those_of_autodiff():
+    rng = np.random.default_rng(0)
+    arguments = [jnp.asarray(rng.normal(size=shape)) for shape in ((3, 6, 8), (8, 4, 5), (3, 5, 7))]
+    expected, backward = jax.vjp(lambda *arguments: jnp.einsum("hqp,pbd,hdo->qbo", *arguments), *arguments)
+    gradient = jnp.asarray(rng.normal(size=expected.shape))
+    for groups in (1, 2, 4):
+        found, split_backward = jax.vjp(functools.partial(attended, groups=groups), *arguments)
+        chex.assert_trees_all_close((found, split_backward(gradient)), (expected, backward(gradient)), atol=1e-12)
+    assert groups_of(100, 1) == 10
+    assert groups_of(100, 4) == 20  # five of 25 images per device
+    assert groups_of(104, 8) == 104
+    assert groups_of(100, 3) == 1
+
+
 def test_images_split_over_devices_are_not_gathered():
     """In the accelerators' order of axes, where images are not the first: the same loss on 1 and on 4 devices."""
     common = {"attention_dropout": 0.1, "dtype": "float32"}
@@ -87,7 +105,7 @@ def test_images_split_over_devices_are_not_gathered():
     skeleton, *arrays = split(model)
 
     def loss(arrays, images):
-        model = for_platform(join(skeleton, *arrays), "gpu")
+        model = for_platform(join(skeleton, *arrays), "gpu", count)
         return jnp.square(model(images, key=jax.random.key(3))[0]).sum()
 
     found = []

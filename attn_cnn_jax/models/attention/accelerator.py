@@ -25,15 +25,21 @@ from attn_cnn_jax.models.layers import at_least_float32, dropout_mask
 
 
 def dense(
-    probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Maps
+    probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"],
+    x: Float[Array, "b H W d"],
+    maps: Maps,
+    devices: int = 1,
 ) -> Float[Array, "b i j o"]:
-    """The sum over heads from all probabilities; those of each image, as under a gate, are averaged as on CPUs."""
+    """The sum over heads from all probabilities; those of each image, as under a gate, are averaged as on CPUs.
+
+    `devices` is the number of those that share the images.
+    """
     if probabilities.ndim == 4:
         return cpu.dense(probabilities, x, maps)
     batch, height, width, channels = x.shape
     probabilities, x = probabilities.astype(x.dtype), jnp.moveaxis(x, 0, 2).reshape(height * width, batch, channels)
     if maps.value is None:
-        result = cast(Array, attended(probabilities, x, maps.output))
+        result = cast(Array, attended(probabilities, x, maps.output, groups_of(batch, devices)))
     else:
         values = jnp.einsum("pbd,hdc->hpbc", x, maps.value)
         averages = jnp.einsum("hqp,hpbc->hqbc", probabilities, values)
@@ -41,37 +47,52 @@ def dense(
     return jnp.moveaxis(result.reshape(-1, width, batch, result.shape[-1]), 2, 0)
 
 
-@jax.custom_vjp
+def groups_of(images: int, devices: int) -> int:
+    """Into how many groups of images the gradient of attention is split: about ten per device, of images that it has.
+
+    A GPU computes a product tile by tile of its result, and that of the paper's network has 36 tiles for the 132
+    multiprocessors of an H100. The groups are computed side by side and then added.
+    """
+    own, rest = divmod(images, devices)
+    divisors = [n for n in range(1, own + 1) if own % n == 0]
+    return 1 if rest else devices * min(divisors, key=lambda n: abs(n - 10))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def attended(
-    probabilities: Float[Array, "h q p"], x: Float[Array, "p b d"], maps: Float[Array, "h d o"]
+    probabilities: Float[Array, "h q p"], x: Float[Array, "p b d"], maps: Float[Array, "h d o"], groups: int
 ) -> Float[Array, "q b o"]:
-    """`sum_h attention_h X W^(h)`."""
+    """`sum_h attention_h X W^(h)`; for `groups` see `groups_of`."""
     values = jnp.einsum("pbd,hdo->hpbo", x, maps)
     return jnp.einsum("hqp,hpbo->qbo", probabilities, values)
 
 
-def attended_backward(arguments, gradient):
+def attended_backward(groups, arguments, gradient):
     """Gradients with respect to probabilities, pixels and maps, from that of the result, `(q, b, o)`.
 
     Products with an axis of heads on both sides run for all heads at once and leave heads in front; the copies for each
-    head are read, not made.
+    head are read, not made. The gradient of attention is a sum over groups `g` of images, added in float32.
     """
     # Else XLA computes the averages in the forward pass, where all they need is known, and keeps those of all layers.
     gradient, (probabilities, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
-    of_heads = jnp.broadcast_to(gradient, (len(maps), *gradient.shape))
+    (heads, queries, pixels), (batch, channels) = probabilities.shape, x.shape[1:]
+    of_heads = jnp.broadcast_to(gradient, (heads, *gradient.shape))
     wide = at_least_float32(x.dtype)
-    of_averages = jnp.einsum("hqbo,hdo->hqbd", of_heads, maps)
-    of_x = jnp.einsum("hqp,hqbd->pbd", probabilities, of_averages)
-    of_probabilities = jnp.einsum("hqbd,pbd->hqp", of_averages, x, preferred_element_type=wide)
+    d_averages = jnp.einsum("hqbo,hdo->hqbd", of_heads, maps)
+    dx = jnp.einsum("hqp,hqbd->pbd", probabilities, d_averages)
+    parts = groups, batch // groups, channels
+    by_group = d_averages.reshape(heads, queries, *parts), x.reshape(pixels, *parts)
+    d_probabilities = jnp.einsum("hqgbd,pgbd->ghqp", *by_group, preferred_element_type=wide).sum(axis=0)
     averages = jnp.einsum("hqp,pbd->hqbd", probabilities, x)
-    of_maps = jnp.einsum("hqbd,hqbo->hdo", averages, of_heads, preferred_element_type=wide)
-    gradients = of_probabilities.astype(probabilities.dtype), of_x, of_maps.astype(maps.dtype)
+    # Of several parts XLA would write the gradient once per head first, or join products: 150 MiB more memory.
+    d_maps = jnp.einsum("hqbd,hqbo->hdo", averages, of_heads, preferred_element_type=wide)
+    gradients = d_probabilities.astype(probabilities.dtype), dx, d_maps.astype(maps.dtype)
     # Else XLA puts off the maps' gradients on several GPUs, to overlap them with sums between devices, and keeps the
     # averages of all layers until then: 1.6 times the memory.
     return jax.lax.optimization_barrier(gradients)
 
 
-attended.defvjp(lambda *arguments: (attended(*arguments), arguments), attended_backward)
+attended.defvjp(lambda *arguments: (attended(*arguments), arguments[:3]), attended_backward)
 
 
 @jax.checkpoint  # keeps the arguments alone for gradients: averages of all heads are large, and cost little

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.scores import MergedMaps
+from attn_cnn_jax.options import REGISTRY, Option
 
 Rows = Int[Array, " i"]  # of query pixels, consecutive
 PositionTerms = dict[str, Float[Array, "h i j k l"]]  # scores by name
@@ -36,15 +37,6 @@ class Sizes(NamedTuple):
     dtype: DTypeLike
     layer: int = 0
     num_layers: int = 1
-
-
-class Option(NamedTuple):
-    """A configuration value, of an encoding `config.model.KEY`: its default, a test, and what is allowed in words."""
-
-    default: Any
-    allows: Callable[[Any], bool]
-    allowed: str
-    any_type: bool = False  # whether values of another type than the default's are allowed, such as a tuple
 
 
 class Projections(NamedTuple):
@@ -131,7 +123,6 @@ class FactorisingEncoding(Encoding):
         return {"position": row[:, query_rows][:, :, None, :, None] + column[:, None, :, None, :]}
 
 
-REGISTRY: dict[str, type[Encoding]] = {}  # by name
 EncodingClass = TypeVar("EncodingClass", bound=type[Encoding])
 
 

@@ -20,6 +20,7 @@ from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding
 from attn_cnn_jax.models.attention.parts import in_parts
 from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, add_shared, outer, softmax
 from attn_cnn_jax.models.layers import at_least_float32, dropout, dropout_mask, linear, masked
+from attn_cnn_jax.options import IMPLEMENTATIONS
 
 Model = TypeVar("Model", bound=nnx.Module)
 Terms = dict[str, Float[Array, "..."]]
@@ -41,12 +42,14 @@ class SelfAttention(nnx.Module):
       output: linear map from the concatenated head averages, head by head, to the output channels.
       score_factor: what all scores are multiplied with, see resizing.py.
       platform: what the layer is compiled for, see `for_platform`; None for JAX's default backend.
+      devices: the number of devices that share the images.
     """
 
     # As for an encoding's `head_axis`.
     head_axis = {"gate": 0, "value.kernel": 1, "output.kernel": 0}
     values = ("value.kernel", "output.kernel")
     platform: str | None = None
+    devices: int = 1
     score_factor: float = 1.0
     not_decayed = ("gate",)  # decay would pull gates half open
 
@@ -77,13 +80,13 @@ class SelfAttention(nnx.Module):
           dropout_rate: of attention, from 0 to `1 - 2^-16`; applied where a key is given.
           dropout_on: "probabilities" one by one, as the paper does, or "factors": entries of the row and of the column
             softmax, each with the same rate, which keeps attention a product.
-          implementation: one of `parts.IMPLEMENTATIONS`.
+          implementation: one of `options.IMPLEMENTATIONS`.
           dtype: of activations; parameters, scores and softmax are float32 or wider.
         """
         output_size, head_size = (hidden_size if size is None else size for size in (output_size, head_size))
         layers.check_sizes(num_heads=num_heads, hidden_size=hidden_size, head_size=head_size, output_size=output_size)
         layers.check_choice("dropout_on", dropout_on, ("probabilities", "factors"))
-        layers.check_choice("implementation", implementation, parts.IMPLEMENTATIONS)
+        layers.check_choice("implementation", implementation, IMPLEMENTATIONS)
         layers.check_rate("dropout_rate", dropout_rate)
         check_encodings(position, content, num_heads, hidden_size)
         if gated and content is None:
@@ -227,7 +230,9 @@ class SelfAttention(nnx.Module):
     def _attend(self, x: Activations, key: PRNGKeyArray | None) -> tuple[Attended, Attention | None]:
         """The output, and the attention before dropout where the computation has all of it at once."""
         x = x.astype(self.output.dtype)
-        form = cpu if self.target == "cpu" else accelerator
+        on_cpu = self.target == "cpu"
+        backend = cpu if on_cpu else accelerator
+        dense = cpu.dense if on_cpu else functools.partial(accelerator.dense, devices=self.devices)
         (_, height, width, _), size, attention = x.shape, (x.shape[1], x.shape[2]), None
         implementation = parts.implementation_for(self, x.shape, training=key is not None)
         if implementation == "dense" and self.depends_on_content:
@@ -243,20 +248,20 @@ class SelfAttention(nnx.Module):
 
         if implementation == "factorised":
             assert factors is not None
-            attended = form.factorised(*factors, x, self.maps())
+            attended = backend.factorised(*factors, x, self.maps())
         elif implementation == "blocked":
 
             @jax.checkpoint
             def of_block(x, number, query_rows):
                 block_key = None if key is None else jax.random.fold_in(key, number)
                 dropped = dropout(block_key, probabilities(query_rows), self.dropout_rate)
-                return form.dense(dropped, x, self.maps())
+                return dense(dropped, x, self.maps())
 
             attended = in_parts(of_block, x, height=height, rows=parts.rows_per_block(height, width))
         else:
             flat = probabilities(jnp.arange(height))
             attention = flat.reshape(-1, *size, *size) if of_factors is None else None
-            attended = form.dense(dropout(key, flat, self.dropout_rate), x, self.maps())
+            attended = dense(dropout(key, flat, self.dropout_rate), x, self.maps())
         return attended + self.bias, attention
 
     def _attend_by_content(self, x: Activations, key: PRNGKeyArray | None) -> Attended:
@@ -279,10 +284,10 @@ class SelfAttention(nnx.Module):
         return in_parts(of_images, (x, keep), images=most, height=height)
 
 
-def for_platform(model: Model, platform: str) -> Model:
-    """A copy of a network, tracers too, whose attention takes the form for "cpu", "gpu" or "tpu"."""
+def for_platform(model: Model, platform: str, devices: int = 1) -> Model:
+    """A copy of a network, tracers too, whose attention is computed as is best on so many "cpu", "gpu" or "tpu"."""
     model = nnx.clone(model)
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
-            module.platform = platform
+            module.platform, module.devices = platform, devices
     return model

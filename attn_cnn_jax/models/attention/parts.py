@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-IMPLEMENTATIONS = ("auto", "dense", "factorised", "blocked")
 DENSE_BYTES = 2**28  # of probabilities that a layer may hold for the backward pass before the blocked form is taken
 # Bytes of probabilities of content that are held at a time on CPUs, where they then stay in the cache: two images of
 # 16x16 pixels, or 25 of 8x8 in a batch of 100, with nine heads. GPUs and TPUs hold those of all images.

@@ -3,10 +3,8 @@
 Importing this package registers those of the paper; the decorator `register` adds one of your own.
 """
 
-from attn_cnn_jax.models.attention.encoding import REGISTRY as REGISTRY
 from attn_cnn_jax.models.attention.encoding import Encoding as Encoding
 from attn_cnn_jax.models.attention.encoding import FactorisingEncoding as FactorisingEncoding
-from attn_cnn_jax.models.attention.encoding import Option as Option
 from attn_cnn_jax.models.attention.encoding import Projections as Projections
 from attn_cnn_jax.models.attention.encoding import Sizes as Sizes
 from attn_cnn_jax.models.attention.encoding import encoding_class as encoding_class
@@ -28,3 +26,5 @@ from attn_cnn_jax.models.encodings.quadratic import Quadratic as Quadratic
 from attn_cnn_jax.models.encodings.relative import Relative as Relative
 from attn_cnn_jax.models.encodings.rope import MixedRope as MixedRope
 from attn_cnn_jax.models.encodings.rope import Rope as Rope
+from attn_cnn_jax.options import REGISTRY as REGISTRY
+from attn_cnn_jax.options import Option as Option

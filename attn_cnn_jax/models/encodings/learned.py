@@ -12,15 +12,10 @@ from jaxtyping import Array, Float
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Option, Sizes, register
+from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32, uniform
-
-POSITION_SIZE = Option(
-    0,
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100_000,
-    "an integer from 0 to 100000, 0 for the hidden size",
-)
+from attn_cnn_jax.options import POSITION_SIZE
 
 
 class RelativeTables(nnx.Module):

@@ -14,8 +14,9 @@ from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, PositionTerms, Projections, Rows, Sizes, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import QueryKey, content_scores
-from attn_cnn_jax.models.encodings.learned import POSITION_SIZE, RelativeTables
+from attn_cnn_jax.models.encodings.learned import RelativeTables
 from attn_cnn_jax.models.layers import at_least_float32, uniform
+from attn_cnn_jax.options import POSITION_SIZE
 
 
 @register("relative")

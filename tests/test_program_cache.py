@@ -1,0 +1,37 @@
+"""Compiled programs are kept where a user has a cache folder, and nowhere else."""
+
+import os
+
+import pytest
+
+from attn_cnn_jax import program_cache
+
+
+@pytest.fixture
+def set_in_jax(monkeypatch):
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    del os.environ["JAX_COMPILATION_CACHE_DIR"]
+    monkeypatch.setattr(program_cache, "sys", type("NoJax", (), {"modules": {}}))
+
+    def names():
+        program_cache.keep_programs()
+        return os.environ.get("JAX_COMPILATION_CACHE_DIR")
+
+    return names
+
+
+def test_the_folder_is_the_users_and_of_this_compiler(set_in_jax, tmp_path, monkeypatch):
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path)
+    assert set_in_jax() == str(tmp_path / "attn_cnn_jax" / f"programs-{program_cache.compiler()}")
+    assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == program_cache.MOST_BYTES
+    here = program_cache.compiler()
+    monkeypatch.setattr(program_cache, "processor", lambda: "another")
+    assert program_cache.compiler() != here
+
+
+def test_nothing_is_set_without_a_cache_folder_or_beside_the_users_own(set_in_jax, tmp_path):
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path / "none")
+    assert set_in_jax() is None
+    os.environ |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": "mine"}
+    assert set_in_jax() == "mine"
+    assert "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ
