@@ -35,10 +35,10 @@ install: $(VENV)/installed-$(EXTRAS)
 test quick: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/compiled
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not as_users" $(ARGS)
 	AS_USERS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(AS_USERS_TESTS)
 
-# The tests of numbers that users see, once more with the programs that users run: XLA's defaults, one device.
+# The tests of numbers that users see, by the programs that users run: XLA's defaults, one device.
 AS_USERS_TESTS := tests/as_users tests/golden tests/runs tests/theorem tests/training
 
 # deptry reads requirement files, not setup.cfg: the package alone against what it needs, all code against all extras.

@@ -1,4 +1,4 @@
-"""Tests run on eight fake CPU devices without implicit promotion, those `as_users` also as users run programs."""
+"""Tests run on eight fake CPU devices without implicit promotion, those `as_users` as users run programs."""
 
 import gc
 import importlib.machinery
@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# `make test` runs the tests with the mark `as_users` a second time, as users compile: without what follows.
+# `make test` runs the tests with the mark `as_users` on their own, as users compile: without what follows.
 AS_USERS = os.environ.get("AS_USERS") == "1"
 if not AS_USERS:
     # Where LLVM gets each program in one part, XLA compiles on CPUs a tenth to a quarter faster; without fusion

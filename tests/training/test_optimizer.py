@@ -15,8 +15,6 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.training.optimizer import create_optimizer, decayed, learning_rate, matrices
 from attn_cnn_jax.training.step import losses, smoothed
 
-pytestmark = pytest.mark.as_users
-
 
 def rates(config, num_epochs, steps_per_epoch):
     schedule = jax.jit(learning_rate(config, num_epochs, steps_per_epoch))
