@@ -163,11 +163,11 @@ def test_onnx_runtime_computes_the_logits_of_any_batch(name, run_of, tmp_path):
 def test_what_a_format_needs_is_named_with_how_to_install_it(run_of, tmp_path, monkeypatch, capsys):
     for package in ("jax2onnx", "torch"):
         monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
-    out, file = f"--out={tmp_path / 'out'}", tmp_path / "file"
+    out, file = f"--out={tmp_path / 'out'}", tmp_path / "config.json"
     file.touch()
     for extra, command in {
-        "onnx": ["export", "no run", "--format=onnx", out],  # before the run is loaded
-        "torch": ["export", "no run", "--format=pytorch", out],
+        "onnx": ["export", str(tmp_path), "--format=onnx", out],  # before the run is loaded
+        "torch": ["export", str(tmp_path), "--format=pytorch", out],
         "torch ": ["import", str(file), "--config=digits", out],
     }.items():
         assert main(command) == 1

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attn_cnn_jax.cli import page as command
 from attn_cnn_jax.cli.main import main as attn_cnn
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.page import images as sources
 from attn_cnn_jax.page.build import show
-from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs import load
 from tests.page.conftest import dataset_of
 
 NAMES = tuple("abcdefghij")
@@ -29,10 +28,11 @@ def viewer(monkeypatch, runs, tmp_path):
     monkeypatch.setattr(sources, "dataset_of", lambda config, data_dir: dataset)
 
     def main(name, *arguments):
-        monkeypatch.setattr(command, "load_run", lambda workdir, step: runs[name])
+        monkeypatch.setattr(load, "load_run", lambda workdir, step: runs[name])
         return attn_cnn(["page", str(tmp_path / "my run"), *map(str, arguments)])
 
     (tmp_path / "my run").mkdir()
+    (tmp_path / "my run/config.json").touch()
     return main
 
 
@@ -118,7 +118,7 @@ def test_refusals_are_short(viewer, capsys, name, arguments, message):
 
 
 def test_show_is_the_page_in_a_frame(quadratic_run, data_dir):
-    shown = show(load_run(quadratic_run), images=3, data_dir=str(data_dir), height=500)
+    shown = show(load.load_run(quadratic_run), images=3, data_dir=str(data_dir), height=500)
     frame = shown._repr_html_()
     assert re.fullmatch(r'<iframe srcdoc="[^"]*" title="[^"]*" style="[^"]*height: 500px[^"]*"></iframe>', frame)
     page = html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1])
