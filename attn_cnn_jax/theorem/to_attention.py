@@ -85,7 +85,8 @@ def conv_to_attention(
     if kernel.ndim not in (3, 4) or not kernel.size or kernel.dtype not in (np.float32, np.float64):
         raise UserError(
             f"a kernel of shape {kernel.shape} and type {kernel.dtype}: allowed is (rows, columns, D_in, D_out) or "
-            "(length, D_in, D_out), float32 or float64"
+            "(length, D_in, D_out), float32 or float64; layers attend over rows and columns, and for more axes "
+            "heads_needed counts heads and few_heads makes their patterns"
         )
     num_axes = kernel.ndim - 2
     largest = float(jnp.finfo(kernel.dtype).max) / 4  # twice of it has to be a number

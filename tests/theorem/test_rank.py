@@ -122,6 +122,26 @@ def test_the_fewest_heads_are_the_convolution_within_the_bound(size, rank, featu
         assert (np.abs(apply(layer, x) - expected) <= bound + ROUNDING).all()
 
 
+def test_few_heads_are_a_convolution_of_three_axes():
+    """The sum over heads and shifts, written out: layers themselves have two axes, and say so."""
+    rng, kernel = np.random.default_rng(0), of_rank(np.random.default_rng(1), (3, 2, 3), 4, (2, 3))
+    x = rng.normal(size=(4, 5, 6, 2))
+    needed = heads_needed(kernel)
+    few = few_heads(kernel, needed.enough)
+    assert (needed.least, len(few.patterns)) in ((4, 4), (5, 5))
+    made = sum(
+        weight * x[r : 2 + r, s : 4 + s, t : 4 + t] @ values
+        for pattern, values in zip(few.patterns, few.values, strict=True)
+        for weight, (r, s, t) in zip(pattern, np.ndindex(3, 2, 3), strict=True)
+    )
+    expected = jax.lax.conv_general_dilated(
+        x[None], jnp.asarray(kernel), (1, 1, 1), "VALID", dimension_numbers=("NDHWC", "DHWIO", "NDHWC")
+    )
+    np.testing.assert_allclose(made, expected[0], atol=ROUNDING)
+    with pytest.raises(UserError, match="few_heads makes their patterns"):
+        conv_to_attention(kernel)
+
+
 def test_the_bound_outside_the_patterns_is_tight():
     """Ones in two thirds of an image, none of them near the queries: at least 40% of the bound."""
     kernel, x = np.abs(of_rank(np.random.default_rng(0), (3, 3), 2, (1, 1))), np.zeros((1, 12, 12, 1))
