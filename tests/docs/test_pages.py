@@ -1,10 +1,12 @@
 """What README.md, CONTRIBUTING.md and the pages of docs/ say exists: commands, configurations, keys, modules, files."""
 
+import ast
 import functools
 import importlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,30 @@ def test_links_lead_to_files_and_files_that_pages_name_exist():
         paths = re.findall(r"`((?:attn_cnn_jax|configs|benchmarks|tests)/[\w./]+)`", page.read_text())
         missing = [path for path in targets if not (page.parent / path).exists()]
         assert not missing + [path for path in paths if not (ROOT / path).exists()], page.name
+
+
+def names_of(node):
+    """The names that a statement defines or imports."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [each.asname or each.name for each in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [getattr(node, "name", None), *(each.id for each in targets if isinstance(each, ast.Name))]
+
+
+def test_files_and_functions_of_the_page_on_the_code_exist():
+    """Its `file.py: name`, its folders; its rooms are those that imports are checked by, in their order."""
+    text = (ROOT / "docs/code.md").read_text()
+    named = re.findall(r"`([\w/]+)\.py(?:: ([\w.]+))?`", text)
+    assert len(named) > 40
+    for path, name in named:
+        tree = ast.parse((ROOT / f"attn_cnn_jax/{path}.py").read_text())  # some need PyTorch to be imported
+        for part in filter(None, name.split(".")):
+            (tree,) = [node for node in tree.body if part in names_of(node)]
+    places = re.findall(r"`((?:\w+/)+)`", text)
+    assert all((ROOT / path).is_dir() or (ROOT / "attn_cnn_jax" / path).is_dir() for path in places)
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    picture = re.search(r"```text\n(.*?)```", text, re.DOTALL)[1].splitlines()
+    assert [line.split("  ")[0] for line in picture[:-1]] == contract["layers"][:-1]
 
 
 def test_readme_is_short_in_order_and_lists_every_configuration():
