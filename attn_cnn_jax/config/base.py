@@ -105,7 +105,7 @@ DATA_SETS = f"one of {', '.join(map(repr, sorted([*SPECS, *OWN])))} or 'tfds:NAM
 
 REST = {
     "seed": integer(0, 0),  # of initial parameters, the order of images, augmentation and dropout
-    "start": {  # from a finished run instead of from nothing, see training/start.py
+    "start": {  # from a finished run instead of from nothing, see training/initialise.py
         "run": text("", "a run directory, exported weights, 'pretrained:NAME', or '' to start from nothing"),
         "prune": choice(False, True),  # remove degenerate heads
         "reset": choice(False, True),  # or start them again: position and value weights

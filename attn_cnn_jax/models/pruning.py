@@ -1,17 +1,21 @@
-"""Finds, prunes, resets and freezes degenerate heads; heads are counted from 0.
+"""Finds, prunes and resets degenerate heads, and says what training leaves alone; heads are counted from 0.
 
 Works on the named arrays of a network (variables.py) and on `head_axis` of its layers and encodings.
 """
 
+import fnmatch
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Bool, Float
+from ml_collections import ConfigDict
 
 from attn_cnn_jax.arrays import Arrays, Grid
+from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -19,6 +23,7 @@ from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.variables import split
 
+HEAD = "classifier."  # the parameters that depend on the classes
 NAME = re.compile(r"blocks\.(\d+)\.attention\.(.+)")
 UNIFORM = 0.999  # share of the largest entropy possible above which attention counts as uniform
 SMALLEST_PRECISION = 1e-5  # one over square pixels; the release's threshold for uniform attention
@@ -139,3 +144,40 @@ def fixed(
             elif name in of_heads:
                 masks[name] = of_heads[name]
     return masks
+
+
+def frozen_mask(start: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray]:
+    """Returns what training leaves alone, as `freeze` of `config.start` says; frozen batch norms keep their statistics.
+
+    It is, by a parameter's name, a boolean array that broadcasts to it, true in entries that must not change: all, or
+    those of heads (see `fixed`). UserError if a pattern fits no parameter, or nothing is left to train.
+    """
+    words = [word.strip() for word in start.freeze.split(",") if word.strip()]
+    patterns = [word for word in words if word not in ("positions", "values")]
+    frozen = {name: np.array(True) for name in frozen_names(patterns, list(split(model)[1]))}
+    for path, module in nnx.iter_modules(model):
+        name = ".".join(map(str, path))
+        if isinstance(module, nnx.BatchNorm) and {f"{name}.scale", f"{name}.bias"} <= frozen.keys():
+            module.momentum = 1.0
+    if not isinstance(model, AttentionClassifier):
+        return frozen
+    free: dict[int, set[int]] = {}
+    for layer, head in start.heads if start.reset else ():
+        free.setdefault(layer - 1, set()).add(head - 1)
+    return fixed(model, free, positions="positions" in words, values="values" in words) | frozen
+
+
+def frozen_names(patterns: list[str], names: list[str]) -> list[str]:
+    """Returns the parameters that patterns fit; the pattern `encoder` fits all but the classifier."""
+    frozen = set()
+    for pattern in patterns:
+        fits = fnmatch.filter(names, pattern)
+        if pattern == "encoder":
+            fits = [name for name in names if not name.startswith(HEAD)]
+        if not fits:
+            allowed = "allowed are 'encoder', 'positions', 'values' and patterns of names such as"
+            raise UserError(f"config.start.freeze has {pattern!r}, which fits no parameter\n{allowed} {listed(names)}")
+        frozen |= set(fits)
+    if len(frozen) == len(names):
+        raise UserError(f"config.start.freeze={','.join(patterns)!r}: allowed is what leaves a parameter to train")
+    return [name for name in names if name in frozen]

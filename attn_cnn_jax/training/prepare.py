@@ -28,6 +28,7 @@ from attn_cnn_jax.data.sets import (
     source_of,
     split_validation,
 )
+from attn_cnn_jax.models.pruning import frozen_mask
 from attn_cnn_jax.models.variables import Skeleton
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory, selfcheck
@@ -35,9 +36,10 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.feed import Feed
 from attn_cnn_jax.training.hosts import say
+from attn_cnn_jax.training.initialise import initial_network
 from attn_cnn_jax.training.mesh import check_memory, device_memory, mesh_for, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
-from attn_cnn_jax.training.start import begin, left_alone, restore
+from attn_cnn_jax.training.resume import restore
 from attn_cnn_jax.training.step import check_gradient, create_train_steps, initial_state
 
 
@@ -100,7 +102,7 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     hosts.check_shared(workdir)
 
     given = config
-    config, model = begin(config, workdir)
+    config, model = initial_network(config, workdir)
     train_set, validation = dataset.train, dataset.validation
     if config.dataset.num_validation:
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
@@ -110,7 +112,7 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
         say(line)
     schedule = Schedule(config, len(train_set.labels) // config.train.batch_size)
     rate = learning_rate(config.optimizer, config.train.num_epochs, schedule.steps_per_epoch)
-    optimizer = create_optimizer(config.optimizer, rate, left_alone(config, model), shaped=matrices(model))
+    optimizer = create_optimizer(config.optimizer, rate, frozen_mask(config.start, model), shaped=matrices(model))
     skeleton, state = initial_state(model, optimizer)
     data = fingerprint(dataset, validation)
     if jax.process_count() > 1:

@@ -122,7 +122,7 @@ def test_degenerate_by_the_criteria_of_the_release():
 
 
 def test_degenerate_heads_are_found_in_their_layers_by_their_attention():
-    """Quadratic ones are in training/test_start.py. With content, a head without positions still attends."""
+    """Quadratic ones are in training/test_initialise.py. With content, a head without positions still attends."""
     for content, expected in ((False, {1: {2}}), (True, {})):
         config = model_config(4, dtype="float32", encoding="learned", content=content)
         network = create_model(config, rngs=nnx.Rngs(0))

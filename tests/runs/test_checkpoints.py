@@ -21,7 +21,7 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training.loop import run
 from attn_cnn_jax.training.mesh import data_mesh, place, replicated
 from attn_cnn_jax.training.optimizer import create_optimizer
-from attn_cnn_jax.training.start import restore
+from attn_cnn_jax.training.resume import restore
 from attn_cnn_jax.training.step import initial_state
 
 # What Orbax's reading threads leave behind when a file is not whole.

@@ -16,11 +16,12 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.export import export
 from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.models.pruning import frozen_mask, frozen_names
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.runs import directory, pretrained
 from attn_cnn_jax.runs.positions import create_recorder, read_positions
 from attn_cnn_jax.training import loop
-from attn_cnn_jax.training.start import begin, frozen_names, left_alone, resized_table
+from attn_cnn_jax.training.initialise import initial_network, resized_table
 from tests.support.digits_run import records_of, write_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -55,7 +56,7 @@ def parameters(run):
 
 def begun(config, workdir):
     """The parameters that training begins with."""
-    return split(begin(complete(config), workdir)[1])[1]
+    return split(initial_network(complete(config), workdir)[1])[1]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_a_pruned_run_trains_is_restored_and_goes_on_without_the_first_run(degen
     config = config_of(data_dir, model=GENERALISED, run=str(origin), prune=True)
     config.optimizer.covariance_penalty = 0.01
     before = parameters(load_run(origin))
-    pruned, network = begin(complete(config), workdir)
+    pruned, network = initial_network(complete(config), workdir)
     assert list(pruned.model.num_heads) == [3, 2]
     assert list(pruned.start.heads) == [(1, 2), (2, 1), (2, 4)]
     for layer, heads in enumerate([[0, 2, 3], [1, 2]]):
@@ -133,7 +134,7 @@ def test_heads_by_name_need_not_fill_a_grid(data_dir, tmp_path, capsys):
     grid = complete(config_of(data_dir, model={"init": "identity"}))
     origin = str(write_run(tmp_path / "first", grid, new_network(grid)))
     config = config_of(data_dir, model={"init": "identity"}, run=origin, prune=True, heads=((2, 1), (2, 2), (2, 3)))
-    assert complete(begin(complete(config), tmp_path / "pruned")[0]).model.num_heads == (4, 1)
+    assert complete(initial_network(complete(config), tmp_path / "pruned")[0]).model.num_heads == (4, 1)
     said = capsys.readouterr().out
     assert [line.split(maxsplit=2) for line in said.splitlines()[-3:]] == [
         ["2", head, "named in config.start.heads"] for head in "123"
@@ -156,7 +157,7 @@ def test_what_cannot_be_started_from_is_refused(degenerate, data_dir, tmp_path):
     ):
         config = config_of(data_dir, model=GENERALISED | model, **{"run": str(degenerate), "prune": True} | start)
         with pytest.raises(UserError, match=message):
-            begin(complete(config), tmp_path / "new")
+            initial_network(complete(config), tmp_path / "new")
 
 
 def test_reset_heads_start_again_and_only_they_move_where_the_rest_is_fixed(degenerate, data_dir, tmp_path):
@@ -212,12 +213,12 @@ def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_froze
     monkeypatch.setattr(pretrained, "FOLDER", exported.parent)
     for run in (str(origin), str(exported), "pretrained:mine"):
         config = complete(config_of(data_dir, run=run, freeze="encoder"))
-        network = begin(config, tmp_path / "tuned")[1]
+        network = initial_network(config, tmp_path / "tuned")[1]
         assert "a new classifier for 10 classes, before 7" in capsys.readouterr().out
         before, after = parameters(load_run(origin)), split(network)[1]
         assert after["classifier.kernel"].shape == (8, 10)
         encoder = {name for name in before if not name.startswith("classifier.")}
-        assert set(left_alone(config, network)) == encoder
+        assert set(frozen_mask(config.start, network)) == encoder
         chex.assert_trees_all_equal(*({name: each[name] for name in encoder} for each in (before, after)))
 
 
@@ -231,7 +232,9 @@ def test_tables_keep_the_vector_of_every_shift_that_both_know():
 @pytest.mark.parametrize("encoding", ["learned", "relative"])
 def test_learned_tables_fit_a_larger_picture_and_attend_alike_near_zero(encoding, first, data_dir, tmp_path, capsys):
     origin = first((4, 6, 1), 10, encoding=encoding)
-    network = begin(complete(config_of(data_dir, model={"encoding": encoding}, run=str(origin))), tmp_path / "tuned")[1]
+    network = initial_network(
+        complete(config_of(data_dir, model={"encoding": encoding}, run=str(origin))), tmp_path / "tuned"
+    )[1]
     assert "position tables are cropped or extended around shift zero" in capsys.readouterr().out
     small, large = (
         model.blocks[0].attention.position.position_terms(height, width, jnp.array([0]))
@@ -252,14 +255,14 @@ def test_of_other_encodings_a_quadratic_one_takes_any_image_and_a_vector_per_pix
     small.model.image_shape = (4, 4, 1)
     write_run(tmp_path / "per_pixel", small, new_network(small))
     with pytest.raises(UserError, match=r"position.position has the shape \(2, 2, 8\) there and \(4, 4, 8\) here"):
-        begin(config, tmp_path / "tuned")
+        initial_network(config, tmp_path / "tuned")
 
 
 def test_what_is_frozen_is_named_by_patterns_and_keeps_its_running_statistics(data_dir):
     config = config_of(data_dir, resnet=True, freeze="stem*,blocks.0.*")
     model = create_model(config.model, rngs=nnx.Rngs(0))
     names = list(split(model)[1])
-    assert list(left_alone(config, model)) == [name for name in names if name.startswith(("stem", "blocks.0."))]
+    assert list(frozen_mask(config.start, model)) == [name for name in names if name.startswith(("stem", "blocks.0."))]
     norms = {
         ".".join(map(str, path)): each for path, each in nnx.iter_modules(model) if isinstance(each, nnx.BatchNorm)
     }
@@ -278,13 +281,13 @@ def test_a_trained_resnet_goes_on_as_attention(first, data_dir, tmp_path):
     """Which computes the same: see the tests of the theorem."""
     origin = first((8, 8, 1), 10, resnet=True)
     config = config_of(data_dir, resnet=True, model={"layers": "attention", "sharpness": 14.0}, run=str(origin))
-    taken, model = begin(complete(config), tmp_path / "attention")
+    taken, model = initial_network(complete(config), tmp_path / "attention")
     assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(model))
     np.testing.assert_allclose(model.blocks[0].conv1.attention.position.spread[...], (2 * 14.0) ** 0.5, rtol=1e-6)
     write_run(tmp_path / "attention", taken, model)
-    assert split(begin(complete(config), tmp_path / "attention")[1])[0] == split(model)[0]
+    assert split(initial_network(complete(config), tmp_path / "attention")[1])[0] == split(model)[0]
     with pytest.raises(UserError, match=r"config\.model\.layers"):
-        begin(complete(config_of(data_dir, resnet=True, run=str(tmp_path / "attention"))), tmp_path / "third")
+        initial_network(complete(config_of(data_dir, resnet=True, run=str(tmp_path / "attention"))), tmp_path / "third")
 
 
 def test_rows_of_the_classifier_are_taken_by_the_names_of_classes(first, data_dir, tmp_path, capsys):
@@ -295,13 +298,13 @@ def test_rows_of_the_classifier_are_taken_by_the_names_of_classes(first, data_di
     config = complete(config)
     names = (*"987654321", "ten")
     config.dataset.class_names = names
-    after = split(begin(config, tmp_path / "second")[1])[1]
+    after = split(initial_network(config, tmp_path / "second")[1])[1]
     said = "the classifier keeps 9 of 10 classes, by name: 9, 8, 7, 6, 5, and 4 more, new for ten"
     assert said in capsys.readouterr().out
     for name in ("classifier.kernel", "classifier.bias"):
         np.testing.assert_array_equal(after[name][..., :9], before[name][..., 9:0:-1])
     assert not np.array_equal(after["classifier.kernel"][:, 9], before["classifier.kernel"][:, 0])
     config.dataset.class_names = tuple("abcdefghij")
-    other = split(begin(config, tmp_path / "third")[1])[1]
+    other = split(initial_network(config, tmp_path / "third")[1])[1]
     assert "a new classifier for 10 classes, before 10" in capsys.readouterr().out
     assert not np.array_equal(other["classifier.kernel"], before["classifier.kernel"])

@@ -1,4 +1,4 @@
-"""What training begins with: a new network, a finished run (fine-tuned, pruned, heads reset), or its own checkpoint.
+"""The network that training begins with: new, or that of a finished run (fine-tuned, pruned, heads reset).
 
 `config.start` says which; a ResNet's convolutions become attention where `config.model.layers` says so (Theorem 1).
 
@@ -7,7 +7,6 @@ the first step: a run needs the one it started from only once.
 """
 
 import dataclasses
-import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,21 +22,18 @@ from attn_cnn_jax.config import create_model, spec_of, with_defaults
 from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.config.network import grid, heads_by_layer
 from attn_cnn_jax.config.shipped import known_configs, shipped
-from attn_cnn_jax.data.sets import Fingerprint, differences
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.encodings import Learned, Relative, encoding_class
-from attn_cnn_jax.models.pruning import degenerate_heads, fixed, prune, reset
+from attn_cnn_jax.models.pruning import HEAD, degenerate_heads, prune, reset
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.output import table
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
-from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
-from attn_cnn_jax.training.hosts import everyone, is_main, say
+from attn_cnn_jax.training.hosts import say
 
-HEAD = "classifier."  # the parameters that depend on the classes
 TABLES = (".position.tables.row", ".position.tables.column")  # of encodings by shift
 # What may differ between a run and the one that it starts from; the rest shapes the parameters.
 MAY_DIFFER = {
@@ -47,7 +43,7 @@ MAY_DIFFER = {
 Reasons = Mapping[int, Mapping[int, str]]  # by layer and head from 0, why the head is pruned or reset
 
 
-def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
+def initial_network(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     """Returns the network that training begins with, and its configuration: with the heads that pruning or reset left.
 
     Where `workdir` has a checkpoint, only the shape of the network matters. UserError if the first run is not there, is
@@ -70,7 +66,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     parameters, statistics, rows = *split(first.model)[1:], classifier_rows(config, first.config)
     if not isinstance(first.model, AttentionClassifier):
         fresh = create_model(config.model, rngs=nnx.Rngs(config.seed))
-        return config, take_over(fresh, parameters, statistics, rows)
+        return config, transfer(fresh, parameters, statistics, rows)
     counts = heads_by_layer(first.config.model)
     chosen = choose(config, first.model, counts)
     heads = [(layer + 1, head + 1, chosen[layer][head]) for layer in sorted(chosen) for head in sorted(chosen[layer])]
@@ -89,7 +85,7 @@ def begin(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.Module]:
     fresh = create_model(config.model, rngs=nnx.Rngs(jax.random.fold_in(jax.random.key(config.seed), 2)))
     if start.reset:
         parameters = reset(first.model, split(fresh)[1], chosen)
-    return config, take_over(fresh, parameters, statistics, rows)
+    return config, transfer(fresh, parameters, statistics, rows)
 
 
 def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ...]) -> Reasons:
@@ -180,7 +176,7 @@ def classifier_rows(config: ConfigDict, first: ConfigDict) -> list[int]:
     return list(range(count)) if count == first.model.num_classes else [-1] * count
 
 
-def take_over(model: nnx.Module, parameters: Arrays, statistics: Arrays, rows: Sequence[int]) -> nnx.Module:
+def transfer(model: nnx.Module, parameters: Arrays, statistics: Arrays, rows: Sequence[int]) -> nnx.Module:
     """Returns a network with the structure and types of `model` and the values of a trained one.
 
     `rows` says by class which entry of the trained classifier it takes, -1 for that of `model`; tables of shifts are
@@ -214,81 +210,3 @@ def resized_table(table: Float[Array, "r d"], length: int) -> Float[Array, "s d"
     reach, wanted = len(table) // 2, length // 2
     shifts = np.clip(np.arange(-wanted, wanted + 1), -reach, reach)
     return table[jnp.asarray(shifts + reach)]
-
-
-def left_alone(config: ConfigDict, model: nnx.Module) -> dict[str, np.ndarray]:
-    """Returns what training leaves alone, as `config.start.freeze` says; frozen batch norms keep their statistics.
-
-    It is, by a parameter's name, a boolean array that broadcasts to it, true in entries that must not change: all, or
-    those of heads (see pruning.fixed). UserError if a pattern fits no parameter, or nothing is left to train.
-    """
-    words = [word.strip() for word in config.start.freeze.split(",") if word.strip()]
-    patterns = [word for word in words if word not in ("positions", "values")]
-    frozen = {name: np.array(True) for name in frozen_names(patterns, list(split(model)[1]))}
-    for path, module in nnx.iter_modules(model):
-        name = ".".join(map(str, path))
-        if isinstance(module, nnx.BatchNorm) and {f"{name}.scale", f"{name}.bias"} <= frozen.keys():
-            module.momentum = 1.0
-    if not isinstance(model, AttentionClassifier):
-        return frozen
-    free: dict[int, set[int]] = {}
-    for layer, head in config.start.heads if config.start.reset else ():
-        free.setdefault(layer - 1, set()).add(head - 1)
-    return fixed(model, free, positions="positions" in words, values="values" in words) | frozen
-
-
-def frozen_names(patterns: list[str], names: list[str]) -> list[str]:
-    """Returns the parameters that patterns fit; the pattern `encoder` fits all but the classifier."""
-    frozen = set()
-    for pattern in patterns:
-        fits = fnmatch.filter(names, pattern)
-        if pattern == "encoder":
-            fits = [name for name in names if not name.startswith(HEAD)]
-        if not fits:
-            allowed = "allowed are 'encoder', 'positions', 'values' and patterns of names such as"
-            raise UserError(f"config.start.freeze has {pattern!r}, which fits no parameter\n{allowed} {listed(names)}")
-        frozen |= set(fits)
-    if len(frozen) == len(names):
-        raise UserError(f"config.start.freeze={','.join(patterns)!r}: allowed is what leaves a parameter to train")
-    return [name for name in names if name in frozen]
-
-
-def restore(
-    config: ConfigDict, workdir: Path, state: TrainState, data: Fingerprint
-) -> tuple[TrainState, dict[str, list[float]]]:
-    """Returns the state of the newest intact checkpoint and the metrics since the last record; else `state` and {}.
-
-    Moves damaged ones into `damaged/`, once an intact one is found. All processes read the same one: a checkpoint that
-    one of them finds damaged counts as damaged. UserError if no checkpoint is intact, or they are of another run.
-    """
-    steps, damaged = everyone(ckpt.steps_in(workdir))[0], []
-    for step in steps:
-        reason, before, progress = "", config, {}
-        try:
-            before = ConfigDict(ckpt.read_plain(workdir, step, "config"))
-            other_data = differences(ckpt.read_plain(workdir, step, "data"), data)
-            settings = directory.differing(ckpt.read_plain(workdir, step, "settings"), ckpt.settings())
-            place = f"the checkpoint of step {step} in {workdir}"
-            directory.refuse(place, "with another configuration", directory.differing_config(before, config))
-            directory.refuse(place, "of other data", [other_data] if other_data else [])
-            directory.refuse(place, "with other settings of JAX", settings)
-            state, progress = ckpt.restore(workdir, step, state)
-        except ckpt.Damaged as error:
-            reason = str(error)
-        if reason := next(filter(None, everyone(reason)), ""):
-            say(f"skipping: {reason}")
-            damaged.append(step)
-            continue
-        for each in damaged if is_main() else ():
-            ckpt.set_aside(workdir, each)
-        everyone("they are moved")
-        say(f"continuing after step {step} in {workdir}")
-        if (old := before.train.num_epochs) < (new := config.train.num_epochs):
-            say(f"config.train.num_epochs raised from {old} to {new}: learning rates are those of the longer run")
-        return state, progress
-    if damaged:
-        raise UserError(
-            f"no checkpoint in {workdir} is intact; all stay where they are\n"
-            "restore one from a copy, or choose another --workdir=DIR"
-        )
-    return state, {}
