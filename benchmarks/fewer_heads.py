@@ -23,7 +23,7 @@ from attn_cnn_jax.analysis.heads import layer_statistics
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.models.grid import set_values
+from attn_cnn_jax.models.initialisation import set_values
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import heads_needed

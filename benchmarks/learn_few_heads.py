@@ -26,7 +26,7 @@ from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings.table import ShiftTable
-from attn_cnn_jax.models.grid import set_values
+from attn_cnn_jax.models.initialisation import set_values
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.theorem import heads_needed, learning
 from benchmarks.measure import table

@@ -76,7 +76,7 @@ ATTENTION = {
     "gate": choice(False, True),  # or weigh the two softmaxes by a gate per head, as ConViT does
     "block": choice("post_norm", "pre_norm"),  # of attention and two linear maps: BERT's, as in the paper, or ViT's
     # As the paper; quadratic heads on a grid as a kernel's entries, or there with every head moving its channels, or
-    # there with nearly all attention on one pixel; value and content maps as trained ones look. See models/grid.py.
+    # there with nearly all attention on one pixel; value and content maps as trained ones look.
     "init": choice("paper", "grid", "identity", "impulse", "mimetic", "mimetic_plus"),
     "locality": number(1.0, 0, open_low=True),  # of init "grid" and "identity": alpha, in one over squared pixels
     "num_layers": integer(6, 1, 1000),  # attention layers, each followed by two linear maps

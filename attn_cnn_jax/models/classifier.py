@@ -16,7 +16,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
-from attn_cnn_jax.models.grid import start
+from attn_cnn_jax.models.initialisation import initialise
 from attn_cnn_jax.models.layers import (
     at_least_float32,
     check_rate,
@@ -185,7 +185,7 @@ class AttentionClassifier(nnx.Module):
             widths = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
             blocks.append(Block(layer, **widths, pre_norm=block == "pre_norm", dropout_rate=dropout, **common))
             if init != "paper":
-                start(layer, blocks[n].dense, init, locality, rngs)
+                initialise(layer, blocks[n].dense, init, locality, rngs)
         self.blocks = nnx.List(blocks)
         self.norm = nnx.data(layer_norm(hidden_size, **common) if block == "pre_norm" else None)
         self.classifier = linear(hidden_size, num_classes, **common)

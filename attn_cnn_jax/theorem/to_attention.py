@@ -25,7 +25,7 @@ from attn_cnn_jax.models.convolutional import (
 )
 from attn_cnn_jax.models.encodings import Quadratic
 from attn_cnn_jax.models.encodings.table import NONE, ShiftTable
-from attn_cnn_jax.models.grid import set_values
+from attn_cnn_jax.models.initialisation import set_values
 from attn_cnn_jax.theorem.kernels import over_patches, ungrouped
 from attn_cnn_jax.theorem.rank import few_heads, heads_needed
 from attn_cnn_jax.theorem.rope import rope_attention, rope_sharpness

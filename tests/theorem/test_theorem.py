@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.convolutional import ConvolutionalAttention
-from attn_cnn_jax.models.grid import truncate
+from attn_cnn_jax.models.initialisation import truncate
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.theorem.bounds import alpha_exact, attention_bound, output_bound, sharpness_for
 from attn_cnn_jax.theorem.to_attention import conv_to_attention, convolutions_to_attention, layer_to_attention

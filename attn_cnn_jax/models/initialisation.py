@@ -1,4 +1,4 @@
-"""What blocks start from, `config.model.init`: on a grid as a convolution, mimetic, as impulses.
+"""What blocks begin with, `config.model.init`: on a grid as a convolution, mimetic, as impulses.
 
 In the spirit of ConViT (d'Ascoli et al., 2021): attention begins local, and training may let go of it.
 """
@@ -20,7 +20,7 @@ from attn_cnn_jax.models.encodings import CentredEncoding, QueryKey
 IMPULSE = 5.0  # alpha of "impulse": 97% of the attention on one pixel, and a gradient left for centres
 
 
-def start(layer: SelfAttention, dense: nnx.Linear | None, init: str, locality: float, rngs: nnx.Rngs) -> None:
+def initialise(layer: SelfAttention, dense: nnx.Linear | None, init: str, locality: float, rngs: nnx.Rngs) -> None:
     """Changes a new layer of attention, and the linear map after it, as `config.model.init` says.
 
     - "grid": heads on a `sqrt(N_h) x sqrt(N_h)` grid of shifts; "identity": and each passes on its share of channels.
