@@ -17,10 +17,10 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.analysis.bound import CHIPS, GIB, bound, known_spec
 from attn_cnn_jax.config.checks import check_counts
-from attn_cnn_jax.config.network import abstract_model, factorises
-from attn_cnn_jax.data.sets import SPECS, Spec, Split
+from attn_cnn_jax.config.network import abstract_model
+from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
@@ -28,18 +28,7 @@ from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.evaluate import numbers_of, program
 from attn_cnn_jax.training.mesh import data_mesh, platform_of, replicated, split_along
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
-from attn_cnn_jax.training.step import create_train_steps, crop_size
-
-GIB = 2**30
-
-
-class Chip(NamedTuple):
-    """One device."""
-
-    memory: int  # bytes
-    # FLOPs per second of matrix products, of bfloat16, of float32 as JAX multiplies by default (TF32 on GPUs, one pass
-    # of bfloat16 on TPUs), and of float32 at the highest precision.
-    peak: dict[str, float]
+from attn_cnn_jax.training.step import create_train_steps
 
 
 class Target(NamedTuple):
@@ -51,12 +40,6 @@ class Target(NamedTuple):
     topology: str
 
 
-# Peaks by the makers' data sheets, of dense products; float32 at the highest precision is six passes on a TPU.
-CHIPS = {
-    "h100": Chip(84_978_434_048, {"bfloat16": 989.4e12, "float32": 494.7e12, "highest": 66.9e12}),
-    "v5e": Chip(16 * GIB, {"bfloat16": 197e12, "float32": 197e12, "highest": 197e12 / 6}),
-    "v6e": Chip(32 * GIB, {"bfloat16": 918e12, "float32": 918e12, "highest": 918e12 / 6}),
-}
 # XLA's GpuTargetConfigProto: what its compiler would ask of the device.
 H100 = """
 gpu_device_info {
@@ -111,47 +94,6 @@ def mesh_of(target: Target) -> Mesh:
             raise UserError(f"--for={target.name} needs a compiler that is not here: {extra}") from error
         message = f"--for={target.name}: XLA knows no such devices: {shortened(error)}\nallowed are {ALLOWED}"
         raise UserError(message) from error
-
-
-def known_spec(config: ConfigDict) -> Spec:
-    """Returns what is known of the data set of a configuration without the data; UserError where it is not."""
-    if config.dataset.name not in SPECS:
-        allowed = f"one of {', '.join(SPECS)}, whose number and size of images are known without the data"
-        raise UserError(f"config.dataset.name={config.dataset.name!r}: to compile, allowed is {allowed}")
-    return SPECS[config.dataset.name]
-
-
-class Bound(NamedTuple):
-    """The least that a run takes, in seconds: its matrix products at the peak of all devices, and nothing else."""
-
-    step: float  # of a training step
-    run: float  # of all steps and evaluations
-    steps: int  # how many a run has, by the official sizes of its data set
-    evaluations: int
-    flops: int  # of a training step, all devices together
-
-
-def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
-    """Returns the lower bound of the time of a run on `devices` chips, a key of CHIPS, that share each batch.
-
-    A backward pass multiplies twice as much as a forward pass. Averages are left out where attention can be computed
-    from a row and a column softmax: no probability is dropped, and it factorises. Crops count as in the first epoch.
-    """
-    spec, epochs = known_spec(config), config.train.num_epochs
-    highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
-    rate = devices * CHIPS[chip].peak["highest" if highest else config.model.dtype]
-    model = config.model
-    drops = model.name == "attention" and model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
-    by_axis = model.name == "attention" and factorises(model)
-    cropped = ConfigDict(model.to_dict() | {"image_shape": (*crop_size(config, 0), model.image_shape[2])})
-    training, evaluating = count_flops(cropped), count_flops(model)
-    evaluating = evaluating.linear if by_axis else evaluating.full
-    steps = epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)
-    evaluations = -(-epochs // config.train.eval_every_epochs)
-    of_step = 3 * config.train.batch_size * (training.linear if by_axis and not drops else training.full)
-    of_evaluation = (spec.test_examples + config.dataset.num_validation) * evaluating
-    whole = steps * of_step + evaluations * of_evaluation
-    return Bound(of_step / rate, whole / rate, steps, evaluations, of_step)
 
 
 def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stages.Lowered]:

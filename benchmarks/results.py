@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from attn_cnn_jax.analysis.bound import bound
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.summary import TABLE_1
-from attn_cnn_jax.compilation import bound
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.runs.environment import read_environments

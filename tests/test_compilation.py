@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import compilation
-from attn_cnn_jax.analysis.flops import count_flops
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, complete
 from attn_cnn_jax.config.network import abstract_model
@@ -73,20 +72,6 @@ def test_collectives_are_read_from_the_program():
       ROOT %all-reduce.2 = pred[] all-reduce(%p), to_apply=%or
     """
     assert compilation.collectives(program) == {"all-reduce": 4 * 512 + 2 * 16 + 1, "all-gather": 32}
-
-
-def test_the_bound_is_flops_over_the_peak():
-    config = small()
-    flops = count_flops(config.model)
-    found = compilation.bound(config, "h100", devices=2)
-    assert found.flops == 3 * 16 * flops.linear  # factorised: no averages
-    assert found.step == pytest.approx(found.flops / (2 * 494.7e12))
-    assert (found.steps, found.evaluations) == (3 * (1442 // 16), 3)
-    assert found.run == pytest.approx(found.steps * found.step + 3 * 355 * flops.linear / (2 * 494.7e12))
-    config.model.attention_dropout = 0.1
-    assert compilation.bound(config, "h100").flops == 3 * 16 * flops.full
-    config.train.matmul_precision = "highest"
-    assert compilation.bound(config, "h100").step == pytest.approx(3 * 16 * flops.full / 66.9e12)
 
 
 def test_the_command_prints_text_and_json_and_refuses_what_does_not_fit_in_two_lines(on_cpus, monkeypatch, capsys):
