@@ -39,7 +39,7 @@ def exits_with_messages(main: Callable[..., int]) -> Callable[..., int]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for Python's own flush at the end
             return 128 + signal.SIGPIPE
         except Exception as error:
-            message = explained(error)
+            message = message_of(error)
             if message is None:
                 raise
             output.say(message, sys.stderr)
@@ -48,7 +48,7 @@ def exits_with_messages(main: Callable[..., int]) -> Callable[..., int]:
     return wrapped
 
 
-def explained(error: Exception) -> str | None:
+def message_of(error: Exception) -> str | None:
     """Returns an error as one or two lines for the user; None where it is a mistake of this program."""
     if isinstance(error, UserError):
         return str(error)

@@ -63,23 +63,23 @@ def main(argv: list[str] | None = None) -> int:
 def train(heads: int, seed: int, steps: int) -> dict:
     """The history of one training, ready for JSON; the seed is that of teacher and student."""
     started = time.monotonic()
-    course = learning.learn_convolution(learning.random_kernel(seed), heads, seed=seed, num_steps=steps)
-    attention = np.asarray(position_attention(course.layer, (learning.SIZE, learning.SIZE)))
+    training = learning.learn_convolution(learning.random_kernel(seed), heads, seed=seed, num_steps=steps)
+    attention = np.asarray(position_attention(training.layer, (learning.SIZE, learning.SIZE)))
     inner = range(learning.MARGIN, learning.SIZE - learning.MARGIN)
     queries = [(i, j) for i in inner for j in inner]
     solved = span.mixing(attention, kernel_shifts((3, 3)), queries)
-    kept = np.unique(np.linspace(0, len(course.step) - 1, SHOWN).round().astype(int))
+    kept = np.unique(np.linspace(0, len(training.step) - 1, SHOWN).round().astype(int))
     return {
         "heads": heads,
         "seed": seed,
         "steps": steps,
-        "final_error": rounded(course.final_error),
+        "final_error": rounded(training.final_error),
         "residual": rounded(solved.residual),
         "seconds": round(time.monotonic() - started, 1),
-        "step": course.step[kept].tolist(),
-        "error": [rounded(x) for x in course.error[kept]],
-        "centre": np.round(course.centre[kept].astype(float), 4).tolist(),
-        "spread": np.round(course.spread[kept].astype(float), 4).tolist(),
+        "step": training.step[kept].tolist(),
+        "error": [rounded(x) for x in training.error[kept]],
+        "centre": np.round(training.centre[kept].astype(float), 4).tolist(),
+        "spread": np.round(training.spread[kept].astype(float), 4).tolist(),
     }
 
 

@@ -43,22 +43,22 @@ def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
     if known is None:
         if name in OWN and not config.dataset.path:
             kind = "a folder of class folders" if name == "folder" else "a .npz file"
-            refuse("dataset.path", "", f"{kind} for config.dataset.name={name!r}")
+            not_allowed("dataset.path", "", f"{kind} for config.dataset.name={name!r}")
         return config
     for key, value in (("image_shape", known.image_shape), ("num_classes", known.num_classes)):
         given = config.model[key]
         given = tuple(given) if isinstance(given, tuple | list) else given
         if name in SPECS and given not in (MODEL_COMMON[key].default, value):
-            refuse(f"model.{key}", given, f"{value!r} for {known.name}; leave it out")
+            not_allowed(f"model.{key}", given, f"{value!r} for {known.name}; leave it out")
         config.model[key] = value
     for key, value in (("mean", known.mean), ("std", known.std), ("class_names", known.class_names)):
         given = tuple(config.dataset[key])
         if len(given) not in (0, len(value)):
-            refuse(f"dataset.{key}", given, f"{len(value)} values for {known.name}; or leave it out")
+            not_allowed(f"dataset.{key}", given, f"{len(value)} values for {known.name}; or leave it out")
         config.dataset[key] = given or value
     if known.has_validation and config.dataset.num_validation:
         allowed = f"0 for {config.dataset.path or name}, which has a validation split of its own"
-        refuse("dataset.num_validation", config.dataset.num_validation, allowed)
+        not_allowed("dataset.num_validation", config.dataset.num_validation, allowed)
     check_combinations(config)
     return config
 
@@ -77,14 +77,14 @@ def spec_of(config: ConfigDict) -> Spec:
     )
 
 
-def refuse(key: str, value: Any, allowed: str) -> None:
+def not_allowed(key: str, value: Any, allowed: str) -> None:
     raise UserError(f"config.{key}={value!r}: allowed is {allowed}")
 
 
 def check_fields(config: ConfigDict) -> None:
     """Raises UserError for unknown and missing keys, and values that are not allowed whatever the others are."""
     if (name := network_kind(config)) not in ("attention", "resnet"):
-        refuse("model.name", name, "'attention' or 'resnet'")
+        not_allowed("model.name", name, "'attention' or 'resnet'")
 
     schema, values = schema_of(config), flatten(config)
     for key in values:
@@ -93,9 +93,9 @@ def check_fields(config: ConfigDict) -> None:
         if key not in values:
             raise UserError(f"config.{key} is missing: start from attention_config() or resnet_config()")
         if not field.allows(values[key]):
-            refuse(key, values[key], field.allowed)
+            not_allowed(key, values[key], field.allowed)
     if (dataset_range := tuple(values["dataset.range"]))[0] >= dataset_range[1]:
-        refuse("dataset.range", dataset_range, "(low, high) with low below high")
+        not_allowed("dataset.range", dataset_range, "(low, high) with low below high")
 
 
 def check_combinations(config: ConfigDict) -> None:
@@ -103,60 +103,62 @@ def check_combinations(config: ConfigDict) -> None:
     dataset = config.dataset
     enabled = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     if config.model.dtype == "float64" and not enabled:
-        refuse("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
+        not_allowed("model.dtype", "float64", "float32 or bfloat16 (float64 needs JAX_ENABLE_X64=1)")
     if dataset.name not in OWN and dataset.path:
-        refuse("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
+        not_allowed("dataset.path", dataset.path, f"'' for {dataset.name}; set config.dataset.name=folder or =npz")
     if dataset.name in SPECS and dataset.image_size != 0:
-        refuse("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose images have one size")
+        not_allowed("dataset.image_size", dataset.image_size, f"0 for {dataset.name}, whose images have one size")
     encoding = encoding_class(config.model.encoding) if config.model.name == "attention" else None
     if encoding:
         check_attention(config.model, encoding)
     if config.augment.crop_fraction < 1 and config.model.get("encoding") == "absolute_learned":
-        refuse("augment.crop_fraction", config.augment.crop_fraction, "1.0 with a learned vector for every pixel")
+        not_allowed("augment.crop_fraction", config.augment.crop_fraction, "1.0 with a learned vector for every pixel")
     check_start(config, encoding)
     penalty = config.optimizer.covariance_penalty
     if penalty and not (encoding and issubclass(encoding, GeneralizedQuadratic)):
-        refuse("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
+        not_allowed("optimizer.covariance_penalty", penalty, "0 unless config.model.encoding='quadratic_generalized'")
 
 
 def check_start(config: ConfigDict, encoding: type[Encoding] | None) -> None:
     start, has_positions = config.start, encoding is not None and encoding.accepts_content()
     for key in ("prune", "reset", "freeze"):
         if start[key] and not start.run:
-            refuse(f"start.{key}", start[key], f"{type(start[key])()!r} without a run to start from, config.start.run")
+            not_allowed(
+                f"start.{key}", start[key], f"{type(start[key])()!r} without a run to start from, config.start.run"
+            )
     if start.prune and start.reset:
-        refuse("start.reset", True, "False beside config.start.prune: a head is removed or reset")
+        not_allowed("start.reset", True, "False beside config.start.prune: a head is removed or reset")
     change = "prune" if start.prune else "reset" if start.reset else ""
     if start.heads and not change:
-        refuse("start.heads", start.heads, "() without config.start.prune or config.start.reset")
+        not_allowed("start.heads", start.heads, "() without config.start.prune or config.start.reset")
     if change and encoding is None:
-        refuse(f"start.{change}", True, f"False for a {config.model.name}")
+        not_allowed(f"start.{change}", True, f"False for a {config.model.name}")
     if change and not start.heads and (config.model.content or not has_positions):
         allowed = "pairs (layer, head): with content, a head without a position of its own still attends"
-        refuse("start.heads", (), allowed)
+        not_allowed("start.heads", (), allowed)
     words = [word.strip() for word in start.freeze.split(",")]
     for word, has in (("positions", has_positions), ("values", encoding is not None)):
         if word in words and not has:
             network = f"encoding {config.model.encoding!r}" if encoding else f"a {config.model.name}"
-            refuse("start.freeze", start.freeze, f"without {word!r} for {network}")
+            not_allowed("start.freeze", start.freeze, f"without {word!r} for {network}")
 
 
 def check_attention(model: ConfigDict, encoding: type[Encoding]) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
-        refuse("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
+        not_allowed("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
-        refuse("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
+        not_allowed("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     if model.init in ("grid", "identity", "impulse"):
         if not issubclass(encoding, CentredEncoding):
             allowed = f"'paper' or 'mimetic' for encoding {model.encoding!r}, which has no centres"
-            refuse("model.init", model.init, allowed)
+            not_allowed("model.init", model.init, allowed)
         if any(math.isqrt(count) ** 2 != count for count in heads_by_layer(model)):
-            refuse("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
+            not_allowed("model.num_heads", model.num_heads, f"a square number for config.model.init={model.init!r}")
     single = model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
     if model.implementation == "factorised" and single:
         allowed = "'auto', 'dense', 'blocked', or set attention_dropout=0.0 or attention_dropout_on='factors'"
-        refuse("model.implementation", "factorised", allowed)
+        not_allowed("model.implementation", "factorised", allowed)
 
 
 def check_counts(batch_size: int, dataset: ConfigDict, num_images: int) -> None:

@@ -60,7 +60,7 @@ class Collection(NamedTuple):
     ranks: Sequence = ()  # of training images, by which the test split is chosen; at random where there are none
 
 
-def completed(collection: Collection, source: Source) -> Collection:
+def with_test_split(collection: Collection, source: Source) -> Collection:
     """Checks the class names; moves a part of each class from `train` to `test` unless there is a test split.
 
     It moves the images of lowest rank, at least one and not all; both parts keep their order.

@@ -152,7 +152,7 @@ def prepare(source: Source, data_dir: str | Path | None = None, *, archive: Any 
             before = made_from()
             with tempfile.TemporaryDirectory(dir=new) as scratch:
                 collection = collect(source, data_folder(data_dir), Path(scratch), archive, replace)
-                collection = own.completed(collection, source)
+                collection = own.with_test_split(collection, source)
                 say(f"Writing {folder}")
                 write(new, collection, source, before)
         return True

@@ -89,7 +89,7 @@ def collect(source: Source, data_dir: Path, archive: cifar.Archive | None, repla
         if archive is None:
             check_network(name, CIFAR[name].url_infos, data_dir)
         shutil.rmtree(place)
-    with explaining(name, data_dir):
+    with tfds_errors(name, data_dir):
         known = functools.partial(tfds.builder, name.removeprefix(TFDS))
         builder: Any = CIFAR.get(name, known)(data_dir=data_dir)
     image, label = feature_names(name, builder)
@@ -98,15 +98,15 @@ def collect(source: Source, data_dir: Path, archive: cifar.Archive | None, repla
     found = [split for split in SPLITS if split in builder.info.splits]
     if "train" not in found:
         only = f"has no split train in {builder.data_path}, only {', '.join(found) or 'none'}"
-        raise refused(name, data_dir, f"{only}: it is not complete, or no set to train on")
+        raise tfds_error(name, data_dir, f"{only}: it is not complete, or no set to train on")
     names = tuple(map(str.strip, builder.info.features[label].names))
-    with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
+    with tfds_errors(name, data_dir, f"the records in {builder.data_path} are damaged"):
         records = {split: records_of(builder, split, image) for split in found}
         splits = {split: entries_of(name, split, records[split], label, len(names)) for split in found}
 
     def read(entry: Entry, channels: int) -> Image.Image:
         split, position = entry.key
-        with explaining(name, data_dir, f"the records in {builder.data_path} are damaged"):
+        with tfds_errors(name, data_dir, f"the records in {builder.data_path} are damaged"):
             file = io.BytesIO(records[split][position][image])
         return open_image(file, channels, None, size=source.image_size, name=entry.name)
 
@@ -139,7 +139,7 @@ def prepare(name: str, builder: Any, image: str, data_dir: Path, archive: cifar.
         feature.encode_example = lambda x: encode(as_image(x) if getattr(x, "dtype", None) == np.uint8 else x)
     say(f"Downloading {name}" if from_network else f"Writing {builder.data_path}")
     config = tfds.download.DownloadConfig(try_download_gcs=False, force_checksums_validation=name in CIFAR)
-    with explaining(name, data_dir, progress=from_network and sys.stderr.isatty()):
+    with tfds_errors(name, data_dir, progress=from_network and sys.stderr.isatty()):
         try:
             builder.download_and_prepare(
                 file_format="array_record", download_dir=data_dir / "downloads", download_config=config
@@ -160,7 +160,7 @@ def check_network(name: str, urls: Any, data_dir: Path) -> None:
         pass
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = f"is not in {data_dir} and cannot be downloaded ({url}: {shortened(error)})"
-        raise refused(name, data_dir, why) from error
+        raise tfds_error(name, data_dir, why) from error
 
 
 def records_of(builder: Any, split: str, image: str) -> Any:
@@ -186,7 +186,7 @@ def entries_of(name: str, split: str, records: Any, label: str, num_classes: int
 
 
 @contextlib.contextmanager
-def explaining(name: str, data_dir: Path, what: str = "", *, progress: bool = False) -> Iterator[None]:
+def tfds_errors(name: str, data_dir: Path, what: str = "", *, progress: bool = False) -> Iterator[None]:
     """Says what a set's builder or reader fails with: tfds, Riegeli, protobuf and code of the set raise their own.
 
     `what` is damaged where reading fails; without it an OSError passes, of a disk that is full. Else tfds prints
@@ -209,12 +209,12 @@ def explaining(name: str, data_dir: Path, what: str = "", *, progress: bool = Fa
                 f"run `{command_line('prepare', name, '--data-dir', 'DIR')}`, and copy DIR/{folder} to {data_dir}"
             ) from error
         what = f"cannot be used: {f'{what}, ' * bool(what)}{type(error).__name__}: {shortened(error)}"
-        raise refused(name, data_dir, what) from error
+        raise tfds_error(name, data_dir, what) from error
     finally:
         log.setLevel(level)
 
 
-def refused(name: str, data_dir: Path, what: str) -> UserError:
+def tfds_error(name: str, data_dir: Path, what: str) -> UserError:
     """The error for a set that is not there or cannot be used, with ways on."""
     way = f"choose another set, or give a folder or .npz file; remove {data_dir}/SET to prepare it again"
     if name in CIFAR:

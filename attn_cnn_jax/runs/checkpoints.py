@@ -96,7 +96,7 @@ def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]
     options = ocp.CheckpointManagerOptions(
         preservation_policy=Kept(workdir, config), save_interval_steps=1, cleanup_tmp_directories=True
     )
-    with explained(workdir):
+    with saving_errors(workdir):
         checkpoints = ocp.CheckpointManager(folder_of(workdir), options=options)
     try:
         yield checkpoints
@@ -107,7 +107,7 @@ def saving(workdir: Path, config: ConfigDict) -> Iterator[ocp.CheckpointManager]
 
 
 @contextlib.contextmanager
-def explained(place: Path) -> Iterator[None]:
+def saving_errors(place: Path) -> Iterator[None]:
     """Raises UserError for whatever goes wrong in saving: Orbax raises many types for a full disk."""
     try:
         yield
@@ -120,7 +120,7 @@ def explained(place: Path) -> Iterator[None]:
 
 def finish(checkpoints: ocp.CheckpointManager) -> None:
     """Waits for what is being saved in the background; raises UserError if that fails."""
-    with explained(Path(checkpoints.directory)):
+    with saving_errors(Path(checkpoints.directory)):
         checkpoints.wait_until_finished()
 
 
@@ -150,7 +150,7 @@ def save(
     checksums |= {part: checksum_of_text(value) for part, value in plain.items()}
     parts = {part: ocp.args.StandardSave(tree) for part, tree in arrays.items()}
     parts |= {part: ocp.args.JsonSave(value) for part, value in (plain | {"checksums": checksums}).items()}
-    with explained(Path(checkpoints.directory)):
+    with saving_errors(Path(checkpoints.directory)):
         checkpoints.save(step, metrics=plain["validation"] or None, args=ocp.args.Composite(**parts))
 
 
@@ -221,10 +221,10 @@ def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], su
     return value
 
 
-def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
+def read_network(workdir: Path, step: int | str, upgraded: Callable[[ConfigDict], ConfigDict]) -> Saved:
     """Returns the network of a checkpoint: the latest, the best by validation accuracy, or that of a step.
 
-    `completed` makes the saved configuration one of today, or raises UserError. A training that continues there may
+    `upgraded` makes the saved configuration one of today, or raises UserError. A training that continues there may
     remove what is being read: then the newer ones are looked at again. UserError if there is no such checkpoint, or it
     is damaged.
     """
@@ -237,7 +237,7 @@ def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict
     if isinstance(found, str | bool) or found not in known:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     try:
-        config = completed(ConfigDict(read_plain(workdir, found, "config")))
+        config = upgraded(ConfigDict(read_plain(workdir, found, "config")))
         skeleton, parameters, statistics = split(abstract_model(config.model))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = {"parameters": parameters, "statistics": statistics}
@@ -247,7 +247,7 @@ def read_network(workdir: Path, step: int | str, completed: Callable[[ConfigDict
     except Damaged:
         if known == steps_in(workdir):
             raise
-    return read_network(workdir, step, completed)
+    return read_network(workdir, step, upgraded)
 
 
 def saved_config(workdir: Path) -> ConfigDict | None:

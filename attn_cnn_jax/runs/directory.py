@@ -76,12 +76,12 @@ def read_config(workdir: Path) -> ConfigDict | None:
 def claim(workdir: Path, config: ConfigDict) -> None:
     """Writes `config.json` for a new run, or one with more epochs; UserError, see `differing_config`, for another's."""
     before = read_config(workdir)
-    refuse(workdir, "with another configuration", differing_config(before, config) if before else [])
+    refuse_other_run(workdir, "with another configuration", differing_config(before, config) if before else [])
     if before is None or config.train.num_epochs > before.train.num_epochs:
         write_atomically(workdir / "config.json", to_json(config))
 
 
-def refuse(place: Path | str, what: str, differing: Sequence[str]) -> None:
+def refuse_other_run(place: Path | str, what: str, differing: Sequence[str]) -> None:
     """Raises UserError, naming what differs, if anything does: a run in a place is not the one that is asked for."""
     if differing:
         remedy = "make them the same, or choose another --workdir=DIR"

@@ -42,14 +42,14 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
                     "for commands and load_run export the run with --format=safetensors"
                 )
         from attn_cnn_jax.runs import checkpoints as reader  # Orbax takes half a second to import
-    number, config, model, data = reader.read_network(folder, step, partial(completed, folder))
+    number, config, model, data = reader.read_network(folder, step, partial(upgraded, folder))
     assert isinstance(model, AttentionClassifier | ResNet)
     positions = [record for record in read_positions(folder) if record["step"] <= number]
     made_by = environment.of_step(environment.read_environments(folder), number) or {}
     return Run(config, number, model, metrics.test_record(folder, number), data, positions, made_by)
 
 
-def completed(folder: Path, config: ConfigDict) -> ConfigDict:
+def upgraded(folder: Path, config: ConfigDict) -> ConfigDict:
     """Returns the configuration of a run with the keys that came later; UserError if today it describes no network."""
     config = with_defaults(config)
     if (encoding := config.model.get("encoding", "quadratic")) not in REGISTRY:

@@ -52,12 +52,12 @@ def write(folder: Path, run: Run) -> None:
             write_atomically(folder / f"{name}.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
 
-def read_network(folder: Path, step: int | str, completed: Callable[[ConfigDict], ConfigDict]) -> Saved:
+def read_network(folder: Path, step: int | str, upgraded: Callable[[ConfigDict], ConfigDict]) -> Saved:
     """Returns the network that `write` wrote, also where other tools stored its arrays again, in any precision.
 
-    `completed` is that of `checkpoints.read_network`. UserError for a damaged file, or a `step` that it does not hold.
+    `upgraded` is that of `checkpoints.read_network`. UserError for a damaged file, or a `step` that it does not hold.
     """
-    path, config = folder / FILE, completed(read_config(folder) or ConfigDict())
+    path, config = folder / FILE, upgraded(read_config(folder) or ConfigDict())
     header, arrays = read_arrays(path)
     dtype = np.dtype("float64" if config.model.dtype == "float64" else "float32")
     if header.get("format") == FORMAT:

@@ -28,7 +28,7 @@ LEARNING_RATE = 0.02  # of Adam, to zero along a half cosine
 RECORDS = 100  # in the course of one training
 
 
-class Course(NamedTuple):
+class Training(NamedTuple):
     """A training from its first step to its last, `n` records.
 
     Attributes:
@@ -54,7 +54,7 @@ def random_kernel(seed: int, kernel_size: int = 3, channels: int = CHANNELS) -> 
 
 def learn_convolution(
     kernel: Float[np.ndarray, "r t d o"], num_heads: int, *, seed: int = 0, num_steps: int = 3000
-) -> Course:
+) -> Training:
     """Trains a layer of attention to be a convolution; a function of its arguments alone.
 
     Args:
@@ -83,7 +83,7 @@ def learn_convolution(
     layer = join(skeleton, parameters, {})
     assert isinstance(layer, SelfAttention)
     centre, spread = (np.array([of[f"position.{name}"] for of in at]) for name in ("centre", "spread"))
-    return Course(np.array(step), np.array(error, np.float64), centre, spread, layer, final)
+    return Training(np.array(step), np.array(error, np.float64), centre, spread, layer, final)
 
 
 def image_key(seed: int) -> Array:

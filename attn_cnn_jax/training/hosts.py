@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import output
 from attn_cnn_jax.config.base import flatten
-from attn_cnn_jax.errors import UserError, explained, listed, shortened
+from attn_cnn_jax.errors import UserError, listed, message_of, shortened
 from attn_cnn_jax.runs.directory import MAY_CHANGE, differing
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
@@ -97,7 +97,7 @@ def ends_with_the_others() -> Iterator[None]:
         lost = f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
         # JAX raises a RuntimeError, or what went wrong between CPUs as a ValueError.
         is_lost = isinstance(error, RuntimeError) or "Gloo" in str(error)
-        output.say(explained(error) or (lost if is_lost else traceback.format_exc()), sys.stderr)
+        output.say(message_of(error) or (lost if is_lost else traceback.format_exc()), sys.stderr)
         os._exit(1)
 
 

@@ -69,7 +69,7 @@ def names_of(path):
     source = folder(path, test_fraction=0.25)
     return {
         os.path.relpath(entry.key, path)
-        for entry in own.completed(own.collect_folder(path, source), source).splits["test"]
+        for entry in own.with_test_split(own.collect_folder(path, source), source).splits["test"]
     }
 
 
