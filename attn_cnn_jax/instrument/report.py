@@ -23,8 +23,6 @@ from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output
 from attn_cnn_jax.output import csv_text
 
-FEW = 8  # images: shares from fewer have errors that are themselves uncertain
-
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
