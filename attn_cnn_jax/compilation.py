@@ -68,10 +68,10 @@ COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-
 
 def parse(name: str) -> Target:
     """Returns the target that a name stands for; UserError for a name that stands for none."""
-    if found := re.fullmatch(r"h100(?:x([1-8]))?", name):
-        return Target(name, "gpu", "h100", f"1x1x{found[1] or 1}")
-    if (found := re.fullmatch(r"(v5e|v6e):(\d+)x(\d+)", name)) and int(found[2]) * int(found[3]) > 0:
-        return Target(name, "tpu", found[1], name)
+    if match := re.fullmatch(r"h100(?:x([1-8]))?", name):
+        return Target(name, "gpu", "h100", f"1x1x{match[1] or 1}")
+    if (match := re.fullmatch(r"(v5e|v6e):(\d+)x(\d+)", name)) and int(match[2]) * int(match[3]) > 0:
+        return Target(name, "tpu", match[1], name)
     raise UserError(f"--for={name}: allowed are {ALLOWED}")
 
 
@@ -192,9 +192,9 @@ def memory_of(program: jax.stages.Compiled) -> dict[str, int]:
 
 def collectives(program: str) -> dict[str, int]:
     """Returns the bytes of the results of the collectives in the text of a compiled program, by kind, each once."""
-    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for results, kind, _ in COLLECTIVE.findall(program):
         for dtype, shape in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", results):
             bits = int(re.sub(r"\D", "", dtype) or 8)  # `pred` takes a byte
-            found[kind] += bits // 8 * math.prod(map(int, filter(None, shape.split(","))))
-    return dict(found)
+            sizes[kind] += bits // 8 * math.prod(map(int, filter(None, shape.split(","))))
+    return dict(sizes)

@@ -11,10 +11,10 @@ def largest_assignment(gain: Float[np.ndarray, "m n"]) -> Int[np.ndarray, " n"]:
     """
     if gain.shape[0] > gain.shape[1]:
         columns = largest_assignment(gain.T)
-        found = np.full(gain.shape[1], -1)
+        assigned = np.full(gain.shape[1], -1)
         rows = np.flatnonzero(columns >= 0)
-        found[columns[rows]] = rows
-        return found
+        assigned[columns[rows]] = rows
+        return assigned
     cost = -np.asarray(gain, np.float64)
     rows, columns = cost.shape
     of_row, of_column, taken = np.zeros(rows), np.zeros(columns), np.full(columns, -1)

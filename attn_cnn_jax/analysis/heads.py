@@ -91,7 +91,7 @@ def layer_statistics(
         nearest = np.floor(centre + 0.5).astype(int) @ (width, 1)
         masses = np.zeros((len(shifts), len(flat)))
         np.add.at(masses, shift, flat[:, query, key].T)
-        found = (
+        of_images = (
             (centre - at).mean(axis=1),
             interior,
             covariance,
@@ -102,7 +102,7 @@ def layer_statistics(
             masses.T / np.maximum(counts, 1),
             span.residuals(image, shifts, some).mean(),
         )
-        total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, found, strict=True)]
+        total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, of_images, strict=True)]
     return Statistics._make([*total[:-1], float(total[-1]), patterns_of(probabilities)])
 
 
@@ -151,9 +151,9 @@ def run_statistics(
         raise UserError(f"--grid={grid_size}: allowed is 1 to {largest}, all shifts between two pixels")
     total, count, queries = None, 0, None if query is None else [query]
     for layers in test_images.attention_batches(run, num_images, data_dir):
-        found = [layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), queries) for layer in layers]
+        by_layer = [layer_statistics(layer, grid_shifts(layer.shape[1], grid_size), queries) for layer in layers]
         number = len(layers[0])
-        weighted = jax.tree.map(functools.partial(np.multiply, number), found)
+        weighted = jax.tree.map(functools.partial(np.multiply, number), by_layer)
         total = weighted if total is None else jax.tree.map(np.add, total, weighted)
         count += number
     return jax.tree.map(lambda value: value / count, total)
@@ -190,8 +190,8 @@ def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:
     attention, grid = run.model.blocks[layer].attention, test_images.grid(run)
     if attention.depends_on_content:
         return [pruning.uniform(value, grid) for value in statistics.entropy]
-    found = pruning.reasons(attention.position, grid)
-    return [found.get(head, "") for head in range(attention.num_heads)]
+    why = pruning.reasons(attention.position, grid)
+    return [why.get(head, "") for head in range(attention.num_heads)]
 
 
 def effective_heads(run: Run, patterns: list[np.ndarray]) -> list[list[int]]:
@@ -209,24 +209,24 @@ def effective_text(counts: list[int], num_heads: int) -> str:
     return f"effective heads of {num_heads}: " + ", ".join(f"{count} at {tolerance:.0%}" for count, tolerance in at)
 
 
-def measures(found: Statistics, averaged: str = "all") -> dict[str, np.ndarray]:
+def measures(statistics: Statistics, averaged: str = "all") -> dict[str, np.ndarray]:
     """Returns the measures of a layer's heads by name, `(h,)` each, with lengths in pixels.
 
     `averaged` names the queries that the statistics are means over. `angle_degrees` is that of the major axis, from the
     row axis (down) towards the column axis (right).
     """
-    spreads, directions = moments.main_axes(found.covariance)
+    spreads, directions = moments.main_axes(statistics.covariance)
     return {
-        "centre_interior_row": found.interior_centre[:, 0],
-        "centre_interior_column": found.interior_centre[:, 1],
-        f"centre_{averaged}_row": found.centre[:, 0],
-        f"centre_{averaged}_column": found.centre[:, 1],
+        "centre_interior_row": statistics.interior_centre[:, 0],
+        "centre_interior_column": statistics.interior_centre[:, 1],
+        f"centre_{averaged}_row": statistics.centre[:, 0],
+        f"centre_{averaged}_column": statistics.centre[:, 1],
         "spread_major": spreads[:, 0],
         "spread_minor": spreads[:, 1],
         "angle_degrees": np.degrees(np.arctan2(directions[:, 1], directions[:, 0])).round(6) % 180,
-        "entropy": found.entropy,
-        "distance": found.distance,
-        "mass_at_centre": found.mass_at_centre,
+        "entropy": statistics.entropy,
+        "distance": statistics.distance,
+        "mass_at_centre": statistics.mass_at_centre,
     }
 
 
@@ -236,12 +236,12 @@ def rows(run: Run, statistics: list[Statistics], query: tuple[int, int] | None =
     `query` is the one query pixel that it is of, None where it has means over all. The columns say which.
     """
     table = []
-    for layer, found in enumerate(statistics):
-        position, why = run.model.blocks[layer].attention.position, reasons(run, layer, found)
+    for layer, of_layer in enumerate(statistics):
+        position, why = run.model.blocks[layer].attention.position, reasons(run, layer, of_layer)
         centres = [("", "")] * len(why)
         if isinstance(position, CentredEncoding):
             centres = np.asarray(position.centre[...], np.float64).tolist()
-        columns = measures(found, "all" if query is None else "query")
+        columns = measures(of_layer, "all" if query is None else "query")
         for head, (row, column) in enumerate(centres):
             table.append({"layer": layer + 1, "head": head + 1})
             table[-1] |= {"centre_parameter_row": row, "centre_parameter_column": column}

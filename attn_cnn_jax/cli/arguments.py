@@ -51,9 +51,9 @@ def hint(message: str) -> str:
 
     unknown = re.findall(r"--([\w-]+)", message) if "unrecognized arguments" in message else []
     schema = schema_of(attention_config()) if unknown else {}
-    found = [key for word in unknown for key in meant_by(word.replace("-", "_"), schema)[:1]]
-    found += [f"config.{word}" for word in unknown if word in schema and not isinstance(schema[word], dict)]
-    return f": did you mean {', '.join(f'--{key}' for key in found)}?" if found else ""
+    keys = [key for word in unknown for key in meant_by(word.replace("-", "_"), schema)[:1]]
+    keys += [f"config.{word}" for word in unknown if word in schema and not isinstance(schema[word], dict)]
+    return f": did you mean {', '.join(f'--{key}' for key in keys)}?" if keys else ""
 
 
 def separate(words: list[str]) -> tuple[list[str], list[str]]:
@@ -128,10 +128,10 @@ def numbers_in(text: str) -> tuple[int, ...]:
 
 def _integers(text: str) -> list[int]:
     ends = [numbers_in(part) for part in text.split(",")]
-    found = [number for first, *last in ends for number in range(first, (last or [first])[0] + 1)]
-    if not found or len(set(found)) < len(found):
+    numbers = [number for first, *last in ends for number in range(first, (last or [first])[0] + 1)]
+    if not numbers or len(set(numbers)) < len(numbers):
         raise ValueError
-    return found
+    return numbers
 
 
 at_least_one = matching(r"0*[1-9]\d*", int, "an integer from 1")

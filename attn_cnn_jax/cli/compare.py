@@ -54,11 +54,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     groups: dict[str, dict[int, Outcome]] = {}  # by key and seed
-    for found in itertools.starmap(read_outcome, named_runs(args.runs)):
-        of_seeds = groups.setdefault(found.key, {})
-        kept = of_seeds.setdefault(found.seed, found)
-        if kept is not found:
-            less, kept = sorted((found, kept), key=lambda each: (each.test or {"step": 0})["step"])
+    for outcome in itertools.starmap(read_outcome, named_runs(args.runs)):
+        of_seeds = groups.setdefault(outcome.key, {})
+        kept = of_seeds.setdefault(outcome.seed, outcome)
+        if kept is not outcome:
+            less, kept = sorted((outcome, kept), key=lambda each: (each.test or {"step": 0})["step"])
             of_seeds[kept.seed] = kept  # the longest
             say(f"{less.name} has the same seed {less.seed} as {kept.name}: counted once", sys.stderr)
     counted = [list(of_seeds.values()) for of_seeds in groups.values()]

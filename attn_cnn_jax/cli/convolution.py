@@ -63,15 +63,15 @@ def run(args: argparse.Namespace) -> None:
     say(f"step {run.step}: {of} {original:.2%}; with the first n layers replaced by KxK convolutions:")
     if run.model.depends_on_content:
         say(f"Its attention depends on content: the mean over {num_images} test images takes its place.")
-    found = rows(original, results)
-    say(columns(found, COLUMNS, left=0))
+    records = rows(original, results)
+    say(columns(records, COLUMNS, left=0))
     if not labelled:
         from attn_cnn_jax.analysis.figures import style
         from attn_cnn_jax.analysis.figures.convolution import draw
 
         out = args.out or beside(args.run, "convolution")
         paths = [*style.save(draw(original, results), out, "convolution"), out / "convolution.csv"]
-        write_atomically(paths[-1], csv_text(found))
+        write_atomically(paths[-1], csv_text(records))
         say("\n".join(map(str, ["", *paths])))
 
 

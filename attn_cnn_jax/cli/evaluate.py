@@ -66,20 +66,20 @@ def run(args: argparse.Namespace) -> None:
     lines = []
     for name, mirrored in {"as they are": False, "with their mirror images": True}.items():
         if args.mirrored or not mirrored:
-            found = run.evaluate(images, labels, mirrored=mirrored)
-            line = {"images": name, "accuracy": found.accuracy, "balanced_accuracy": found.balanced_accuracy}
-            line |= {"right": found.right, "count": found.count, "loss": found.loss}
-            lines.append(line | ({"by_class": found.by_class} if args.by_class else {}))
+            evaluation = run.evaluate(images, labels, mirrored=mirrored)
+            line = {"images": name, "accuracy": evaluation.accuracy, "balanced_accuracy": evaluation.balanced_accuracy}
+            line |= {"right": evaluation.right, "count": evaluation.count, "loss": evaluation.loss}
+            lines.append(line | ({"by_class": evaluation.by_class} if args.by_class else {}))
             if args.out and not mirrored:
-                names = found.class_names or [str(k) for k in range(len(found.confusion))]
-                paths = [*style.save(confusion.draw(found.confusion, names), args.out, "confusion")]
+                names = evaluation.class_names or [str(k) for k in range(len(evaluation.confusion))]
+                paths = [*style.save(confusion.draw(evaluation.confusion, names), args.out, "confusion")]
                 paths.append(args.out / "confusion.csv")
-                rows = zip(names, found.confusion.tolist(), strict=True)
+                rows = zip(names, evaluation.confusion.tolist(), strict=True)
                 text = csv_text([{"class": name, **dict(zip(names, row, strict=True))} for name, row in rows])
                 write_atomically(paths[-1], text)
                 say("\n".join(map(str, paths)), sys.stderr)
             if args.keep and not mirrored:
-                keep(as_path(args.run), run.step, found)
+                keep(as_path(args.run), run.step, evaluation)
     if args.json:
         say(json.dumps(lines))
         return
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
         say(f"\n{line['images']}, by class:\n{columns(line['by_class'], BY_CLASS, left=len(BY_CLASS))}")
 
 
-def keep(workdir: Path, step: int, found: Evaluation) -> None:
+def keep(workdir: Path, step: int, evaluation: Evaluation) -> None:
     """Puts a test result into metrics.jsonl in the place of the record of its step; says what was there.
 
     UserError if the run has no such record, whose epoch is needed.
@@ -100,7 +100,9 @@ def keep(workdir: Path, step: int, found: Evaluation) -> None:
         raise UserError(f"{path} has no test record of step {step}: --keep replaces one that training wrote")
     before = records[places[-1]]
     records[places[-1]] = (
-        before | {"right": found.right, "count": found.count, "loss": found.loss} | {"accuracy": found.accuracy}
+        before
+        | {"right": evaluation.right, "count": evaluation.count, "loss": evaluation.loss}
+        | {"accuracy": evaluation.accuracy}
     )
     write_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
     environment.note(workdir, step, "evaluated")

@@ -40,16 +40,16 @@ def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     looked = {"num_images": args.images, "query": args.query, "grid_size": args.grid, "data_dir": args.data_dir}
     statistics = run_statistics(run, **looked)
-    found = rows(run, statistics, args.query)
+    records = rows(run, statistics, args.query)
     if args.csv:
-        write_atomically(args.csv, csv_text(found))
+        write_atomically(args.csv, csv_text(records))
     counts = effective_heads(run, [layer.patterns for layer in statistics])
-    say(f"{to_text(found)}\n\n{coverage_text(statistics, counts, args.grid)}")
+    say(f"{to_text(records)}\n\n{coverage_text(statistics, counts, args.grid)}")
 
 
-def to_text(found: list[dict]) -> str:
+def to_text(records: list[dict]) -> str:
     """Returns the table for a terminal; centres as row and column, in pixels from the query."""
-    last = "all" if "centre_all_row" in found[0] else "query"
+    last = "all" if "centre_all_row" in records[0] else "query"
     readings = {"centre: parameter": "parameter", "interior": "interior", last: last}
     centres = {
         header: f"{{centre_{name}_row:+.2f}}, {{centre_{name}_column:+.2f}}" for header, name in readings.items()
@@ -67,7 +67,8 @@ def to_text(found: list[dict]) -> str:
     }
     # -0.004 would be shown as -0.00
     unsigned = [
-        {k: round(v, 2) + 0.0 if k in CENTRES and isinstance(v, float) else v for k, v in row.items()} for row in found
+        {k: round(v, 2) + 0.0 if k in CENTRES and isinstance(v, float) else v for k, v in row.items()}
+        for row in records
     ]
     return columns(unsigned, formats, left=0)
 

@@ -42,16 +42,16 @@ def run(args: argparse.Namespace) -> None:
     if args.size:
         run = run.at_size(args.size, log_pixels=args.log_pixels)
     height, width, channels = run.config.model.image_shape
-    given = [pair for path in args.images for pair in labelled_files(path, run.class_names)]
-    paths, labels = [path for path, _ in given], [label for _, label in given]
+    labelled = [pair for path in args.images for pair in labelled_files(path, run.class_names)]
+    paths, labels = [path for path, _ in labelled], [label for _, label in labelled]
     loaded = [from_file(path, (height, width, channels), tuple(run.config.dataset.range)) for path in paths]
     if resized := sum(image.resized for image in loaded):
         text = f"cropped and resized {resized} of {len(loaded)} images to {height}x{width} pixels"
         say(text if args.size else f"{text}, the size that the network was trained on", sys.stderr)
     pixels = np.stack([image.pixels for image in loaded])
     probabilities = run.predict(pixels)
-    found = top_classes(probabilities, run.class_names, args.top)
-    by_image = list(zip(map(str, paths), found, strict=True))
+    best = top_classes(probabilities, run.class_names, args.top)
+    by_image = list(zip(map(str, paths), best, strict=True))
     if args.json:
         say(json.dumps([{"image": path, "classes": classes} for path, classes in by_image], indent=1))
     elif args.csv:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         layers = run.attention(shown) if run.config.model.name == "attention" else []
         # Only attention that depends on the image has an axis of images.
         attention = [[layer[n] if layer.ndim == 6 else layer for layer in layers] for n in range(len(shown))]
-        classes = [[(named(c), c["probability"]) for c in each] for each in found]
+        classes = [[(named(c), c["probability"]) for c in each] for each in best]
         figure = predictions.draw(list(shown), [path.name for path in paths], classes, attention)
         written = style.save(figure, args.figure.parent, re.sub(r"\.(png|svg)$", "", args.figure.name))
         say("\n".join(map(str, written)), sys.stderr)
@@ -82,12 +82,12 @@ def image_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     inside = sorted(file for file in path.iterdir() if not is_left_behind(file.name))
-    found = [file for file in inside if file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)]
-    if not found:
+    images = [file for file in inside if file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)]
+    if not images:
         raise UserError(f"{path} holds no images ({', '.join(SUFFIXES)}): give files, or another folder")
-    if others := [file.name for file in inside if file not in found]:
+    if others := [file.name for file in inside if file not in images]:
         say(f"{path}: left out {len(others)} that are no images: {listed(others, 20)}", sys.stderr)
-    return found
+    return images
 
 
 def labelled_files(path: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -110,9 +110,9 @@ def is_class_folder(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".") and not is_left_behind(path.name)
 
 
-def named(found: dict) -> str:
+def named(guess: dict) -> str:
     """Returns the name of a class, or `class 6` where it is unknown."""
-    return found["name"] or f"class {found['class']}"
+    return guess["name"] or f"class {guess['class']}"
 
 
 def top_classes(probabilities: np.ndarray, names: tuple[str, ...], count: int) -> list[list[dict]]:

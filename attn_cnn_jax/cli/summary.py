@@ -52,12 +52,12 @@ def run(args: argparse.Namespace) -> None:
     if args.overrides and not args.configs:
         args.refuse(f"{args.overrides[0]}: name the CONFIG that it changes")
     if args.configs:
-        found = dict(each for name in args.configs for each in read(name, args.overrides))
+        configs = dict(each for name in args.configs for each in read(name, args.overrides))
     else:
-        found = {name: (load_config(name), "") for name in dict.fromkeys((*TABLE_1, *known_configs()))}
+        configs = {name: (load_config(name), "") for name in dict.fromkeys((*TABLE_1, *known_configs()))}
     papers = {described(load_config(name).model): published for name, published in TABLE_1.items()}
-    say(table([row(name, *of, papers) for name, of in found.items()], HEADER))
-    for name, (config, _) in found.items():
+    say(table([row(name, *of, papers) for name, of in configs.items()], HEADER))
+    for name, (config, _) in configs.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
         for text in effective_in_words(name):

@@ -87,16 +87,16 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
     """Trains one run per seed in `workdir/seed_N`, and says mean and standard deviation of their test accuracies."""
     from attn_cnn_jax.training.hosts import say
 
-    found = {}
+    accuracies = {}
     for number in numbers:
         place = workdir / f"seed_{number}"
         say(f"seed {number}: {place}")
         config.seed = number
-        found[place] = train(config, place)
-    known = [accuracy for accuracy in found.values() if accuracy is not None]
+        accuracies[place] = train(config, place)
+    known = [accuracy for accuracy in accuracies.values() if accuracy is not None]
     if len(known) > 1:
         say(f"test accuracy of {len(known)} seeds: {with_deviation(known, '{:.2%}')} (mean and standard deviation)")
-    say(f"table and curves: {command_line('compare', *found)}")
+    say(f"table and curves: {command_line('compare', *accuracies)}")
 
 
 def keys_in_words() -> str:

@@ -278,23 +278,23 @@ OTHER_NAMES = {
 def meant_by(name: str, schema: dict) -> list[str]:
     """Returns the keys that another framework calls so, or that stand in another room; [] where there are none."""
     known = flatten(schema)
-    found = [key for key, others in OTHER_NAMES.items() if name in others and key in known]
-    return [f"config.{key}" for key in found or [key for key in known if key.split(".")[-1] == name and "." in key]]
+    keys = [key for key, others in OTHER_NAMES.items() if name in others and key in known]
+    return [f"config.{key}" for key in keys or [key for key in known if key.split(".")[-1] == name and "." in key]]
 
 
 def field_of(schema: dict, key: str) -> Option:
     """Returns the field of a key such as `train.batch_size`; UserError where there is none, with what may be meant."""
-    found: Any = schema
+    options: Any = schema
     above = "config"
     for part in key.split("."):
-        if not isinstance(found, dict):
+        if not isinstance(options, dict):
             raise UserError(f"{above}.{part} is not a configuration key: {above} is a single value")
-        if part not in found:
-            close = [f"{above}.{name}" for name in difflib.get_close_matches(part, found, n=1)]
+        if part not in options:
+            close = [f"{above}.{name}" for name in difflib.get_close_matches(part, options, n=1)]
             close = meant_by(part, schema) or close
-            meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(found))}"
+            meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(options))}"
             raise UserError(f"{above}.{part} is not a configuration key: {meant}")
-        found, above = found[part], f"{above}.{part}"
-    if isinstance(found, dict):
-        raise UserError(f"{above} is no single value: set one of its keys, {', '.join(found)}")
-    return found
+        options, above = options[part], f"{above}.{part}"
+    if isinstance(options, dict):
+        raise UserError(f"{above} is no single value: set one of its keys, {', '.join(options)}")
+    return options

@@ -157,15 +157,15 @@ def any_batch(run: Run) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((batch, *run.config.model.image_shape), np.uint8)
 
 
-def difference(run: Run, found: Callable[[Images], Any]) -> float:
+def difference(run: Run, exported: Callable[[Images], Any]) -> float:
     """Returns the largest difference of an exported network's logits from those of the run, on images of noise.
 
-    `found` is the exported network, read back from its file: images to logits; it is called with several images and
+    `exported` is the exported network, read back from its file: images to logits; it is called with several images and
     with one. UserError if the difference is more than rounding.
     """
     images = np.random.default_rng(0).integers(0, 256, (SAMPLE, *run.config.model.image_shape), np.uint8)
     expected = run.logits(images)
-    differences = [np.abs(np.asarray(found(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
+    differences = [np.abs(np.asarray(exported(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
     # Beside CPUs, products of float32 are rounded to TensorFloat-32 or bfloat16 unless the highest precision is set.
     products = jax.default_backend() != "cpu" and run.config.train.matmul_precision != "highest"
     relative = ROUNDED if products or run.config.model.dtype == "bfloat16" else EXACT

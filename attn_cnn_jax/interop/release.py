@@ -174,7 +174,7 @@ def arrays_of(path: Path, content: dict) -> dict[str, Any]:
 
 
 def from_release(
-    path: Path, found: dict[str, Any], groups: Sequence[dict[str, Any]], blocks_a_stage: tuple[int, ...] | None
+    path: Path, tensors: dict[str, Any], groups: Sequence[dict[str, Any]], blocks_a_stage: tuple[int, ...] | None
 ) -> list[dict[str, Any]]:
     """Returns groups of arrays by our names, in the types of `groups`, such as float32 for float16 and float64.
 
@@ -184,13 +184,13 @@ def from_release(
     names = {ours: pytorch_name(ours, blocks_a_stage) for ours in expected}
     shapes = {name: transposed(ours, np.empty(expected[ours].shape, np.bool_)).shape for ours, name in names.items()}
     problems = {
-        "missing": [name for name in shapes if name not in found],
+        "missing": [name for name in shapes if name not in tensors],
         "of another shape": [
-            f"{name} {tuple(found[name].shape)} in place of {shape}"
+            f"{name} {tuple(tensors[name].shape)} in place of {shape}"
             for name, shape in shapes.items()
-            if name in found and tuple(found[name].shape) != shape
+            if name in tensors and tuple(tensors[name].shape) != shape
         ],
-        "unknown": sorted(found.keys() - shapes.keys()),
+        "unknown": sorted(tensors.keys() - shapes.keys()),
     }
     if any(problems.values()):
         text = "; ".join(f"{what}: {listed(list(map(shortened, of)))}" for what, of in problems.items() if of)
@@ -198,7 +198,7 @@ def from_release(
     arrays = {}
     for ours, name in names.items():
         try:
-            array = found[name].detach().resolve_neg().double().numpy()
+            array = tensors[name].detach().resolve_neg().double().numpy()
         except (RuntimeError, TypeError, NotImplementedError) as error:  # sparse, quantised, meta
             raise UserError(f"{path}: {name} is no dense array of numbers: {shortened(error)}") from error
         if not np.isfinite(array).all():

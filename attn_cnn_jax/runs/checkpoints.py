@@ -69,8 +69,8 @@ def folder_of(workdir: Path) -> Path:
 def check_folder(workdir: Path) -> None:
     """Raises UserError where Orbax or TensorStore would take the path for a pattern or another place."""
     folder = folder_of(workdir)
-    if found := next((text for text in ("\\", "*", "?", "[", "gs:/") if text in str(folder)), ""):
-        raise UserError(f"{folder.parent}: checkpoints cannot be saved below {found!r}; choose another --workdir=DIR")
+    if wrong := next((text for text in ("\\", "*", "?", "[", "gs:/") if text in str(folder)), ""):
+        raise UserError(f"{folder.parent}: checkpoints cannot be saved below {wrong!r}; choose another --workdir=DIR")
 
 
 @dataclasses.dataclass
@@ -231,19 +231,19 @@ def read_network(workdir: Path, step: int | str, upgraded: Callable[[ConfigDict]
     known = steps_in(workdir)
     if not known:
         raise UserError(f"{workdir} has no checkpoint yet")
-    found = known[0] if step == "latest" else best_step(workdir) if step == "best" else step
-    if step == "best" and found is None:
+    number = known[0] if step == "latest" else best_step(workdir) if step == "best" else step
+    if step == "best" and number is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
-    if isinstance(found, str | bool) or found not in known:
+    if isinstance(number, str | bool) or number not in known:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     try:
-        config = upgraded(ConfigDict(read_plain(workdir, found, "config")))
+        config = upgraded(ConfigDict(read_plain(workdir, number, "config")))
         skeleton, parameters, statistics = split(abstract_model(config.model))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = {"parameters": parameters, "statistics": statistics}
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
-        network = join(skeleton, **read_arrays(workdir, found, "network", like))
-        return found, config, network, read_plain(workdir, found, "data")
+        network = join(skeleton, **read_arrays(workdir, number, "network", like))
+        return number, config, network, read_plain(workdir, number, "data")
     except Damaged:
         if known == steps_in(workdir):
             raise

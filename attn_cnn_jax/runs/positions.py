@@ -47,7 +47,7 @@ def create_recorder(
     height, width = grid(model) if model.name == "attention" else (1, 1)
     query = (height // 2, width // 2)
 
-    def found(parameters: Arrays) -> list[dict[str, jax.Array]]:
+    def moments_of(parameters: Arrays) -> list[dict[str, jax.Array]]:
         """Returns per layer what is written of the parameters, or the attention of the central query pixel."""
         blank: Any = dict.fromkeys(names(skeleton.parameters), jax.ShapeDtypeStruct((), jnp.float32))
         layers, network = [], join(skeleton, blank | parameters, {})
@@ -66,7 +66,7 @@ def create_recorder(
     def written(attention: np.ndarray) -> dict[str, np.ndarray]:
         return {"centre": moments.centre_of_mass(attention) - query, "covariance": moments.covariance(attention)}
 
-    jitted = compiling.jit(found)
+    jitted = compiling.jit(moments_of)
 
     def record(step: int, epoch: float, parameters: Arrays) -> None:
         # Fetched and put there explicitly, as a training loop demands: to a device of this process.
@@ -75,7 +75,7 @@ def create_recorder(
         rows = [{name: rounded(array) for name, array in layer.items()} for layer in layers]
         append(workdir / FILE, {"step": step, "epoch": epoch, "layers": rows})
 
-    if model.name != "attention" or not any(jax.eval_shape(found, positions_of(split(abstract_model(model))[1]))):
+    if model.name != "attention" or not any(jax.eval_shape(moments_of, positions_of(split(abstract_model(model))[1]))):
         return lambda step, epoch, parameters: None
     cut_back(workdir / FILE, after_step)
     return record

@@ -99,20 +99,20 @@ def choose(config: ConfigDict, model: AttentionClassifier, counts: tuple[int, ..
             there = f"{len(counts)} layers of {', '.join(map(str, counts))} heads"
             raise UserError(f"config.start.heads has ({layer}, {head}): {start.run} has {there}")
         chosen.setdefault(layer - 1, {})[head - 1] = "named in config.start.heads"
-    found = chosen or degenerate_heads(model, grid(config.model))
-    if not found:
+    heads = chosen or degenerate_heads(model, grid(config.model))
+    if not heads:
         key = "prune" if start.prune else "reset"
         raise UserError(
             f"config.start.{key}=True: no head of {start.run} is degenerate, so that nothing would change\n"
             f"name heads in config.start.heads, or leave out config.start.{key}"
         )
-    empty = [str(layer + 1) for layer, count in enumerate(counts) if len(found.get(layer, ())) == count]
+    empty = [str(layer + 1) for layer, count in enumerate(counts) if len(heads.get(layer, ())) == count]
     if start.prune and empty:
         raise UserError(
             f"config.start.prune: no head would be left in layer {', '.join(empty)}, all are degenerate or named\n"
             "reset them with config.start.reset=True, or name those to remove in config.start.heads"
         )
-    return found
+    return heads
 
 
 def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
@@ -126,11 +126,11 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     if "num_heads" in here and not was_pruned and heads_by_layer(config.model) != heads_by_layer(first.model):
         may_differ.remove("num_heads")
     old, new = ({f"config.model.{key}": each[key] for key in each if key not in may_differ} for each in (there, here))
-    if found := directory.differing(old, new):
+    if others := directory.differing(old, new):
         which = f"config.start.run={config.start.run!r} is another network"
         same = [name for name in known_configs() if is_shipped_as(name, there, may_differ)]
         advice = f"take --config={same[0]}, which has them so" if same else "set them as they are there"
-        raise UserError(f"{which}: {listed(found)}\n{advice}")
+        raise UserError(f"{which}: {listed(others)}\n{advice}")
 
 
 def is_shipped_as(name: str, model: Mapping[str, object], may_differ: set[str]) -> bool:

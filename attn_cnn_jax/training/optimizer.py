@@ -118,7 +118,7 @@ def matrices(model: nnx.Module) -> dict[str, Matrices]:
         return {name: Matrices((-1, kernel.shape[-1]), plain) for name, kernel in kernels.items()}
     if not isinstance(model, AttentionClassifier):
         return {}
-    found = {name: Matrices(array.shape, plain) for name, array in blocks.items()}
+    shapes = {name: Matrices(array.shape, plain) for name, array in blocks.items()}
     for n, block in enumerate(model.blocks):
         h = block.attention.num_heads
         for short, axis in head_axes(block.attention).items():
@@ -127,8 +127,8 @@ def matrices(model: nnx.Module) -> dict[str, Matrices]:
                 rows, columns = blocks[name].shape
                 by_rows = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
                 by_columns = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
-                found[name] = by_columns if axis else by_rows
-    return found
+                shapes[name] = by_columns if axis else by_rows
+    return shapes
 
 
 def muon(momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTransformation:

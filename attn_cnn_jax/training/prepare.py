@@ -101,7 +101,7 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
         stack.enter_context(directory.locked(workdir))
     hosts.check_shared(workdir)
 
-    given = config
+    asked = config
     config, model = initial_network(config, workdir)
     train_set, validation = dataset.train, dataset.validation
     if config.dataset.num_validation:
@@ -122,7 +122,7 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     stack.enter_context(contextlib.closing(feed))
     state, progress = restore(config, workdir, place(state, mesh), data)
     if hosts.is_main():
-        directory.claim(workdir, given)
+        directory.claim(workdir, asked)
     splits = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
     is_new = not ckpt.steps_in(workdir)
     return Prepared(
@@ -146,14 +146,14 @@ def compiled_steps(run: Prepared, state: TrainState, step: int, crop: Grid) -> j
 def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
     """Returns the data set of `config.dataset`, and whether it is to be streamed from the disk."""
     source, data_dir = source_of(dataset), dataset.data_dir or None
-    found = sources.load(source, data_dir)
+    data = sources.load(source, data_dir)
     memory = min(device_memory(), sources.machine_memory())
-    is_large = dataset.feed == "auto" and found.nbytes > sources.MEMORY_SHARE * memory
+    is_large = dataset.feed == "auto" and data.nbytes > sources.MEMORY_SHARE * memory
     if is_large:
         say(
-            f"the images take {found.nbytes / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of "
+            f"the images take {data.nbytes / 1e9:,.1f} GB, more than a quarter of the {memory / 1e9:,.1f} GB of "
             "memory: streamed from the disk"
         )
-    for line in found.notes:
+    for line in data.notes:
         say(f"{source.words}: {line}")
-    return found, any(hosts.everyone(is_large or dataset.feed == "stream"))  # all processes run the same program
+    return data, any(hosts.everyone(is_large or dataset.feed == "stream"))  # all processes run the same program

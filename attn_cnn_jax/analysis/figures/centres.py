@@ -24,8 +24,8 @@ FLOOR = -16.0  # nats below the largest probability: what is less likely does no
 def draw_run(run: Run, layers: list[np.ndarray]) -> Figure:
     """Returns where all heads of a run look from the central query pixel; `layers` as `mean_attention` gives."""
     query, blocks = test_images.centre(run), run.model.blocks
-    found = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
-    return draw(layers, found, query)
+    centres = [layer_centres(block.attention, layer, query) for block, layer in zip(blocks, layers, strict=True)]
+    return draw(layers, centres, query)
 
 
 def draw(layers: list[np.ndarray], centres: list[np.ndarray], query: tuple[int, int]) -> Figure:

@@ -80,10 +80,10 @@ def read_group(workdirs: list[Path]) -> list[dict]:
     """Returns the records of runs that differ in their seed alone, by their steps; UserError if a run has none yet."""
     records = []
     for workdir in workdirs:
-        found = read_metrics(workdir / "metrics.jsonl")
-        if not found:
+        of_run = read_metrics(workdir / "metrics.jsonl")
+        if not of_run:
             raise UserError(f"{workdir} has no metrics yet: train it with train.py --workdir={workdir}")
-        records += found
+        records += of_run
     return sorted(records, key=lambda record: record["step"])
 
 
@@ -91,8 +91,8 @@ def names(workdirs: list[Path]) -> list[str]:
     """Returns the runs' folder names, with as many parents as make them differ."""
     paths = [path.absolute() for path in workdirs]
     for depth in range(1, max(len(path.parts) for path in paths)):
-        found = ["/".join(path.parts[-depth:]) for path in paths]
-        if len(set(found)) == len(found):
+        labels = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(labels)) == len(labels):
             break
     # A legend leaves out what begins with an underscore.
-    return [f"./{name}" if name.startswith("_") else name for name in found]
+    return [f"./{name}" if name.startswith("_") else name for name in labels]

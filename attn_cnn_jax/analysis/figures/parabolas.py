@@ -32,9 +32,9 @@ def shapes(encoding: Any, x: Float[np.ndarray, "b H W d"]) -> Shapes:
     With `Q = sum_p a_p w_p w_p^T` and `l = sum_p b_p w_p` the score of a shift `s` is `-s^T Q s - l^T s`: a Gaussian
     around `-Q^-1 l / 2` with the covariance `Q^-1 / 2`.
     """
-    found, direction = encoding.project(jnp.asarray(x)), np.asarray(encoding.direction[...], np.float64)
-    width = np.asarray(found.width, np.float64)
-    tilt = np.zeros_like(width) if found.tilt is None else np.asarray(found.tilt, np.float64)
+    projections, direction = encoding.project(jnp.asarray(x)), np.asarray(encoding.direction[...], np.float64)
+    width = np.asarray(projections.width, np.float64)
+    tilt = np.zeros_like(width) if projections.tilt is None else np.asarray(projections.tilt, np.float64)
     quadratic = np.einsum("bhrcp,hpi,hpj->bhrcij", width, direction, direction)
     linear = np.einsum("bhrcp,hpi->bhrci", tilt, direction)
     values, axes = np.linalg.eigh(quadratic)
@@ -61,10 +61,10 @@ def draw(run: Run, images: UInt8[np.ndarray, "b H W c"]) -> Figure:
         figure = style.create_figure(style.PAGE, 3.6)
         panels = figure.subplots(2, len(inputs), squeeze=False, sharey="row")
         for n, (x, block) in enumerate(zip(inputs, run.model.blocks, strict=True)):
-            found = shapes(block.attention.position, x)
+            parabolas = shapes(block.attention.position, x)
             for head in range(block.attention.num_heads):
-                look, widths = style.look(head), np.sqrt(found.widths[:, head].prod(axis=-1)).ravel()
-                row, column = found.centre[:, head].reshape(-1, 2)[:: 1 + widths.size // QUERIES].T
+                look, widths = style.look(head), np.sqrt(parabolas.widths[:, head].prod(axis=-1)).ravel()
+                row, column = parabolas.centre[:, head].reshape(-1, 2)[:: 1 + widths.size // QUERIES].T
                 line = {"color": look.colour, "gid": f"layer {n} head {head}"}
                 panels[0, n].plot(column, row, look.marker, markersize=1.5, markeredgewidth=0, alpha=0.5, **line)
                 shares = 100 * np.arange(1, widths.size + 1) / widths.size
