@@ -1,18 +1,21 @@
 """Heads that networks need and heads that they can lose: convolutions of a ResNet by layer, pruning in two orders.
 
-    python -m benchmarks.fewer_heads RUN [--images=N] [--data-dir=DIR]
+    python -m benchmarks.fewer_heads RUN --out=results/fewer_heads [--images=N] [--data-dir=DIR]
+    python -m benchmarks.fewer_heads --show=results/fewer_heads [--write]
 
-Of a ResNet: how many heads each layer's kernel needs at 0, 1 and 5% (`theorem.heads_needed`), beside a new network of
-the same shape. Of attention by positions alone: test accuracy after heads are removed one by one, in the order of
-entropy, most uniform first, which is what pruning goes by for most encodings; the same where value maps of heads that
-stay take over, by least squares, what those removed did; and in the order of what the layer loses then.
+Of a ResNet: how many heads each layer's kernel needs at 0, 1 and 5% (`theorem.heads_needed`), and the least error of
+one head fewer than shifts, in a new network of full width and in the run. Of attention by positions alone: test
+accuracy after heads are removed one by one, in the order of entropy, most uniform first, which is what pruning goes by
+for most encodings; the same where value maps of heads that stay take over, by least squares, what those removed did;
+and in the order of what the layer loses then.
 """
 
-import argparse
 import dataclasses
+import json
 import math
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,46 +25,72 @@ from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.analysis.heads import layer_statistics
 from attn_cnn_jax.config import create_model
 from attn_cnn_jax.errors import exits_with_messages
+from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.initialisation import set_values
+from attn_cnn_jax.options import WIDTH
+from attn_cnn_jax.runs import metrics
+from attn_cnn_jax.runs.environment import describe
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import heads_needed
-from benchmarks.measure import table
+from benchmarks.records import DOCS, RESULTS, markdown, parse, parser, put
 
+PAGE = DOCS / "theorem.md"
 TOLERANCES = (0.0, 0.01, 0.05)
 Layers = list[tuple[np.ndarray, np.ndarray]]  # attention `(h, q p)` and value maps `(h, d o)`
 
 
 @exits_with_messages
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run")
-    parser.add_argument("--images", type=int, help="test images; all by default")
-    parser.add_argument("--data-dir", default="")
-    options = parser.parse_args(argv)
-    run = load_run(options.run)
-    if run.config.model.name == "resnet":
-        new = create_model(run.config.model, rngs=nnx.Rngs(0))
-        rows = [{"layer": name, "kernel": shape} for name, shape, _ in kernels(run.model)]
-        for network, model in (("new", new), ("trained", run.model)):
-            for row, (_, _, kernel) in zip(rows, kernels(model), strict=True):
-                for tolerance in TOLERANCES:
-                    row[f"{network}, {tolerance:.0%}"] = "{0.least} to {0.enough}".format(
-                        heads_needed(kernel, tolerance)
-                    )
-        print(table(rows, list(rows[0])))
-    else:
-        rows = pruned(run, options.images, options.data_dir or None)
-        print(table(rows, list(rows[0])))
+    described = parser(__doc__)
+    described.add_argument("run", nargs="?")
+    described.add_argument("--images", type=int, help="test images; all by default")
+    options = parse(described, argv)
+    if options.out:
+        run = load_run(options.run)
+        is_resnet = run.config.model.name == "resnet"
+        rows = needed(run) if is_resnet else pruned(run, options.images, options.data_dir or None)
+        about: dict[str, Any] = {"data": run.config.dataset.name, "images": options.images}
+        if is_resnet:
+            about |= metrics.last_records(Path(options.run))["test"]
+        record = {**about, "machine": describe(), "rows": rows}
+        name = f"resnet{run.config.model.depth}" if is_resnet else options.run.removeprefix("pretrained:")
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_atomically(options.out / f"{name}.json", json.dumps(record, indent=1) + "\n")
+    for name, text in tables(options.show or options.out).items():
+        print(text)
+        if options.write:
+            put(PAGE, name, text)
     return 0
 
 
-def kernels(model: Any) -> list[tuple[str, str, np.ndarray]]:
-    """Name, shape and kernel of every convolution with more than one shift."""
+def tables(folder: Path = RESULTS / "fewer_heads") -> dict[str, str]:
+    """The kept tables by their names in the documentation."""
+    rows = {file.stem: json.loads(file.read_text())["rows"] for file in sorted(folder.glob("*.json"))}
+    return {f"heads of {name}": markdown(kept, list(kept[0])) for name, kept in rows.items()}
+
+
+def needed(run: Run) -> list[dict]:
+    """A row per layer of a ResNet, new and of full width beside trained."""
+    model = run.config.copy_and_resolve_references().model
+    model.width = WIDTH
+    networks = {f"new, width {WIDTH}": create_model(model, rngs=nnx.Rngs(0))}
+    networks[f"trained, width {run.config.model.width}"] = run.model
+    rows = [{"layer": name} for name, _ in kernels(run.model)]
+    for network, model in networks.items():
+        for row, (_, kernel) in zip(rows, kernels(model), strict=True):
+            found = [heads_needed(kernel, tolerance) for tolerance in TOLERANCES]
+            row[f"{network}: heads at 0, 1, 5%"] = ", ".join(str(heads.enough) for heads in found)
+            row["8 heads, " + network] = f"{found[0].error[8]:.0%}"
+    return rows
+
+
+def kernels(model: Any) -> list[tuple[str, np.ndarray]]:
+    """Name and kernel of every convolution with more than one shift."""
     layers = [(".".join(map(str, path)), m) for path, m in nnx.iter_modules(model) if isinstance(m, nnx.Conv)]
     found = [(name, np.asarray(layer.kernel[...])) for name, layer in layers]
-    return [(name, "x".join(map(str, k.shape)), k) for name, k in sorted(found) if math.prod(k.shape[:2]) > 1]
+    return [(name, kernel) for name, kernel in sorted(found) if math.prod(kernel.shape[:2]) > 1]
 
 
 def pruned(run: Run, num_images: int | None, data_dir: str | None) -> list[dict]:
@@ -82,14 +111,14 @@ def pruned(run: Run, num_images: int | None, data_dir: str | None) -> list[dict]
         row: dict[str, Any] = {"heads left": len(heads) - removed}
         for name, order, refit in (
             ("entropy", by_entropy, False),
-            ("entropy, values refitted", by_entropy, True),
-            ("loss, values refitted", by_loss, True),
+            ("entropy, taken over", by_entropy, True),
+            ("by rank, taken over", by_loss, True),
         ):
             model = without(run.model, layers, order[:removed], refit)
             guesses = dataclasses.replace(run, model=model).predict(split.images).argmax(axis=1)
             row[name] = f"{np.mean(guesses == split.labels):.1%}"
         lost = Counter(n for n, _ in by_loss[:removed])
-        row["left by layer (loss)"] = " ".join(str(len(layer[0]) - lost[n]) for n, layer in enumerate(layers))
+        row["left by layer"] = " ".join(str(len(layer[0]) - lost[n]) for n, layer in enumerate(layers))
         rows.append(row)
     return rows
 

@@ -12,6 +12,7 @@ from attn_cnn_jax.config import attention_config, complete
 from attn_cnn_jax.errors import UserError
 from benchmarks import (
     encodings,
+    fewer_heads,
     fifteen_minutes,
     fine_tuning,
     learn_convolution,
@@ -38,6 +39,7 @@ PAGES = {
         )
         for name in tricks.TABLES
     },
+    **{(fewer_heads.PAGE, name): lambda text=text: text for name, text in fewer_heads.tables().items()},
 }
 OF_TRICKS = {(table, tricks.name_of(row)): row for table, (_, rows) in tricks.TABLES.items() for row in rows}
 OF_ENCODINGS = {tricks.name_of(row): row for row in encodings.ROWS}
