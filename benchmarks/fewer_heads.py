@@ -82,7 +82,7 @@ def needed(run: Run) -> list[dict]:
         for row, (_, kernel) in zip(rows, kernels(model), strict=True):
             found = [heads_needed(kernel, tolerance) for tolerance in TOLERANCES]
             row[f"{network}: heads at 0, 1, 5%"] = ", ".join(str(heads.enough) for heads in found)
-            row["8 heads, " + network] = f"{found[0].error[8]:.0%}"
+            row[f"{network}: least error of 8"] = f"{found[0].error[8]:.0%}"
     return rows
 
 
