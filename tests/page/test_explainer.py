@@ -18,7 +18,7 @@ from attn_cnn_jax.page.network import costliest_head
 from attn_cnn_jax.theorem import learning
 from attn_cnn_jax.theorem.rank import heads_needed
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
-from tests.page.browser import Keys, Page, emulated
+from tests.page.browser import ActionChains, Keys, Page, emulated
 from tests.page.conftest import CLASSES, GRID, random_run, written
 
 pytestmark = pytest.mark.slow
@@ -216,6 +216,22 @@ def test_few_heads_are_those_of_the_package(open_page, images):
         text = page.find("#few-rank").text
         assert f"rank {np.linalg.matrix_rank(kernel.reshape(9, 9))}," in text
         assert str(needed.enough) in text or "nine" in text
+
+
+def test_a_filter_is_drawn_by_pointer_and_by_keys(open_page):
+    page = open_page("#picture=5")
+    page.find("#few-empty-3").click()
+    assert page.find("#few-count").text == "Draw a filter."
+    canvas = page.find("#few-canvas")
+    drag = ActionChains(page.driver, duration=0).move_to_element(canvas).click_and_hold()
+    drag.move_by_offset(int(canvas.rect["width"] / 3), 0).release().move_by_offset(0, -20).perform()
+    assert page.run("few.filter") == [0, 0, 0, 0, 1, 1, 0, 0, 0]
+    assert page.find("#few-count").text.startswith("One head is")
+    page.find('[name="brush"][value="-1"]').click()
+    canvas.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_UP, " ", "+")
+    assert page.run("few.filter") == [-0.75, 0, 0, 0, 1, 1, 0, 0, 0]
+    assert page.find("#few-count").text.startswith("Two heads are")
+    assert canvas.get_attribute("aria-label") == "Filter, row 1, column 1: -0.75"
 
 
 @pytest.mark.parametrize("width", [390, 1000])

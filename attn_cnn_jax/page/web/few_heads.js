@@ -16,6 +16,12 @@ const FILTERS = {
     @type {{ filter: number[], different: number }} */
 const few = { filter: FILTERS.Sobel, different: 3 };
 
+/** What drawing makes of an entry, and the entry that arrow keys choose.
+    @type {{ value: number, at: Pixel }} */
+const brush = { value: 1, at: [1, 1] };
+const clampEntry = (value) => Math.max(-100, Math.min(100, value));
+const GREYS = Array.from({ length: 256 }, (_, n) => [n, n, n]);
+
 /** One head for what a filter adds and one for what it takes away: patterns of attention that sum to one, and value maps.
     @type {(filter: number[]) => { pattern: number[], value: number }[]} */
 function headsOfFilter(filter) {
@@ -72,13 +78,15 @@ function showFew() {
   const attention = Float64Array.from(x, (_, n) => heads.reduce((sum, { value }, h) => sum + value * means[h][n], 0));
   const convolution = patternMeans(x, data.size, filter);
   const difference = Math.max(...attention.map((y, n) => Math.abs(y - convolution[n])));
-  const isSigned = heads.some(({ value }) => value < 0) && filter.reduce((sum, entry) => sum + entry, 0) < 0.5;
-  const count = ["No head is", "One head is", "Two heads are"][heads.length];
-  $("few-count").textContent = `${count} enough for this one, and no layer does with fewer.`;
+  const total = filter.reduce((sum, entry) => sum + entry, 0), most = Math.max(1, Math.abs(total)); // of a grey image
+  const isSigned = heads.some(({ value }) => value < 0) && total < 0.5;
+  const count = heads.length === 1 ? "One head is" : "Two heads are";
+  $("few-count").textContent = heads.length ? `${count} enough for this one, and no layer does with fewer.` : "Draw a filter.";
   $("few-error").textContent = shortNumber(difference);
+  showBrush(size);
   drawGrey($("few-image"), x, false);
-  drawGrey($("few-attention"), attention, isSigned);
-  drawGrey($("few-convolution"), convolution, isSigned);
+  drawGrey($("few-attention"), attention.map((y) => y / most), isSigned);
+  drawGrey($("few-convolution"), convolution.map((y) => y / most), isSigned);
   $("few-patterns").replaceChildren(...heads.map(({ pattern, value }, h) => {
     const canvas = make("canvas");
     drawMap(canvas, Float64Array.from(pattern), [size, size], [0, Math.max(...pattern)], colourTable(theme()));
@@ -94,14 +102,50 @@ function showFew() {
     + (rank === 9 ? "nine heads, as the theorem says." : `at least ${rank} heads, and ${rank + 1} are enough.`);
 }
 
+/** The filter as grey, what it adds light and what it takes away dark, and the entry that keys change. */
+function showBrush(size) {
+  const { filter } = few, most = Math.max(1e-9, ...filter.map(Math.abs)), at = brush.at = /** @type {Pixel} */ (brush.at.map((n) => clamp(n, size)));
+  drawMap($("few-drawing"), Float64Array.from(filter), [size, size], [-most, most], GREYS);
+  frameAt($("few-canvas"), at, [size, size]);
+  $("few-canvas").ariaLabel = `Filter, row ${at[0] + 1}, column ${at[1] + 1}: ${fixed(filter[at[0] * size + at[1]])}`;
+}
+
+/** Sets an entry of the filter, and chooses it. */
+function paint(at, value) {
+  const size = Math.sqrt(few.filter.length), chosen = at[0] * size + at[1];
+  brush.at = at;
+  setFew({ filter: few.filter.map((entry, n) => (n === chosen ? clampEntry(value(entry)) : entry)) });
+}
+
+function listenToBrush() {
+  const canvas = $("few-canvas"), size = () => Math.sqrt(few.filter.length);
+  const drawn = () => brush.value;
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    paint(pixelAt(event, canvas, [size(), size()]), drawn);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (canvas.hasPointerCapture(event.pointerId)) paint(pixelAt(event, canvas, [size(), size()]), drawn);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const arrow = ARROWS[event.key], step = { "+": 0.25, "-": -0.25 }[event.key];
+    if (event.ctrlKey || event.altKey || event.metaKey || !(arrow || step || event.key === " ")) return;
+    event.preventDefault();
+    if (arrow) brush.at = /** @type {Pixel} */ (brush.at.map((n, axis) => clamp(n + arrow[axis], size())));
+    if (arrow) showBrush(size());
+    else paint(brush.at, step ? (entry) => entry + step : drawn);
+  });
+  for (const radio of $("few").querySelectorAll('[name="brush"]')) radio.addEventListener("change", () => { brush.value = Number(radio.value); });
+  for (const n of [3, 5]) $(`few-empty-${n}`).addEventListener("click", () => setFew({ filter: Array(n * n).fill(0) }));
+}
+
 /** Fields for the entries of a filter of some rows and columns. */
 function makeFewEntries(size) {
-  $("few-entries").style.gridTemplateColumns = `repeat(${size}, 5em)`;
+  $("few-entries").style.gridTemplateColumns = `repeat(${size}, minmax(0, 5em))`;
   $("few-entries").replaceChildren(...Array.from({ length: size ** 2 }, (_, n) => {
     const input = make("input", { type: "number", step: 0.05, ariaLabel: `filter entry ${n + 1}` });
     input.addEventListener("input", () => {
-      const value = Math.max(-100, Math.min(100, input.valueAsNumber));
-      if (Number.isFinite(value)) setFew({ filter: few.filter.map((entry, other) => (other === n ? value : entry)) });
+      if (Number.isFinite(input.valueAsNumber)) paint([Math.floor(n / size), n % size], () => input.valueAsNumber);
     });
     return input;
   }));
@@ -113,6 +157,7 @@ function listenToFew() {
     button.addEventListener("click", () => setFew({ filter }));
     $("few-filters").append(button);
   }
+  listenToBrush();
   $("few-different").addEventListener("input", () => setFew({ different: Number($("few-different").value) }));
 }
 
