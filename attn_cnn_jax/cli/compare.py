@@ -2,8 +2,9 @@
 
 Runs of one configuration share a line, with mean and standard deviation (over n - 1) of the last test accuracy and
 loss over their seeds. Each seed counts once. Where metrics go, where a prepared data set is and how it is read may
-differ. FLOPs are per image, of linear maps and convolutions as the paper counts them. The training time is that of the
-training steps alone, without compilation and evaluation, from the rates in metrics.jsonl.
+differ. Where some classes have more test images than others, the mean over classes stands beside the accuracy. FLOPs
+are per image, of linear maps and convolutions as the paper counts them. The training time is that of the training steps
+alone, without compilation and evaluation, from the rates in metrics.jsonl.
 """
 
 import argparse
@@ -62,7 +63,9 @@ def run(args: argparse.Namespace) -> None:
             of_seeds[kept.seed] = kept  # the longest
             say(f"{less.name} has the same seed {less.seed} as {kept.name}: counted once", sys.stderr)
     counted = [list(of_seeds.values()) for of_seeds in groups.values()]
-    say(table(map(row, counted), HEADER))
+    unequal = any("balanced" in (outcome.test or {}) for outcomes in counted for outcome in outcomes)
+    rows = [row(outcomes, by_class=unequal) for outcomes in counted]
+    say(table(rows, (*HEADER[:4], *(["mean of classes"] if unequal else []), *HEADER[4:])))
     for line in [*machines(counted), *filter(None, (doubt_of(o.workdir) for of in counted for o in of))]:
         say(line)
     if args.out:
@@ -113,8 +116,11 @@ def training_seconds(records: list[dict], batch_size: int) -> float | None:
     return total or None
 
 
-def row(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """Returns a line of the table, of one run or of several seeds of one configuration."""
+def row(outcomes: list[Outcome], *, by_class: bool) -> tuple[str, ...]:
+    """Returns a line of the table, of one run or of several seeds of one configuration.
+
+    With `by_class` also the mean over classes of the share of their test images that is right.
+    """
     tests = [outcome.test for outcome in outcomes if outcome.test]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     first, *others = outcomes
@@ -123,6 +129,7 @@ def row(outcomes: list[Outcome]) -> tuple[str, ...]:
         ", ".join(str(outcome.seed) for outcome in outcomes),
         f"{min(record['epoch'] for record in tests):g}" if tests else "",
         with_deviation([record["accuracy"] for record in tests], "{:.2%}"),
+        *([with_deviation([r["balanced"] for r in tests if "balanced" in r], "{:.2%}")] if by_class else []),
         with_deviation([record["loss"] for record in tests if "loss" in record], "{:.4f}"),
         f"{count_parameters(first.model):,}",
         short(count_flops(first.model).linear),

@@ -99,11 +99,8 @@ def keep(workdir: Path, step: int, evaluation: Evaluation) -> None:
     if not places:
         raise UserError(f"{path} has no test record of step {step}: --keep replaces one that training wrote")
     before = records[places[-1]]
-    records[places[-1]] = (
-        before
-        | {"right": evaluation.right, "count": evaluation.count, "loss": evaluation.loss}
-        | {"accuracy": evaluation.accuracy}
-    )
+    numbers = {name: getattr(evaluation, name) for name in ("right", "count", "loss", "accuracy", "balanced")}
+    records[places[-1]] = before | {name: value for name, value in numbers.items() if value is not None}
     write_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
     environment.note(workdir, step, "evaluated")
     say(f"{path}: {metrics.accuracy_in_words(records[places[-1]])} at step {step}, before {before['accuracy']:.2%}")

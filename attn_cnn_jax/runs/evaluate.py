@@ -29,6 +29,8 @@ from attn_cnn_jax.runs import selfcheck
 Logits = Float[np.ndarray, "b classes"]
 
 
+UNEQUAL = 1.5  # times as many images as the rarest class, from which on the most frequent one hides it
+
 COMPILED: dict[Any, jax.stages.Compiled] = {}  # by program and the shapes of its arguments
 CHECKED: set[jax.stages.Compiled] = set()  # those that passed the self-check
 
@@ -40,6 +42,7 @@ class Evaluation:
     right: int  # images whose own class is the most probable one
     count: int  # of all images
     loss: float  # mean cross-entropy, nats
+    balanced: float | None = None  # mean over classes of the share that is right; None where all are as frequent
 
     @property
     def accuracy(self) -> float:
@@ -172,8 +175,18 @@ def scores(logits: Logits, labels: Labels) -> tuple[Bool[np.ndarray, " b"], Floa
 
 def total(parts: Iterator[Logits], labels: Labels) -> Evaluation:
     """Returns the evaluation of images whose logits come in batches, every image counted once."""
-    right, loss, start = 0, 0.0, 0
+    correct, loss, start = list[np.ndarray](), 0.0, 0
     for logits in parts:
-        correct, losses = scores(logits, np.asarray(labels[start : start + len(logits)]))
-        right, loss, start = right + int(correct.sum()), loss + float(losses.sum()), start + len(logits)
-    return Evaluation(right, start, loss / start)
+        right, losses = scores(logits, np.asarray(labels[start : start + len(logits)]))
+        correct, loss, start = [*correct, right], loss + float(losses.sum()), start + len(logits)
+    right = np.concatenate(correct)
+    return Evaluation(int(right.sum()), start, loss / start, balanced(right, np.asarray(labels[:start])))
+
+
+def balanced(right: Bool[np.ndarray, " b"], labels: Labels) -> float | None:
+    """Returns the mean over classes of the share of their images that is right; None where all are as frequent."""
+    counts, of_class = np.bincount(labels), np.bincount(labels, weights=right)
+    there = counts > 0
+    if counts.max() < UNEQUAL * counts[there].min():
+        return None
+    return float((of_class[there] / counts[there]).mean())

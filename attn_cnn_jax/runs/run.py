@@ -146,7 +146,7 @@ class Run:
         found = total(noted(), labels)
         matrix = by_class.confusion(np.concatenate(predicted), labels, self.config.model.num_classes)
         names = self.class_names if len(self.class_names) == len(matrix) else ()
-        return by_class.ByClass(found.right, found.count, found.loss, matrix, names)
+        return by_class.ByClass(found.right, found.count, found.loss, found.balanced, matrix, names)
 
     def without_heads(self, heads: Iterable[tuple[int, int]]) -> "Run":
         """Returns a new run without some heads: it computes what this one does where their values are zero.

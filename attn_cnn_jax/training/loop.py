@@ -173,7 +173,8 @@ class Recorder(NamedTuple):
             network = join(self.run.skeleton, *jax.device_put(jax.device_get((state.parameters, state.statistics))))
             results = evaluations(network, self.run.config, self.run.splits, self.run.mesh)
         for split, result in results.items():
-            self.record(step, split, dataclasses.asdict(result) | {"accuracy": result.accuracy})
+            numbers = dataclasses.asdict(result) | {"accuracy": result.accuracy}
+            self.record(step, split, {name: value for name, value in numbers.items() if value is not None})
         return results["validation"].accuracy if "validation" in results else None
 
     def save(self, state: TrainState, step: int, window: Window, accuracy: float | None = None) -> None:

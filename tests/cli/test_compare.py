@@ -100,3 +100,13 @@ def test_seeds_share_a_curve_with_a_band_of_one_deviation(runs, tmp_path, compar
     assert (heights.min(), heights.max()) == pytest.approx((mean - deviation, mean + deviation))
     (line,) = [each for each in accuracy.lines if each.get_gid() == "0 test"]
     assert line.get_ydata() == pytest.approx([mean])
+
+
+def test_the_mean_of_classes_stands_beside_the_accuracy_where_classes_are_unequal(runs, compared):
+    (row,), _ = compared(*runs)
+    assert "mean of classes" not in row
+    for workdir, balanced in zip(runs, (0.4, 0.5, 0.6), strict=True):
+        test = {"step": 20, "epoch": 2, "split": "test", "loss": 0.1, "accuracy": 0.9, "balanced": balanced}
+        (workdir / "metrics.jsonl").write_text(json.dumps(test) + "\n")
+    (row,), _ = compared(*runs)
+    assert (row["test accuracy"], row["mean of classes"]) == ("90.00% ± 0.00%", "50.00% ± 10.00%")

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from attn_cnn_jax.runs import evaluate, metrics
 from attn_cnn_jax.runs.by_class import balanced_accuracy, by_class, confusion
 
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2])
@@ -24,3 +25,8 @@ def test_a_network_that_knows_one_class_of_two_is_no_better_than_chance():
     matrix = confusion(np.zeros(200, int), labels, 2)
     assert (np.trace(matrix) / 200, balanced_accuracy(matrix)) == (0.95, 0.5)
     assert [row["class"] for row in by_class(matrix)] == ["0", "1"]
+    found = evaluate.total(iter([np.tile([1.0, 0.0], (100, 1))] * 2), labels)
+    assert (found.accuracy, found.balanced) == (0.95, 0.5)
+    record = {"right": 190, "count": 200, "accuracy": 0.95, "balanced": 0.5}
+    assert metrics.accuracy_in_words(record) == "95.00% (190 of 200), mean of classes 50.00%"
+    assert evaluate.balanced(np.ones(30, bool), np.arange(30) % 4) is None  # classes of 8 and 7 images
