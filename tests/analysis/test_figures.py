@@ -140,6 +140,7 @@ def test_the_scheme_shows_each_heads_attention_and_value_map(quadratic_run):
         assert (*mark.get_xdata(), *mark.get_ydata()) == pytest.approx((column, row))
     (pixel,) = found(figure, "output")
     assert pixel.get_xy() == (4.5, 3.5)
+    assert "where each head looks" in figure.axes[0].get_title()  # the grid is the input, with a mark per head
 
 
 def test_figure_11_shows_the_residual_of_every_query(quadratic_run):
@@ -149,6 +150,14 @@ def test_figure_11_shows_the_residual_of_every_query(quadratic_run):
     np.testing.assert_allclose(shown.get_array().ravel(), theorem_span.residuals(attention, kernel_shifts((2, 2))))
     panels = [axes for axes in figure.axes if axes.images]
     np.testing.assert_array_equal(panels[0].images[0].get_array()[:, 0], np.eye(64)[4 * 8 + 4])
+
+
+def test_a_probability_stands_beside_its_bar():
+    figure = predictions.draw([np.zeros((4, 4, 1), np.uint8)], ["x"], [[("a", 0.75), ("b", 0.25)]], [[]])
+    figure.canvas.draw()
+    bars, texts = figure.axes[1].patches, figure.axes[1].texts
+    for bar, text in zip(bars, texts, strict=True):
+        assert text.get_window_extent().x0 > bar.get_window_extent().x1
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # of a font without these letters

@@ -32,7 +32,10 @@ def draw(
         side, tall = 1.45 / style.PAGE, 1.45 / total * height / width
         low = (bottom + top - tall) / 2
         source, target = (figure.add_axes((left, low, side, tall)) for left in (0.02, 0.98 - side))
-        for axes, name in ((source, f"input X, {height}x{width} pixels"), (target, "output: sum over heads")):
+        for axes, name in (
+            (source, f"input X, {height}x{width} pixels:\nquery q, and where each head looks"),
+            (target, "output: sum over heads"),
+        ):
             axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[], aspect="equal")
             axes.set_title(name, fontsize=6)
             axes.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, color="0.88", linewidth=0.3)
