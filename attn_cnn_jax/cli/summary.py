@@ -1,10 +1,10 @@
 """Print the paper's Table 1: parameters, FLOPs and test accuracy of configurations and runs, beside the paper's.
 
-Without arguments: the four networks of Table 1, then the other files of configs/. A run directory counts as the network
-that it holds, and has its last test accuracy; where heads were pruned, a line says how many of which layers, and one
-says, where attention does not depend on the image, how many heads could replace those of each layer (`heads`). One
-multiply-add is two FLOPs, and a count is per image. The paper counts linear maps and convolutions; the full count
-adds attention itself.
+Without arguments: the four networks of Table 1, then the other files of configs/, but that for images of one's own. A
+run directory counts as the network that it holds, and has its last test accuracy; where heads were pruned, a line says
+how many of which layers, and one says, where attention does not depend on the image, how many heads could replace those
+of each layer (`heads`). One multiply-add is two FLOPs, and a count is per image. The paper counts linear maps and
+convolutions; the full count adds attention itself.
 """
 
 import argparse
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> None:
     if args.configs:
         configs = dict(each for name in args.configs for each in read(name, args.overrides))
     else:
-        configs = {name: (load_config(name), "") for name in dict.fromkeys((*TABLE_1, *known_configs()))}
+        known = {name: load_config(name) for name in dict.fromkeys((*TABLE_1, *known_configs()))}
+        configs = {name: (config, "") for name, config in known.items() if config.dataset.name in SPECS}
     papers = {described(load_config(name).model): published for name, published in TABLE_1.items()}
     say(table([row(name, *of, papers) for name, of in configs.items()], HEADER))
     for name, (config, _) in configs.items():

@@ -161,8 +161,8 @@ REST = {
         "warmup_fraction": number(0.05, 0, 1),  # of all steps
     },
     "train": {
-        "batch_size": integer(100, 1),  # images per step, of all devices together
-        "num_epochs": integer(300, 1),  # passes over the training images
+        "batch_size": integer(100, 0),  # images per step, of all devices together; 0: what fits their number
+        "num_epochs": integer(300, 0),  # passes over the training images; 0: what fits their number
         "eval_batch_size": integer(500, 1),  # images per call; changes no number
         "label_smoothing": number(0.0, 0, 1),  # share of a label spread over all classes, for the gradient
         # Of matrix products in float32. "default": JAX's own, TensorFloat-32 (10 bits of mantissa) on NVIDIA GPUs and

@@ -23,8 +23,10 @@ def validate(config: ConfigDict) -> None:
     check_combinations(config)
 
 
-def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
+def complete(config: ConfigDict, spec: Spec | None = None, num_images: int = 0) -> ConfigDict:
     """Returns a checked copy with what the data set determines: image size, classes, mean and standard deviation.
+
+    And, where they are 0, the batch size and the number of epochs.
 
     Of a data set of the package, image size and number of classes may be left at their defaults; other values that
     contradict it are refused. For the user's own images they are taken from the data.
@@ -33,6 +35,7 @@ def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
       config: of a run.
       spec: of its data set, once that is loaded. None before: of the user's own data nothing is filled in, and only
         the values one by one are checked.
+      num_images: its training images, with those that validate; 0 for those of `spec`.
 
     Raises:
       UserError: see `validate`.
@@ -60,7 +63,21 @@ def complete(config: ConfigDict, spec: Spec | None = None) -> ConfigDict:
         allowed = f"0 for {config.dataset.path or name}, which has a validation split of its own"
         not_allowed("dataset.num_validation", config.dataset.num_validation, allowed)
     check_combinations(config)
+    if count := max(0, (num_images or known.train_examples) - config.dataset.num_validation):
+        train = config.train
+        train.batch_size = train.batch_size or fitting_batch(count)
+        train.num_epochs = train.num_epochs or fitting_epochs(count // train.batch_size)
     return config
+
+
+def fitting_batch(num_images: int) -> int:
+    """Batch size for so many training images: a dozen steps per epoch, of 8 images at least and 50 at most."""
+    return min(max(8, num_images // 12), 50, num_images)
+
+
+def fitting_epochs(steps_per_epoch: int) -> int:
+    """Number of epochs that are 600 steps together, but at least 12 and at most 100."""
+    return min(max(12, -(-600 // max(1, steps_per_epoch))), 100)
 
 
 def spec_of(config: ConfigDict) -> Spec:

@@ -90,11 +90,15 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     left behind that was not there. Of several processes all do the same.
     """
     config = complete(config)
-    mesh = mesh_for(config.train.batch_size)
     hosts.check_same(hosts.settings(config))
     ckpt.check_folder(workdir)
     dataset, streamed = load_data(config.dataset)
-    config = complete(config, dataset.spec)
+    fits = not (config.train.batch_size and config.train.num_epochs)
+    config = complete(config, dataset.spec, len(dataset.train.labels))
+    if fits:
+        size, epochs = config.train.batch_size, config.train.num_epochs
+        say(f"{len(dataset.train.labels):,} training images: batch size {size}, number of epochs {epochs}")
+    mesh = mesh_for(config.train.batch_size)
     check_counts(config.train.batch_size, config.dataset, len(dataset.train.labels))
     check_memory(config.model)
     if hosts.is_main():

@@ -64,7 +64,7 @@ def test_overrides_are_told_from_other_words():
 def test_every_file_is_valid_and_says_how_to_run_it():
     for name, path in known_configs().items():
         validate(load_config(name))
-        complete(load_config(name))
+        complete(load_config(name, ["--config.dataset.path=images"] if name == "own_images" else []))
         assert f"python train.py --config=configs/{name}.py" in Path(path).read_text().split('"""')[1]
     for encoding in REGISTRY:
         assert complete(load_config(f"digits_encodings:{encoding}")).model.encoding == encoding

@@ -84,12 +84,12 @@ def test_the_console_script_and_train_py_are_this_program(monkeypatch, tmp_path,
     config.read(ROOT / "setup.cfg")
     assert config["options.entry_points"]["console_scripts"].strip() == f"attn-cnn = {run.__module__}:{run.__name__}"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py", "--config=digits", "--config.train.batch_size=0"])
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config=digits", "--config.train.batch_size=-1"])
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit, match=r"^1$"):
         runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
     signal.signal(signal.SIGINT, handler)
-    assert capsys.readouterr().err.startswith("config.train.batch_size=0: allowed is")
+    assert capsys.readouterr().err.startswith("config.train.batch_size=-1: allowed is")
 
 
 def test_advised_commands_run_from_where_the_user_is(tmp_path, monkeypatch):

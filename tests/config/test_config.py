@@ -201,3 +201,24 @@ def test_the_users_own_data_is_asked_for_and_then_checked():
     config.dataset.num_validation = 500
     with pytest.raises(UserError, match="allowed is 0 for own, which has a validation split of its own"):
         complete(config, spec(image_shape=(48, 48, 3), has_validation=True))
+
+
+def test_batch_size_and_epochs_fit_the_number_of_images_unless_they_are_set():
+    """A hundred images are a dozen steps per epoch, 600 in all; many are batches of 50, for 12 epochs."""
+    config = resnet_config()
+    config.dataset.update({"name": "npz", "path": "x", "num_validation": 4})
+    spec = Spec("npz", (32, 32, 3), 2, (0.5,) * 3, (0.2,) * 3, ("a", "b"))
+    for count, set_, fits in (
+        (100, (0, 0), (8, 50)),
+        (20, (0, 0), (8, 100)),
+        (50_004, (0, 0), (50, 12)),
+        (9, (3, 0), (3, 100)),
+        (100, (0, 7), (8, 7)),
+    ):
+        config.train.batch_size, config.train.num_epochs = set_
+        train = complete(config, spec, count).train
+        assert (train.batch_size, train.num_epochs) == fits
+    assert complete(config).train.batch_size == 0  # before the data is known
+    config = attention_config()
+    config.train.batch_size = 0
+    assert complete(config).train.batch_size == 50
