@@ -10,6 +10,7 @@ import argparse
 
 from attn_cnn_jax.cli.arguments import Parser, image_size, matching, numbers_in
 from attn_cnn_jax.data import cifar, sources
+from attn_cnn_jax.data.mirror import line_on_mirroring
 from attn_cnn_jax.data.sets import OWN, SPECS, WITH_SCIKIT_LEARN, is_own, source_of
 from attn_cnn_jax.output import say
 
@@ -62,5 +63,5 @@ def run(args: argparse.Namespace) -> None:
     for line in dataset.notes:
         say(f"{source.words}: {line}")
     if is_own(source.name):
-        say("Training mirrors half of the images: where sides matter, add --config.augment.flip=False there")
+        say(f"Training: {line_on_mirroring(dataset.train)}")
     say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")

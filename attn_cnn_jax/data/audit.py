@@ -10,6 +10,8 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from attn_cnn_jax.data.image_files import FULL_RANGE
+from attn_cnn_jax.data.mirror import line_on_mirroring
+from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import listed
 
 FEW_LEVELS = 128  # of 256, below which 16 bits probably hold fewer: 10, 12 or 14
@@ -52,12 +54,10 @@ def lines_on_levels(kinds: Mapping[str, Kind], value_range: tuple[int, int]) -> 
     return found
 
 
-def lines_on_training(config: ConfigDict, count: int) -> list[str]:
-    """Lines on what augmentation and the batch size do to `count` training images of one's own."""
-    batch_size, lines = config.train.batch_size, []
-    if config.augment.flip:
-        wrong = "where sides matter, as in arrows, text or digits, set config.augment.flip=False"
-        lines.append(f"augmentation mirrors half of the images: {wrong}")
+def lines_on_training(config: ConfigDict, train: Split) -> list[str]:
+    """Lines on what augmentation and the batch size do to training images of one's own."""
+    batch_size, count = config.train.batch_size, len(train.labels)
+    lines = [line_on_mirroring(train)] if config.augment.flip else []
     steps, left = divmod(count, batch_size)
     if left > count / 10 or steps < FEW_STEPS:
         each = f"{steps} step{'s' * (steps != 1)} per epoch, {left} images left out of each"

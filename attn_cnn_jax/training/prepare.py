@@ -112,7 +112,7 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
         train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
         if line := lacking(validation, dataset.spec):
             say(line)
-    for line in lines_on_training(config, len(train_set.labels)) if is_own(config.dataset.name) else ():
+    for line in lines_on_training(config, train_set) if is_own(config.dataset.name) else ():
         say(line)
     schedule = Schedule(config, len(train_set.labels) // config.train.batch_size)
     rate = learning_rate(config.optimizer, config.train.num_epochs, schedule.steps_per_epoch)
