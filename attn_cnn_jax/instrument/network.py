@@ -14,6 +14,8 @@ from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
 from attn_cnn_jax.runs.run import Run
 
 LIBRARIES = "a run of load_run, a Flax NNX module or a PyTorch module"
+# What a network of somebody else's raises; what ends a run on purpose is none of these.
+FOREIGN = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, AttributeError, AssertionError)
 
 
 class Network:
@@ -30,27 +32,36 @@ class Network:
             model, images = model.model, model.normalised(images)
         self.model, self.is_torch = model, hasattr(model, "state_dict") and hasattr(model, "modules")
         if self.is_torch:
-            from torch import Tensor, from_numpy
-
             from attn_cnn_jax.instrument.adapters import torch as adapter  # imports PyTorch, which the user has
 
             self.adapter = adapter
-            self.images: Any = images if isinstance(images, Tensor) else from_numpy(np.array(images))
         elif isinstance(model, nnx.Module):
             self.adapter = nnx_adapter
-            self.images = jnp.asarray(images.detach().cpu().numpy() if hasattr(images, "detach") else images)
         else:
             raise UserError(f"no attention was found in {self.name}: allowed is {LIBRARIES}")
+        self.images = self.converted(images)
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def converted(self, images: Any) -> Any:
+        """Images as an array of the network's library; UserError for what makes none."""
+        try:
+            if self.is_torch:
+                from torch import Tensor, from_numpy
+
+                return images if isinstance(images, Tensor) else from_numpy(np.array(images))
+            return jnp.asarray(images.detach().cpu().numpy() if hasattr(images, "detach") else images)
+        except (TypeError, ValueError) as error:
+            allowed = "allowed is an array or a tensor of numbers, images first"
+            raise UserError(f"images= of {type(images).__name__} ({shortened(error)}): {allowed}") from error
 
     def run(self, visit: Visit, images: Any = None) -> Seen:
         """Runs the network on its images, or others; see adapters/__init__.py."""
         images = self.images if images is None else images
         try:
             return self.adapter.run(self.model, images, visit)
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+        except FOREIGN as error:
             shape = tuple(images.shape)
             raise UserError(f"{self.name} did not run on images of shape {shape}: {shortened(error)}") from error
 

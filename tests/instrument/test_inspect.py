@@ -206,3 +206,14 @@ def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run):
     images = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 1), np.uint8)
     with pytest.raises(UserError, match=r"self-check failed: outputs of .* differ"):
         inspect(load_run(quadratic_run), images)
+
+
+def test_whatever_a_network_or_its_images_raise_becomes_a_sentence():
+    class Broken(nnx.Module):
+        def __call__(self, images):
+            return {"a": images}["b"]
+
+    with pytest.raises(UserError, match=r"^Broken did not run on images of shape \(1, 4, 4, 3\): 'b'$"):
+        inspect(Broken(), np.zeros((2, 4, 4, 3), np.float32))
+    with pytest.raises(UserError, match=r"^images= of str \(.*\): allowed is an array or a tensor of numbers"):
+        inspect(Broken(), "photo.png")
