@@ -4,7 +4,8 @@
     python -m benchmarks.your_network --show=results/your_network [--write]
 
 Networks: timm's ViT-Tiny and ConViT-Tiny with patches of 4, where timm is installed; a ViT of Flax NNX's attention;
-those that this package ships, which are only measured. AdamW, warm-up and cosine decay, crops, mirrored images; timm's
+those that this package ships, which are only measured; `dinov2_small`, see benchmarks/dinov2.py. AdamW,
+warm-up and cosine decay, crops, mirrored images; timm's
 compute in bfloat16. Training needs PyTorch. Test images are read once, after it. OMP_NUM_THREADS=1 takes one core.
 """
 
@@ -31,6 +32,7 @@ from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.figures import COLOURS
+from benchmarks import dinov2
 from benchmarks.records import DOCS, markdown, parse, parser, put, put_figure
 
 TIMM = {"vit_tiny": "vit_tiny_patch16_224", "convit_tiny": "convit_tiny"}
@@ -220,10 +222,17 @@ def draw(folder: Path) -> Figure:
 @exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
-    described.add_argument("--network", choices=NETWORKS, default=NETWORKS[0])
+    described.add_argument("--network", choices=(*NETWORKS, "dinov2_small"), default=NETWORKS[0])
     described.add_argument("--epochs", type=int, default=4)
     options = parse(described, argv)
-    if options.out:
+    if options.network == "dinov2_small":
+        if options.out:
+            dinov2.measure(options.out)
+        else:
+            print(text := dinov2.tables(options.show))
+            if options.write:
+                put(dinov2.PAGE, "dinov2", text)
+    elif options.out:
         found = measure(options.network, options.epochs, options.data_dir or None)
         options.out.mkdir(parents=True, exist_ok=True)
         write_atomically(path_of(options.out, options.network), json.dumps(found, indent=1) + "\n")
