@@ -6,30 +6,9 @@ import pytest
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.instrument.layout import arranged
+from tests.instrument.conftest import HEADS, D
 
 pytestmark = pytest.mark.torch
-D, HEADS = 12, 3
-
-
-@pytest.fixture(scope="module")
-def network(torch):
-    """Makes networks of patches of 4x4 pixels: `tokens` puts others among patches, `attend` is how layers attend."""
-    from torch import nn
-
-    class Network(nn.Module):
-        def __init__(self, attend, tokens=lambda x: x, output=lambda x: x.mean(dim=1)):
-            super().__init__()
-            self.patches, self.qkv, self.head = nn.Conv2d(3, D, 4, 4), nn.Linear(D, 3 * D), nn.Linear(D, 5)
-            self.attend, self.tokens, self.output = attend, tokens, output
-
-        def forward(self, x):
-            x = self.tokens(self.patches(x).flatten(2).transpose(1, 2))
-            for _ in range(2):
-                parts = self.qkv(x).reshape(len(x), -1, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
-                x = x + self.attend(*parts).transpose(1, 2).flatten(2)
-            return self.output(self.head(x))
-
-    return Network
 
 
 def fused(query, key, value):
@@ -50,22 +29,6 @@ def heads_with_images(query, key, value):
 
     query, key, value = (x.flatten(0, 1) for x in (query, key, value))
     return torch.bmm((query @ key.mT / 2).softmax(dim=-1), value).unflatten(0, (-1, HEADS))
-
-
-def windows(query, key, value):
-    """Windows of 4x4 patches of 8x8, moved by two, of which parts that do not touch are masked."""
-    import torch
-
-    def cut(x):
-        x = x.unflatten(2, (8, 8)).roll((-2, -2), (2, 3)).unflatten(2, (2, 4)).unflatten(4, (2, 4))
-        return x.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
-
-    part = torch.tensor([0] * 4 + [1] * 2 + [2] * 2)
-    part = (3 * part[:, None] + part).reshape(1, 1, 64, 1)
-    mask = torch.where(cut(part) == cut(part).mT, 0.0, -100.0)
-    weights = cut(query) @ cut(key).mT / 2 + mask.repeat(len(query), 1, 1, 1)
-    x = (weights.softmax(dim=-1) @ cut(value)).unflatten(0, (-1, 2, 2)).unflatten(4, (4, 4))
-    return x.permute(0, 3, 1, 4, 2, 5, 6).flatten(2, 3).flatten(3, 4).roll((2, 2), (2, 3)).flatten(2, 3)
 
 
 def channels(query, key, value):
@@ -98,13 +61,23 @@ def test_grids_and_other_tokens_are_found(attend, network, torch):
     assert report.curve([0, 6], instead="uniform")[1]["logits"] > 0
 
 
-def test_windows_are_grids_of_their_own_and_parts_that_do_not_touch_are_masked(network, torch):
-    report = inspect(network(windows), torch.randn(2, 3, 32, 32))
+def test_windows_are_grids_of_their_own_and_parts_that_do_not_touch_are_masked(windowed, torch):
+    report = inspect(windowed(), torch.randn(2, 3, 32, 32))
     layout = report.layers_measured[0].layout
     assert (layout.grid, layout.windows) == ((4, 4), 4)
     assert [len(np.unique(region)) for region in layout.region] == [1, 2, 2, 4]
     masked = np.where(layout.region[:, :, None] == layout.region[:, None], 0, report.anatomies[0].mean.mean(axis=1))
     assert masked.max() < 1e-6
+
+
+def test_windows_that_attend_by_a_table_of_biases_alone_give_it_back(windowed, torch):
+    """As Swin's, with no scores beside it; parts that do not touch are masked."""
+    table = torch.randn(HEADS, 7, 7)
+    report = inspect(windowed(table), torch.randn(2, 3, 32, 32))
+    expected = table.flatten(1).softmax(dim=1).reshape(HEADS, 7, 7)
+    for found in report.anatomies:
+        np.testing.assert_allclose(found.shares, np.tile([1.0, 0, 0], (HEADS, 1)), atol=1e-6)
+        np.testing.assert_allclose(found.profile, expected, atol=1e-6)
 
 
 def test_channels_and_shuffled_patches_are_refused(network, torch):
