@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy.special
 
 from attn_cnn_jax.analysis import test_images
 from attn_cnn_jax.analysis.assignment import largest_assignment
@@ -32,6 +31,7 @@ from attn_cnn_jax.theorem import rank, span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
 TOLERANCES = (0.01, 0.05, 0.2)  # relative errors at which effective heads are counted
+SMALLEST = np.finfo(np.float64).tiny  # in place of zero in a logarithm
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
@@ -95,7 +95,7 @@ def layer_statistics(
             (centre - at).mean(axis=1),
             interior,
             covariance,
-            scipy.special.entr(flat).sum(axis=(1, 2)) / len(at),
+            -np.vecdot(flat, np.log(np.maximum(flat, SMALLEST))).mean(axis=1),
             np.einsum("hqp,qp->h", flat, lengths) / len(at),
             np.take_along_axis(flat, nearest[..., None], axis=-1).mean(axis=(1, 2)),
             np.einsum("hqp,qp->h", flat, near) / len(at),

@@ -32,6 +32,7 @@ class Anatomy(NamedTuple):
     errors: Float[np.ndarray, "h 3"]  # standard errors from so few images, by the jackknife; 0 for fewer than three
     profile: Float[np.ndarray, "h r s"]  # `r`, by shift from `-(H - 1), -(W - 1)` on; its sum is 1
     mean: Float[np.ndarray, "w h q p"]  # attention, over images
+    squares: Float[np.ndarray, " h"]  # sum of attention squared, over images, windows, queries and keys
 
 
 def anatomy(
@@ -97,7 +98,7 @@ def anatomy(
 
     shares = shares_of(place_place, place_relative, np.maximum(squares / count - mean_mean, 0), count)
     if min(count, len(rows)) < 3:
-        return Anatomy(shares, np.zeros_like(shares), profile, mean)
+        return Anatomy(shares, np.zeros_like(shares), profile, mean, squares)
     without = []  # a group; not cut at 0, where a share would seem certain
     for size, own, whole_whole, whole_mean, whole_relative in rows:
         n = count - size
@@ -107,7 +108,7 @@ def anatomy(
         shift_then = place_relative + (size * mean_relative - whole_relative) / n
         within_then = (squares - own) / n - (mean_mean + 2 * moved / n + around / n**2)
         without.append(shares_of(place_then, shift_then, np.maximum(within_then, 0), n, -np.inf))
-    return Anatomy(shares, np.sqrt((len(rows) - 1) * np.stack(without).var(axis=0)), profile, mean)
+    return Anatomy(shares, np.sqrt((len(rows) - 1) * np.stack(without).var(axis=0)), profile, mean, squares)
 
 
 def inner(a: Float[np.ndarray, "w h q p"], b: Float[np.ndarray, "w h q p"]) -> Float[np.ndarray, " h"]:

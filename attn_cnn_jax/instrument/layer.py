@@ -103,11 +103,9 @@ def measure(
     for size in sizes:
         kernel = kernels.best_kernel(mean, found.profile, grid, size, keys)
         errors[size] = np.sqrt(squares(np.square(kernel - mean)) / squares(np.square(mean)))
-    by_key, variance = np.zeros((2, part.shape[1]))
-    for image in part:
-        around = image.astype(np.float64) - 1 / pixels
-        by_key += pixels * np.square(around.mean(axis=1)).sum(axis=-1)
-        variance += np.square(around).sum(axis=(1, 2))
+    # Of sum (A - 1/P)^2 the squares are known, and the sum of A from the mean.
+    variance = found.squares - 2 / pixels * mean.sum(axis=(0, 2, 3)) * len(part) / windows + len(part)
+    by_key = sum(np.square(image.mean(axis=1, dtype=np.float64) - 1 / pixels).sum(axis=1) for image in part) * pixels
     had = (1 - kept.mean(axis=(0, 2, 3), dtype=np.float64)).clip(0) * bool(len(layout.others))
     return Layer(
         number,
@@ -116,7 +114,7 @@ def measure(
         found._replace(mean=mean.astype(np.float32)),
         layer_statistics(part.reshape(*part.shape[:2], *grid, *grid), grid_shifts(1, sizes[0])),
         had,
-        by_key / np.maximum(variance, 1e-12),
+        np.where(variance > 1e-9 * len(part), by_key / np.maximum(variance, 1e-12), 0),
         kernels.best_shift(mean, grid),
         kernels.within(mean, grid, sizes[0]),
         errors,

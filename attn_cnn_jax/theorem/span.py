@@ -70,7 +70,10 @@ def residuals(
     grid = attention.shape[1], attention.shape[2]
     places = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1).reshape(-1, 2)
     at = places if queries is None else np.asarray(queries)
-    expected = (places[:, None] == (shifts + at[:, None])[:, None]).all(axis=-1).astype(np.float64)  # (q, p, n)
+    keys = shifts + at[:, None]
+    expected = np.zeros((len(at), len(places), len(shifts)))
+    query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
+    expected[query, keys[query, shift] @ (grid[1], 1), shift] = 1
     maps = np.asarray(attention[:, at[:, 0], at[:, 1]], np.float64).reshape(len(attention), len(at), -1)
     basis = _basis(maps.transpose(1, 2, 0))
     missed = expected - basis @ (basis.swapaxes(-1, -2) @ expected)
