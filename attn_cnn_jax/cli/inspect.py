@@ -7,9 +7,12 @@ kernel. Layers and heads count from 1. What replacing heads costs needs the netw
 
 import argparse
 
+import numpy as np
+
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, image_size
-from attn_cnn_jax.instrument import attention, figures, page
+from attn_cnn_jax.files import replacing
+from attn_cnn_jax.instrument import attention, figures, page, text
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.output import say
 
@@ -25,6 +28,8 @@ def add_arguments(parser: Parser) -> None:
     add("--kernel-size", type=at_least_one, default=3, metavar="K", help="3 by default")
     add("--csv", type=as_path, metavar="FILE", help="also write the table of heads there")
     add("--json", type=as_path, metavar="FILE", help="also write all numbers there")
+    add("--heads", action="store_true", help="print all columns of all heads")
+    add("--rollout", type=as_path, metavar="FILE.npz", help="also write rollout and class-token maps there")
     add("--figures", type=as_path, metavar="DIR", help="also draw anatomy and maps there, as PNG and SVG")
     add("--page", type=as_path, metavar="FILE", help="also write a page with all maps there")
 
@@ -39,4 +44,9 @@ def run(args: argparse.Namespace) -> None:
         style.save(figure, args.figures, name)
     if args.page:
         page.write(report, args.page)
+    if args.rollout:
+        with replacing(args.rollout) as file:
+            np.savez(file, **report.maps())
     say(str(report))
+    if args.heads:
+        say("\n" + text.as_text(report.rows()))

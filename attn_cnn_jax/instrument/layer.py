@@ -29,6 +29,8 @@ class Layer(NamedTuple):
     shift: kernels.Shift
     within: Float[np.ndarray, " h"]
     kernel_errors: dict[int, Float[np.ndarray, " h"]]
+    mean_heads: Float[np.ndarray, "n t t"]  # over all tokens, of the images that are kept
+    class_token: Float[np.ndarray, "n h p"] | None  # attention of the first other token to patches; None without one
     position_alone: Float[np.ndarray, " h"] | None = None
     output_change: Float[np.ndarray, " h"] | None = None
     difference: float | None = None
@@ -92,6 +94,7 @@ def measure(
 ) -> Layer:
     """Measures attention over all tokens `(n, h, q, p)`, images (times windows) first; keeps maps of `keep` images."""
     part, kept = between(attention, layout)
+    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])[: keep * layout.windows]
     grid, windows, pixels = layout.grid, layout.windows, math.prod(layout.grid)
     # The mean is made twice for windows in parts alone: whether the network masks them is seen in it.
     whole = (layout.region == layout.region[:, :1]).all()
@@ -118,6 +121,8 @@ def measure(
         kernels.best_shift(mean, grid),
         kernels.within(mean, grid, sizes[0]),
         errors,
+        attention.mean(axis=1),
+        attention[:, :, layout.others[0], layout.tokens[0]] if len(layout.others) else None,
     )
 
 

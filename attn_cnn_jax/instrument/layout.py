@@ -39,6 +39,7 @@ class Layout(NamedTuple):
       places: of these tokens in the whole image, row by row.
       others: class and register tokens, one window alone has them.
       region: by window and place a number: cyclic shifts put parts of the image into one window that do not touch.
+      image: rows and columns of the whole image.
       heads: merged with images in the first axis, or 1.
     """
 
@@ -47,6 +48,7 @@ class Layout(NamedTuple):
     places: Int[np.ndarray, "w p"]
     others: Int[np.ndarray, " e"]
     region: Int[np.ndarray, "w p"]
+    image: Grid
     heads: int = 1
 
     @property
@@ -135,7 +137,7 @@ def given(grid: Grid, tokens: Any, count: int) -> Layout:
     if len(tokens) != math.prod(grid) or len({*tokens.tolist()} & {*range(count)}) != len(tokens):
         raise UserError(f"{len(tokens)} tokens= of {count}: allowed are {math.prod(grid)} different ones, {grid=}")
     others = np.setdiff1d(np.arange(count), tokens)
-    return Layout(grid, tokens[None], np.arange(len(tokens))[None], others, np.zeros_like(tokens[None]))
+    return Layout(grid, tokens[None], np.arange(len(tokens))[None], others, np.zeros_like(tokens[None]), grid)
 
 
 def refuse(sites: list[Site], site: Site, done: dict[int, Site], why: str = "") -> None:
@@ -317,7 +319,8 @@ def decode(response: Float[np.ndarray, "k w t"], blocks: Blocks) -> tuple[Layout
             return None, spread
         order = orders[None, :, 0]
         others = np.setdiff1d(np.arange(count), order)
-        return Layout(blocks.grid, order, np.arange(patches)[None], others, np.zeros_like(order), heads), False
+        own = blocks.grid, order, np.arange(patches)[None], others, np.zeros_like(order), blocks.grid
+        return Layout(*own, heads), False
     return arranged(place.reshape(windows, count), blocks.grid), False
 
 
@@ -341,4 +344,4 @@ def arranged(places: Int[np.ndarray, "w t"], image: Grid) -> Layout | None:
         part = np.concatenate([np.zeros((len(lines), 1), int), np.cumsum(steps < 0, axis=1)], axis=1)
         regions = 2 * regions + np.broadcast_to(np.expand_dims(part, axis), rows.shape).reshape(regions.shape)
     tokens = np.broadcast_to(np.arange(places.shape[1]), places.shape)
-    return Layout((rows.shape[1], width), tokens, places, np.arange(0), regions)
+    return Layout((rows.shape[1], width), tokens, places, np.arange(0), regions, image)

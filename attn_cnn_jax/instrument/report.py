@@ -15,7 +15,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument import anatomy as parts
-from attn_cnn_jax.instrument import text
+from attn_cnn_jax.instrument import rollout, text
 from attn_cnn_jax.instrument.curves import cheapest, curve
 from attn_cnn_jax.instrument.layer import Layer
 from attn_cnn_jax.instrument.layout import Site
@@ -162,17 +162,16 @@ class Report:
         """Returns the `rows` of the heads that are nearest to a K x K kernel."""
         return sorted(self.rows(), key=lambda row: row["kernel_error"])[:count]
 
-    def rollout(self) -> Float[np.ndarray, "b q p"]:
-        """Attention rollout: the product over layers of the mean over heads, half of each layer passing by.
+    def rollout(self) -> Float[np.ndarray, "b t p"]:
+        """Attention rollout, by token and patch; the first images alone where `attention` has no more.
 
-        UserError where layers differ in their grids, or attention has windows.
+        See instrument/rollout.py.
         """
-        if len({*self.grids}) > 1 or max(layer.layout.windows for layer in self.layers_measured) > 1:
-            raise UserError(f"rollout needs one grid and no windows; layers have grids of {sorted({*self.grids})}")
-        result = passing = np.eye(len(self.layers_measured[0].layout.tokens[0]))
-        for layer in self.attention:
-            result = (layer.mean(axis=1) + passing) / 2 @ result
-        return result
+        return rollout.rollout(self.layers_measured)
+
+    def maps(self) -> dict[str, Float[np.ndarray, "b *h r c"]]:
+        """Rollout of the class token, or of the mean over patches, and the class token's attention, layer by layer."""
+        return rollout.maps(self.layers_measured)
 
     def columns(self, layer: int) -> dict[str, Float[np.ndarray, " h"]]:
         """Returns the measures of a layer's heads: lengths in patches, entropy in nats, shares from 0 to 1."""

@@ -187,12 +187,6 @@ def test_figures_show_shares_costs_and_maps(random):
     np.testing.assert_allclose(first.get_array().ravel(), report.attention[0].mean(axis=0)[0, 12], 1e-6)
 
 
-def test_rollout_is_a_product_of_half_identities(random):
-    attention = softmax(random.normal(size=(2, 1, 3, 16, 16)))
-    first, second = (0.5 * layer[0].mean(axis=0) + 0.5 * np.eye(16) for layer in attention)
-    np.testing.assert_allclose(inspect(attention).rollout()[0], second @ first, atol=1e-6)
-
-
 def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run):
     """Of a network whose last column is made of its first, as compiled; NumPy computes it right."""
     right = nnx_adapter.run
