@@ -140,7 +140,7 @@ def test_files_and_what_is_written(tmp_path, random, capsys):
     assert [float(row["relative"]) for row in rows] == pytest.approx([row["relative"] for row in report.rows()], 1e-5)
     assert len(json.loads((tmp_path / "out.json").read_text())["heads"]) == 4
     assert "<canvas" in (tmp_path / "out.html").read_text()
-    assert {path.name for path in tmp_path.glob("*.svg")} == {"anatomy.svg", "maps.svg"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"anatomy.svg", "distance.svg", "maps.svg"}
     (tmp_path / "whole.safetensors").write_bytes(save({"attention": attention}))
     assert main(["inspect", str(tmp_path / "whole.safetensors"), "--grid=4x4"]) == 0
     assert capsys.readouterr().out.strip() == str(report).strip()
@@ -177,13 +177,18 @@ def test_figures_show_shares_costs_and_maps(random):
     drawn = figures.draw(report)
     for part, name in enumerate(("relative", "absolute", "content")):
         bars = found(drawn["anatomy"], f"{name} 2")
-        heights = sorted(bar.get_height() for bar in drawn["anatomy"].axes[0].patches if bar in bars)
-        np.testing.assert_allclose(heights, sorted(100 * report.anatomy[1][:, part]), atol=1e-9)
+        heights = [bar.get_height() for bar in drawn["anatomy"].axes[0].patches if bar in bars]
+        np.testing.assert_allclose(heights, 100 * report.anatomy[1][:, part], atol=1e-9)
     assert all(bar.get_y() + bar.get_height() <= 100 + 1e-9 for bar in drawn["anatomy"].axes[0].patches)
     for name, values in {"accuracy": [(0, 100), (6, 25)], "saved": [(0, 0), (6, 75)]}.items():
         (line,) = found(drawn["anatomy"], name)
         np.testing.assert_allclose(line.get_xydata(), values)
+    (dots,) = found(drawn["distance"], "layer 2")
+    np.testing.assert_allclose(dots.get_offsets()[:, 1], report.statistics[1].distance)
     (first, _) = found(drawn["maps"], "map 0")
+    shift = report.layers_measured[0].shift
+    label = f"{shift.rows[0]:+.0f} {shift.columns[0]:+.0f}, {shift.share[0]:.0%}"
+    assert first.axes.get_xlabel() == label
     np.testing.assert_allclose(first.get_array().ravel(), report.attention[0].mean(axis=0)[0, 12], 1e-6)
 
 

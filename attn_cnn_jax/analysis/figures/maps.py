@@ -19,17 +19,21 @@ def title(query: tuple[int, int], num_images: int | None, order: str) -> str:
     return f"attention of query pixel {query[0]},{query[1]} (outlined){mean}; {ORDERS[order]}"
 
 
-def draw(layers: list[np.ndarray], query: tuple[int, int], order: str, title: str) -> Figure:
+def draw(
+    layers: list[np.ndarray], query: tuple[int, int], order: str, title: str, labels: list[list[str]] | None = None
+) -> Figure:
     """Returns maps of every head (columns) of every layer (rows) for one query pixel.
 
     From probabilities `(h, i, j, k, l)` of each layer, whose numbers of heads may differ; for the order see `ordered`.
+    `labels` are by layer and head a line below each number.
     """
     most = max(len(layer) for layer in layers)
     with style.styled():
         width = style.PAGE if most <= 10 else 7.0
-        figure = style.create_figure(width, size(layers, width) + 0.25)
+        lines = 0.08 * len(layers) if labels else 0.0
+        figure = style.create_figure(width, size(layers, width) + 0.25 + lines)
         figure.suptitle(title, fontsize=7)
-        draw_maps(figure, layers, query, order)
+        draw_maps(figure, layers, query, order, labels)
     return figure
 
 
@@ -54,7 +58,13 @@ def draw_image(
     return figure
 
 
-def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple[int, int], order: str) -> None:
+def draw_maps(
+    figure: Figure | SubFigure,
+    layers: list[np.ndarray],
+    query: tuple[int, int],
+    order: str,
+    labels: list[list[str]] | None = None,
+) -> None:
     """Draws the grid of maps, each scaled to its own largest probability, its head's number above in its colour."""
     most = max(len(layer) for layer in layers)
     panels = figure.subplots(len(layers), most, squeeze=False, gridspec_kw={"wspace": 0.02, "hspace": 0.02})
@@ -71,6 +81,8 @@ def draw_maps(figure: Figure | SubFigure, layers: list[np.ndarray], query: tuple
             style.show_attention(axes, maps[head], f"map {head}")
             style.mark_query(axes, *query, colour=QUERY, line=line)
             axes.set_title(f"{head + 1}", color=colour, fontsize=6, fontweight="bold", pad=1.5)
+            if labels:
+                axes.set_xlabel(labels[n][head], fontsize=4.5 if most > 6 else 6, labelpad=1)
             axes.spines[:].set_edgecolor(colour)
         panels[n, 0].set_ylabel(f"layer {n + 1}")
     bar = figure.colorbar(
