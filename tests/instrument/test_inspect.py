@@ -16,6 +16,7 @@ from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument import figures, page
+from attn_cnn_jax.instrument import inspect as inspect_module
 from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
 from attn_cnn_jax.instrument.anatomy import by_place
 from attn_cnn_jax.instrument.inspect import inspect
@@ -154,19 +155,40 @@ def test_damaged_files_are_refused(name, content, tmp_path, capsys):
     assert name in capsys.readouterr().err
 
 
-def test_a_page_has_the_images_that_fit_as_colours_of_patches(tmp_path, random, monkeypatch):
-    report = inspect(softmax(random.normal(size=(1, 3, 2, 16, 16))))
+def test_a_page_has_all_images_as_colours_of_patches_and_maps_of_those_that_fit(tmp_path, random, monkeypatch):
+    attention = softmax(random.normal(size=(1, 3, 2, 16, 16)))
+    report = inspect(attention)
     monkeypatch.setattr(page, "MOST_VALUES", 2 * 2 * 256)
     images = random.normal(size=(3, 3, 8, 8))
-    assert page.write(report, tmp_path / "page.html", images) == 2
+    assert page.write(report, tmp_path / "page.html", images) == 3
     text = (tmp_path / "page.html").read_text()
     content = json.loads(text.split('type="application/json">')[1].split("</script>")[0])
     stretched = (images[1] - images[1].min()) / np.ptp(images[1]) * 255
-    found = np.frombuffer(base64.b64decode(content["images"][1]), np.uint8).reshape(4, 4, 3)
-    np.testing.assert_allclose(found, stretched.reshape(3, 4, 2, 4, 2).mean(axis=(2, 4)).transpose(1, 2, 0), atol=1.5)
-    (maps,) = (np.frombuffer(base64.b64decode(layer), np.uint8) for layer in content["layers"])
-    most = report.attention[0].max(axis=-1, keepdims=True)
-    np.testing.assert_allclose(maps.reshape(2, 2, 16, 16), 255 * (report.attention[0] / most)[:2], atol=0.5)
+    found = np.frombuffer(base64.b64decode(content["images"][1]), np.uint8).reshape(16, 3)
+    np.testing.assert_allclose(found, stretched.reshape(3, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(3, 16).T, atol=1.5)
+    (maps,), (mean,), (handed,) = (
+        [np.frombuffer(base64.b64decode(layer), np.uint8) for layer in content[name]]
+        for name in ("layers", "mean", "handed")
+    )
+    most = attention[0].max(axis=-1, keepdims=True)
+    np.testing.assert_allclose(maps.reshape(2, 2, 16, 16), 255 * (attention[0] / most)[:2], atol=0.6)
+    whole = attention[0].mean(axis=0)
+    np.testing.assert_allclose(mean.reshape(2, 16, 16), 255 * whole / whole.max(axis=-1, keepdims=True), atol=0.6)
+    np.testing.assert_allclose(handed.reshape(3, 2, 16, 3)[1], attention[0][1] @ found, atol=1.6)
+
+
+def test_a_page_of_a_network_has_images_whose_maps_were_not_kept(tmp_path, random, monkeypatch):
+    model, x = SmallViT(nnx.Rngs(0)), random.normal(size=(3, 16, 12)).astype(np.float32)
+    images = random.integers(0, 256, (3, 4, 4, 3), np.uint8)
+    contents = []
+    for kept in (2**28, 1):
+        monkeypatch.setattr(inspect_module, "KEPT", kept)
+        assert page.write(report := inspect(model, x), tmp_path / "page.html", images) == 3
+        text = (tmp_path / "page.html").read_text()
+        contents.append(json.loads(text.split('type="application/json">')[1].split("</script>")[0])["handed"])
+    assert len(report.attention[0]) == 1
+    first, second = ([np.frombuffer(base64.b64decode(x), np.uint8).astype(int) for x in each] for each in contents)
+    np.testing.assert_allclose(first, second, atol=1)
 
 
 def test_figures_show_shares_costs_and_maps(random):
