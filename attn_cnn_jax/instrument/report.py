@@ -22,6 +22,7 @@ from attn_cnn_jax.instrument.layout import Site
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output
 from attn_cnn_jax.output import csv_text
+from attn_cnn_jax.theorem.rank import effective_heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,14 +197,20 @@ class Report:
         ]
 
     def layers(self) -> list[dict[str, Any]]:
-        """Returns one dictionary per layer: means over heads, Lemma 3's residual, coverage of the K x K grid."""
+        """Returns one dictionary per layer: means over heads, Lemma 3's residual, coverage of the K x K grid.
+
+        `rank` is that of the heads' attention, mean over images, up to 5%: heads that attend alike count once (as
+        theorem/rank.py has it for orthogonal value maps).
+        """
         found = []
         for n, layer in enumerate(self.layers_measured):
             columns, names = self.columns(n), (*parts.PARTS, "position_alone", "key_alone", "distance", "within")
             mean = {name: float(columns[name].mean()) for name in names if name in columns}
             covered = f"{(layer.statistics.shift_mass.max(axis=0) >= COVERED).sum()} of {self.kernel_size**2}"
             row = {"layer": layer.number + 1} | mean | {"lemma_3_residual": layer.statistics.span_residual}
-            found.append(row | {"covered": covered})
+            heads = layer.statistics.patterns
+            rank = effective_heads(heads, np.eye(len(heads))[..., None])
+            found.append(row | {"covered": covered, "rank": rank})
         return found
 
     def to_csv(self, path: str | Path) -> None:

@@ -1,5 +1,6 @@
 """A report as text for a terminal: a line per layer, the heads that are nearest to kernels, or all of them."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ if TYPE_CHECKING:
 # Columns of tables, as printed: lengths and nats with two digits, whole numbers with a sign, the others are shares.
 LENGTHS = ("centre_interior_row", "centre_interior_column", "spread_major", "distance", "entropy", "lemma_3_residual")
 SHIFTS = ("shift_row", "shift_column")
-HIDDEN = ("centre_all_row", "centre_all_column", "spread_minor", "angle_degrees", "mass_at_centre")
+HIDDEN = ("centre_all_row", "centre_all_column", "spread_minor", "angle_degrees", "mass_at_centre", "covered")
 NEAREST = ("layer", "head", *SHIFTS, "shift_share", "kernel_error", "relative", "absolute", "content", "error")
 THRESHOLDS = (0.01, 0.3, 0.5)
+WIDTH = 100
 
 
 def summary(report: "Report") -> str:
@@ -51,7 +53,7 @@ def opening(report: "Report") -> list[str]:
         text.append("one image: what is its content counts as place")
     elif images < 8:
         text.append(f"{images} images: errors from fewer than 8 are themselves uncertain")
-    return [*text, *report.notes]
+    return [line for part in [*text, *report.notes] for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
 
 
 def as_text(rows: Sequence[dict[str, Any]]) -> str:

@@ -109,3 +109,11 @@ def test_controls_are_uniform_and_mean_attention(mixtures, random, torch):
     uniform = network(x).detach()
     expected = float((uniform - own).abs().max() / own.abs().max())
     assert report.curve([2], instead="uniform")[0]["logits"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_heads_that_attend_alike_count_once(random):
+    """Of five heads two are copies, and one is a mean of two others."""
+    a, b = by_place(np.exp(random.normal(size=(2, 7, 9))), GRID)
+    report = inspect(np.stack([a, b, a, b, (a + b) / 2])[None, None], grid=GRID)
+    assert report.layers()[0]["rank"] == 2
+    assert max(map(len, str(report).splitlines())) <= 100
