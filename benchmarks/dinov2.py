@@ -31,7 +31,7 @@ LAYERS, HEADS, CHANNELS, PATCH, SIZE = 12, 6, 384, 14, 224
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, as the network was trained
 CURVE_CROPS = 9  # of the costs of replacing: one per photograph
 PROVEN = 1e-3  # absolute difference of hidden states, which are up to about 20
-SHIFT_SHARE = 0.3  # of attention at one shift: a shift head on the page
+SHIFT_SHARE = 20 / 256  # of attention at one shift, 20 times that of uniform attention: a shift head on the page
 
 
 def onnx_file() -> Path:
@@ -63,8 +63,8 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     return named
 
 
-def build(named: dict[str, np.ndarray]) -> Any:
-    """DINOv2 ViT-S/14 of PyTorch: `(b, 3, 224, 224)` to tokens `(b, 1 + 256, 384)`, the class token first."""
+def create(channels: int = CHANNELS, heads: int = HEADS, layers: int = LAYERS) -> Any:
+    """DINOv2 of PyTorch with random weights: `(b, 3, 224, 224)` to tokens `(b, 1 + 256, d)`, the class token first."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -72,26 +72,26 @@ def build(named: dict[str, np.ndarray]) -> Any:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(CHANNELS, eps=1e-6), nn.LayerNorm(CHANNELS, eps=1e-6)
-            self.query, self.key, self.value, self.dense = (nn.Linear(CHANNELS, CHANNELS) for _ in range(4))
-            self.fc1, self.fc2 = nn.Linear(CHANNELS, 4 * CHANNELS), nn.Linear(4 * CHANNELS, CHANNELS)
-            self.scale1, self.scale2 = (nn.Parameter(torch.ones(CHANNELS)) for _ in range(2))
+            self.norm1, self.norm2 = nn.LayerNorm(channels, eps=1e-6), nn.LayerNorm(channels, eps=1e-6)
+            self.query, self.key, self.value, self.dense = (nn.Linear(channels, channels) for _ in range(4))
+            self.fc1, self.fc2 = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+            self.scale1, self.scale2 = (nn.Parameter(torch.ones(channels)) for _ in range(2))
 
         def forward(self, x: Any) -> Any:
             z = self.norm1(x)
-            heads = (f(z).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
-            averages = functional.scaled_dot_product_attention(*heads)
+            parts = (f(z).unflatten(-1, (heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+            averages = functional.scaled_dot_product_attention(*parts)
             x = x + self.scale1 * self.dense(averages.transpose(1, 2).flatten(2))
             return x + self.scale2 * self.fc2(functional.gelu(self.fc1(self.norm2(x))))
 
     class DINOv2(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed = nn.Conv2d(3, CHANNELS, PATCH, PATCH)
-            self.positions = nn.Parameter(torch.zeros(1, CHANNELS, 37, 37))
-            self.class_token, self.class_position = (nn.Parameter(torch.zeros(1, 1, CHANNELS)) for _ in range(2))
-            self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
-            self.norm = nn.LayerNorm(CHANNELS, eps=1e-6)
+            self.embed = nn.Conv2d(3, channels, PATCH, PATCH)
+            self.positions = nn.Parameter(torch.zeros(1, channels, 37, 37))
+            self.class_token, self.class_position = (nn.Parameter(torch.zeros(1, 1, channels)) for _ in range(2))
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+            self.norm = nn.LayerNorm(channels, eps=1e-6)
             self.num_classes = 0
 
         def forward(self, images: Any) -> Any:
@@ -102,6 +102,13 @@ def build(named: dict[str, np.ndarray]) -> Any:
             for block in self.blocks:
                 x = block(x)
             return self.norm(x)
+
+    return DINOv2().eval()
+
+
+def build(named: dict[str, np.ndarray]) -> Any:
+    """DINOv2 ViT-S/14 with the weights of the file."""
+    import torch
 
     names = {
         "embed": "embeddings.patch_embeddings.projection",
@@ -116,7 +123,7 @@ def build(named: dict[str, np.ndarray]) -> Any:
         "scale1": "layer_scale1.lambda1",
         "scale2": "layer_scale2.lambda1",
     }
-    network, state = DINOv2(), {}
+    network, state = create(), {}
     for name in network.state_dict():
         if name == "positions":
             state[name] = named[name].reshape(1, 37, 37, CHANNELS).transpose(0, 3, 1, 2)
@@ -129,7 +136,7 @@ def build(named: dict[str, np.ndarray]) -> Any:
             source = ".".join([names.get(part, part), *rest])
         state[name] = named[source]
     network.load_state_dict({name: torch.tensor(np.ascontiguousarray(array)) for name, array in state.items()})
-    return network.eval()
+    return network
 
 
 def prove(network: Any, path: Path, images: Float[np.ndarray, "b 3 h w"]) -> list[float]:
@@ -214,7 +221,7 @@ def measure(out: Path, per_photo: int = 2) -> None:
     out.mkdir(parents=True, exist_ok=True)
     place = out / "dinov2_small.json"
     write_atomically(place, json.dumps(record, indent=1) + "\n")
-    draw_shifts(report, images[groups.index("astronaut")]).savefig(out / "dinov2_shifts.png", dpi=100)
+    draw_shifts(report, images[groups.index("astronaut")]).savefig(out / "dinov2_shifts.png", dpi=200)
     few, _ = crops(1)
     report = attn_cnn_jax.inspect(network, torch.from_numpy(normalised(few)), kernel_size=(3, 5, 7))
     record["curve_crops"] = len(few)
@@ -242,7 +249,7 @@ def draw_shifts(report: Any, image: UInt8[np.ndarray, "h w 3"]) -> Figure:
     height, width = report.grid
     tiles = image.reshape(height, PATCH, width, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(height * width, -1)
     with style.styled():
-        figure = style.create_figure(style.PAGE, 1.55)
+        figure = style.create_figure(style.PAGE, 1.4)
         panels = figure.subplots(1, 5)
         panels[0].imshow(image)
         panels[0].set_title("photograph", fontsize=7)
@@ -276,7 +283,11 @@ def tables(folder: Path) -> str:
             "head": head["head"],
             "shift (rows, columns)": f"({head['shift_row']:+.0f}, {head['shift_column']:+.0f})",
             "attention there (%)": percent(head["shift_share"]),
+            "centre of mass": "({:+.1f}, {:+.1f})".format(
+                *(round(head[f"centre_interior_{axis}"], 1) + 0 for axis in ("row", "column"))
+            ),
             "relative (%)": percent(head["relative"]),
+            "position alone (%)": percent(head["position_alone"]),
             "error as a 3x3 kernel (%)": percent(head["kernel_error"]),
         }
         for head in shift_heads(record)
