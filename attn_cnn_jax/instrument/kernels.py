@@ -26,6 +26,13 @@ class Shift(NamedTuple):
     share: Float[np.ndarray, " h"]  # of its attention, mean over the queries from which it stays inside
 
 
+class Filters(NamedTuple):
+    """Heads as K x K kernels, one weight per shift."""
+
+    weights: Float[np.ndarray, "h r t"]
+    repeated: Bool[np.ndarray, " h"]  # whether the outermost patches continue beyond the border; else renormalised
+
+
 def best_kernel(
     mean: Float[np.ndarray, "w h q p"],
     profile: Float[np.ndarray, "h r s"],
@@ -40,15 +47,40 @@ def best_kernel(
     kernel = np.broadcast_to(kernel, mean.shape)
     if keys is not None:
         return kernel
-    whole = mean.mean(axis=0)
-    weights = np.asarray(shift_weights(whole.reshape(-1, *grid, *grid), kernel_size), np.float64)
+    repeated = with_border(of_interior(mean, grid, kernel_size), grid)
+    better = is_better(repeated, kernel[0], mean)
+    return np.broadcast_to(np.where(better[:, None, None], repeated, kernel[0]), mean.shape)
+
+
+def best_filters(
+    mean: Float[np.ndarray, "w h q p"], profile: Float[np.ndarray, "h r s"], grid: Grid, kernel_size: int
+) -> Filters:
+    """Returns the weights of `best_kernel`, of a layer without masked parts of windows."""
+    interior = of_interior(mean, grid, kernel_size)
+    rows, columns = (kernel_axis(kernel_size) + size - 1 for size in grid)
+    repeated = (with_border(interior, grid) == best_kernel(mean, profile, grid, kernel_size)[0]).all(axis=(1, 2))
+    return Filters(np.where(repeated[:, None, None], interior, profile[:, rows[:, None], columns]), repeated)
+
+
+def of_interior(mean: Float[np.ndarray, "w h q p"], grid: Grid, kernel_size: int) -> Float[np.ndarray, "h r t"]:
+    """The attention on each shift of a kernel, mean over interior queries."""
+    return np.asarray(shift_weights(mean.mean(axis=0).reshape(-1, *grid, *grid), kernel_size), np.float64)
+
+
+def with_border(weights: Float[np.ndarray, "h r t"], grid: Grid) -> Float[np.ndarray, "h q p"]:
+    """A kernel as attention, with the outermost patches repeated beyond the border."""
     taps = []
-    for size in grid:
-        keys = np.clip(kernel_axis(kernel_size)[:, None] + np.arange(size), 0, size - 1)
+    for size, length in zip(grid, weights.shape[1:], strict=True):
+        keys = np.clip(kernel_axis(length)[:, None] + np.arange(size), 0, size - 1)
         taps.append((keys[:, :, None] == np.arange(size)).astype(np.float64))
-    repeated = np.einsum("hrt,rik,tjl->hijkl", weights, *taps, optimize=True).reshape(whole.shape)
-    errors = [np.square(one - whole).sum(axis=(1, 2), keepdims=True) for one in (kernel[0], repeated)]
-    return np.broadcast_to(np.where(errors[0] <= errors[1], kernel[0], repeated), mean.shape)
+    pixels = grid[0] * grid[1]
+    return np.einsum("hrt,rik,tjl->hijkl", weights, *taps, optimize=True).reshape(-1, pixels, pixels)
+
+
+def is_better(one: np.ndarray, other: np.ndarray, mean: Float[np.ndarray, "w h q p"]) -> Bool[np.ndarray, " h"]:
+    """Whether the first is nearer to the mean attention, head by head."""
+    errors = [np.square(kernel - mean.mean(axis=0)).sum(axis=(1, 2)) for kernel in (one, other)]
+    return errors[0] < errors[1]
 
 
 def best_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid) -> Shift:

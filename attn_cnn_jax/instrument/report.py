@@ -21,6 +21,7 @@ from attn_cnn_jax.instrument.layer import Layer
 from attn_cnn_jax.instrument.layout import Site
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output
+from attn_cnn_jax.instrument.replace import replace
 from attn_cnn_jax.output import csv_text
 from attn_cnn_jax.theorem.rank import effective_heads
 
@@ -148,6 +149,24 @@ class Report:
         watched, size = self.watched, kernel_size or self.kernel_size
         given = (watched.network, watched.sites, self.layers_measured, watched.output)
         return curve(*given, heads, size, watched.labels, instead, order)
+
+    def replaced_network(self, heads: Sequence[tuple[int, int]] | int, *, kernel_size: int | None = None) -> Any:
+        """Returns a copy of the network, of its own library, whose heads are depth-wise convolutions of their values.
+
+        It is a module that computes what `curve` measures, and can be trained, saved and exported as others.
+
+        Args:
+          heads: layer and head of each, from 0, as `convolutions` returns them; or how many, cheapest first.
+          kernel_size: K of the kernels, by default the report's.
+
+        Raises:
+          UserError: for arrays, windows, and heads that are merged with images, and runs of this package.
+        """
+        if self.watched is None:
+            raise UserError("heads are replaced in a network, and this report is of arrays")
+        return replace(
+            self.watched.network, self.watched.sites, self.layers_measured, heads, kernel_size or self.kernel_size
+        )
 
     @property
     def anatomy(self) -> Float[np.ndarray, "layers h 3"] | list[Float[np.ndarray, "h 3"]]:

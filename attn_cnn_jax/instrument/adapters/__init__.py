@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from attn_cnn_jax.arrays import Grid
+
 Attention = Float[np.ndarray, "b h q p"]
 CLOSE = 1e-3  # to one: sums of a row of attention in float32
 HALF = 2**-7  # the same where a softmax in bfloat16 rounds its exponentials, their sum and the quotient
@@ -26,6 +28,25 @@ class Call(NamedTuple):
     values: Callable[[], Float[np.ndarray, "b h p c"]]  # one for all heads where they share them
     difference: Callable[[], float]  # of the network's averages from `attention values`, relative to the largest
     exact: bool = True  # computed in float32 or wider
+    place: int = -1  # among all operations that may be products, whatever their numbers; see adapters/replaced_*.py
+
+
+class Replacement(NamedTuple):
+    """What takes the place of some heads of one layer for good: depth-wise convolutions of their values.
+
+    Attributes:
+      heads: their numbers, from 0.
+      weights: one kernel per head.
+      repeated: by head, whether the outermost patches continue beyond the border; else weights are renormalised there.
+      tokens: which are patches, row by row.
+      grid: rows and columns of patches.
+    """
+
+    heads: tuple[int, ...]
+    weights: Float[np.ndarray, "n r t"] | None
+    repeated: tuple[bool, ...]
+    tokens: tuple[int, ...]
+    grid: Grid
 
 
 LOCAL = "local"  # in place of attention: every query has the value of its own place, or, of other keys, nothing

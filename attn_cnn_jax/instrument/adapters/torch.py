@@ -21,6 +21,7 @@ from attn_cnn_jax.instrument.adapters import CLOSE, HALF, Call, Seen, Softmax, V
 
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
 FUSED = functional.scaled_dot_product_attention
+MAY_ATTEND = {FUSED, functional.multi_head_attention_forward, torch.einsum, *PRODUCTS}
 SOFTMAXES = (functional.softmax, torch.softmax, torch.Tensor.softmax)
 
 
@@ -48,10 +49,11 @@ class Watching(TorchFunctionMode):
 
     def __init__(self, visit: Visit):
         super().__init__()
-        self.visit, self.calls, self.unseen = visit, 0, list[Softmax]()
+        self.visit, self.calls, self.place, self.unseen = visit, 0, -1, list[Softmax]()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        self.place += func in MAY_ATTEND
         if func is FUSED:
             return self.fused(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
@@ -89,7 +91,7 @@ class Watching(TorchFunctionMode):
         shape = own.shape[0], own.shape[1], own.shape[2], values.shape[-2]
         self.calls += 1
         exact = values.dtype in (torch.float32, torch.float64)
-        used = self.visit(Call(kind, shape, lambda: numbers(once()), lambda: numbers(values), again, exact))
+        used = self.visit(Call(kind, shape, lambda: numbers(once()), lambda: numbers(values), again, exact, self.place))
         if used is None:
             return own
         if isinstance(used, str):
