@@ -133,10 +133,13 @@ def test_heads_planted_in_timms_vit_are_found_and_replaced(torch):
     assert changes[24] > 1e-3
 
 
-def test_windowed_attention_is_refused(torch):
+def test_windows_of_timms_swin(torch):
     timm = pytest.importorskip("timm")
-    with pytest.raises(UserError, match="windowed attention"):
-        inspect(timm.create_model("swin_tiny_patch4_window7_224"), torch.randn(1, 3, 224, 224))
+    sizes = {"img_size": 112, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4)}
+    report = inspect(timm.create_model("swin_tiny_patch4_window7_224", **sizes), torch.randn(1, 3, 112, 112))
+    assert report.grids == [(7, 7)] * 4
+    assert [layer.layout.windows for layer in report.layers_measured] == [16, 16, 4, 4]
+    assert report.rollout().shape == (1, 28 * 28, 28 * 28)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
