@@ -9,6 +9,7 @@
 #     make quick                    ruff, and tests of the folders with files changed since origin/main, without slow ones
 #     make quick WHAT=tests/models  tests of these folders, files or test names, without slow ones
 #     make robustness               attacks on training processes
+#     make architectures            whether networks of timm and transformers can be measured, as docs/architectures.md says
 #     make versions                 the core of the suite with the lowest and the highest versions that setup.cfg allows
 PYTHON ?= python3
 CONFIG ?= configs/digits.py
@@ -24,7 +25,7 @@ TYPESCRIPT := 5.9.3
 # Containers often set it: then every process that a test starts would compile all modules of JAX anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train install test lint page quick versions lowest-direct highest robustness docs notebooks pictures clean
+.PHONY: train install test lint page quick architectures versions lowest-direct highest robustness docs notebooks pictures clean
 
 train: $(VENV)/$(TRAINED_WITH)
 	$(BIN)/python train.py --config=$(CONFIG) $(ARGS)
@@ -93,6 +94,12 @@ lowest-direct highest:
 	AS_USERS=1 $(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal $(AS_USERS_TESTS)
 	$(VENV)-$@/bin/attn-cnn selftest
 
+# In an environment of its own: torchvision, which timm needs, asks for a PyTorch of its own choice.
+architectures:
+	$(PYTHON) -m venv $(VENV)-$@
+	$(VENV)-$@/bin/pip install --quiet --editable ".[test,timm]" torchvision transformers
+	$(VENV)-$@/bin/python -m pytest benchmarks/tests/test_architectures.py $(ARGS)
+
 robustness: $(VENV)/installed-$(EXTRAS)
 	$(BIN)/python -m robustness
 
@@ -139,4 +146,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest-direct $(VENV)-highest build dist *.egg-info docs/_build docs/api docs/notebooks
+	rm -rf $(VENV) $(VENV)-lowest-direct $(VENV)-highest $(VENV)-architectures build dist *.egg-info docs/_build docs/api docs/notebooks

@@ -184,7 +184,8 @@ def tables(folder: Path) -> str:
     totals = [
         {"library": library} | {outcome: counts[library, outcome] for outcome in OUTCOMES} for library in libraries
     ]
-    totals.append({"library": "both"} | {o: sum(counts[library, o] for library in libraries) for o in OUTCOMES})
+    if len(libraries) > 1:
+        totals.append({"library": "both"} | {o: sum(counts[library, o] for library in libraries) for o in OUTCOMES})
     for record in records:
         row = {"library": record["library"], "architecture": f"`{record['name']}`", "outcome": record["outcome"]}
         row |= {"layers": record.get("layers", ""), "grids": ", ".join(record.get("grids", []))}

@@ -11,6 +11,7 @@ from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import attention_config, complete
 from attn_cnn_jax.errors import UserError
 from benchmarks import (
+    architectures,
     dinov2,
     encodings,
     fewer_heads,
@@ -32,6 +33,7 @@ PAGES = {
     (encodings.PAGE, "encodings"): lambda: encodings.tables(RESULTS / "encodings"),
     (your_network.PAGE, "networks"): lambda: your_network.tables(RESULTS / "your_network"),
     (dinov2.PAGE, "dinov2"): lambda: dinov2.tables(RESULTS / "dinov2"),
+    (architectures.PAGE, "architectures"): lambda: architectures.tables(RESULTS / "architectures"),
     (fifteen_minutes.PAGE, "contenders"): lambda: records.markdown(
         fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
     ),

@@ -1,0 +1,26 @@
+"""Architectures of timm and transformers have the outcome that the table states: `make architectures`.
+
+One of each kind: global attention, register tokens, a pooling layer, masked patches, windows.
+"""
+
+import json
+
+import pytest
+
+from benchmarks import architectures
+from benchmarks.records import RESULTS
+
+KINDS = {
+    "transformers": ("ViT", "DINOv2 with registers", "SigLIP vision", "ViTMAE", "Swin v2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in KINDS.items() for name in names])
+def test_outcome_is_that_of_the_table(library, name):
+    pytest.importorskip(library)
+    kept = json.loads((RESULTS / "architectures" / f"{library}.json").read_text("utf-8"))[name]
+    size, make = architectures.LIBRARIES[library]()[name]
+    found = architectures.attempt(size, make)
+    assert (found["outcome"], found.get("grids")) == (kept["outcome"], kept.get("grids"))
