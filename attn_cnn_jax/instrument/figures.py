@@ -76,7 +76,7 @@ def draw_distance(axes: Axes, report: Report) -> None:
 
 def name_layers(axes: Axes, report: Report) -> None:
     """Gives every layer a tick with its number."""
-    numbers = [layer.number + 1 for layer in report.layers_measured]
+    numbers = [str(layer.number + 1) for layer in report.layers_measured]
     axes.set_xticks(range(1, len(numbers) + 1), numbers, fontsize=6 if len(numbers) <= 16 else 4)
     axes.set_xlabel("layer")
 

@@ -39,7 +39,8 @@ class Convolved(nn.Module):
         inside = functional.pad(torch.ones_like(x[:1, :1]), self.padding)
         inside = functional.conv2d(inside, weights).clamp(min=1e-30)[:, :, None]
         shape = images, count, channels, *self.grid
-        averages = torch.where(self.repeated, repeated.reshape(shape), cut.reshape(shape) / inside)
+        chosen: Any = self.repeated
+        averages = torch.where(chosen, repeated.reshape(shape), cut.reshape(shape) / inside)
         return averages.flatten(3).mT
 
 
