@@ -196,13 +196,17 @@ def check_program(network: Network, first: Output) -> None:
         return
     model = nnx.clone(network.model)
     model.eval()
+    graph, state = nnx.split(model)
+
+    def pure(state: nnx.State, images: Any) -> Any:  # nnx.jit, remat and scan in it do not follow variables of outside
+        return nnx.merge(graph, state)(images)
 
     def check() -> bool:
-        if (known := selfcheck.expected(model, network.images[:1])) is None:
+        if (known := selfcheck.expected(pure, state, network.images[:1])) is None:
             return False
         narrow = any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
         tolerance = selfcheck.allowed("bfloat16" if narrow else "float32", "default", None)
         selfcheck.compare(f"outputs of {network.name}", first.array, as_output(network, known, 1).array, tolerance)
         return True
 
-    selfcheck.once(f"inspect\n{jax.make_jaxpr(model)(network.images[:1])}", check)
+    selfcheck.once(f"inspect\n{jax.make_jaxpr(pure)(state, network.images[:1])}", check)

@@ -109,6 +109,47 @@ def test_nnx_networks_are_watched_and_left_as_they_are(random):
     np.testing.assert_allclose(report.attention[0], expected, atol=1e-5)
 
 
+class Jitted(SmallViT):
+    @nnx.jit
+    def __call__(self, x):
+        return super().__call__(x)
+
+
+class Rematerialised(SmallViT):
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.layers = nnx.List([Remat(layer) for layer in self.layers])
+
+
+class Remat(nnx.Module):
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __call__(self, x):
+        return nnx.remat(lambda layer, x: layer(x))(self.layer, x)
+
+
+class Scanned(SmallViT):
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        make = nnx.vmap(lambda rngs: nnx.MultiHeadAttention(3, 12, decode=False, rngs=rngs))
+        self.layers = nnx.split_rngs(splits=2)(make)(rngs)
+
+    def __call__(self, x):
+        x = jnp.concatenate([jnp.broadcast_to(self.token[...], (len(x), 1, 12)), x], axis=1)
+        step = nnx.scan(lambda x, layer: x + layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return self.classifier(step(x, self.layers)[:, 0])
+
+
+@pytest.mark.parametrize("kind", [Jitted, Rematerialised, Scanned])
+def test_nnx_networks_that_transform_their_layers_are_watched(kind, random, capsys):
+    model, x = kind(nnx.Rngs(0)), random.normal(size=(2, 16, 12)).astype(np.float32)
+    report = inspect(model, x)
+    assert [layer.shape for layer in report.attention] == [(2, 3, 16, 16)] * 2
+    assert report.replaced[0]["logits"] < 1e-5
+    assert "not self-checked" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", [False, True])
 def test_runs_are_watched_and_left_as_they_are(content, random):
     config = attention_config(
