@@ -1,6 +1,6 @@
 """Architectures of timm and transformers have the outcome that the table states: `make architectures`.
 
-One of each kind: global attention, register tokens, a pooling layer, masked patches, windows.
+One of each kind: global attention, class token, gated attention, windows, pyramids, pooled keys, channels, no softmax.
 """
 
 import json
@@ -11,6 +11,16 @@ from benchmarks import architectures
 from benchmarks.records import RESULTS
 
 KINDS = {
+    "timm": (
+        "vit_tiny_patch16_224",
+        "deit_tiny_distilled_patch16_224",
+        "convit_tiny",
+        "swin_tiny_patch4_window7_224",
+        "pit_ti_224",
+        "twins_pcpvt_small",
+        "xcit_nano_12_p16_224",
+        "poolformer_s12",
+    ),
     "transformers": ("ViT", "DINOv2 with registers", "SigLIP vision", "ViTMAE", "Swin v2"),
 }
 
