@@ -6,6 +6,7 @@ kernel. Layers and heads count from 1. What replacing heads costs needs the netw
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +46,9 @@ def run(args: argparse.Namespace) -> None:
     if args.page:
         page.write(report, args.page)
     if args.rollout:
+        maps: dict[str, Any] = report.maps()
         with replacing(args.rollout) as file:
-            np.savez(file, **report.maps())
+            np.savez(file, **maps)
     say(str(report))
     if args.heads:
         say("\n" + text.as_text(report.rows()))

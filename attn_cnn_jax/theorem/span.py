@@ -73,7 +73,7 @@ def residuals(
     keys = shifts + at[:, None]
     expected = np.zeros((len(at), len(places), len(shifts)))
     query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
-    expected[query, keys[query, shift] @ (grid[1], 1), shift] = 1
+    expected[query, np.ravel_multi_index(tuple(keys[query, shift].T), grid), shift] = 1
     maps = np.asarray(attention[:, at[:, 0], at[:, 1]], np.float64).reshape(len(attention), len(at), -1)
     basis = _basis(maps.transpose(1, 2, 0))
     missed = expected - basis @ (basis.swapaxes(-1, -2) @ expected)
