@@ -142,7 +142,9 @@ def test_terms_of_one_colour_are_one_head_and_its_entry(open_page, images):
     page = open_page("#picture=2&query=0,6")  # at the border: zeros
     page.run("setTheorem({ kernel: [1, 2, 3, 4, 5, 6, 7, 8, 9] })")
     page.wait(
-        lambda: page.run("[...document.querySelectorAll('#sum-of-heads span')].at(-1)?.textContent ?? ''").endswith("9")
+        lambda: page.run("[...document.querySelectorAll('#sum-of-heads span')].at(-1)?.textContent ?? ''").endswith(
+            "9.00"
+        )
     )
     x = np.pad(images[2].mean(axis=-1) / 255, 1)[1:4, 13:16]  # 2x2 pixels are one of the grid
     for side in ("heads", "kernel"):

@@ -21,11 +21,10 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.theorem.bounds import alpha_exact, attention_bound, output_bound, sharpness_for
 from attn_cnn_jax.theorem.to_attention import conv_to_attention, convolutions_to_attention, layer_to_attention
 
-pytestmark = pytest.mark.as_users
+pytestmark = [pytest.mark.as_users, pytest.mark.usefixtures("float64")]
 
 # Sums of at most a few hundred products of numbers near one, in another order.
 ROUNDING = 1e-11
-pytestmark = pytest.mark.usefixtures("float64")
 
 
 @nnx.jit

@@ -23,11 +23,10 @@ from attn_cnn_jax.theorem.to_convolution import (
     truncated,
 )
 
-pytestmark = pytest.mark.as_users
+pytestmark = [pytest.mark.as_users, pytest.mark.usefixtures("float64")]
 
 GRID = (6, 7)
 CHANNELS = 4
-pytestmark = pytest.mark.usefixtures("float64")
 
 
 def layer(**model):
