@@ -85,13 +85,17 @@ def by_jax(equation: Any, inputs: list[Any]) -> list[Any]:
 
 def scan(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
     """`lax.scan`: constants, then carried values, then arrays whose first axis is scanned over."""
-    constants, rest = inputs[: p["num_consts"]], inputs[p["num_consts"] :]
-    carry, stacked, body, ys = rest[: p["num_carry"]], rest[p["num_carry"] :], p["jaxpr"], []
+    if "ft_in" in p:  # of JAX 0.12
+        num_constants, num_carried = (len(part) for part in p["ft_in"].unpack()[:2])
+    else:
+        num_constants, num_carried = p["num_consts"], p["num_carry"]
+    constants, rest = inputs[:num_constants], inputs[num_constants:]
+    carry, stacked, body, ys = rest[:num_carried], rest[num_carried:], p["jaxpr"], []
     steps = range(p["length"])
     for n in reversed(steps) if p["reverse"] else steps:
         out = run(body.jaxpr, body.consts, [*constants, *carry, *(x[n] for x in stacked)])
-        carry = out[: p["num_carry"]]
-        ys.append(out[p["num_carry"] :])
+        carry = out[:num_carried]
+        ys.append(out[num_carried:])
     ordered = zip(*(reversed(ys) if p["reverse"] else ys), strict=True)
     return [*carry, *map(np.stack, ordered)]
 
