@@ -83,12 +83,17 @@ def by_jax(equation: Any, inputs: list[Any]) -> list[Any]:
     return [widened(x) for x in (results if equation.primitive.multiple_results else [results])]
 
 
+def scan_counts(p: dict[str, Any]) -> tuple[int, int]:
+    """Returns how many inputs of a `lax.scan` are constants, and how many are carried."""
+    if "ft_in" in p:  # of JAX 0.12
+        constants, carried, _ = p["ft_in"].unpack()
+        return len(constants), len(carried)
+    return p["num_consts"], p["num_carry"]
+
+
 def scan(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
     """`lax.scan`: constants, then carried values, then arrays whose first axis is scanned over."""
-    if "ft_in" in p:  # of JAX 0.12
-        num_constants, num_carried = (len(part) for part in p["ft_in"].unpack()[:2])
-    else:
-        num_constants, num_carried = p["num_consts"], p["num_carry"]
+    num_constants, num_carried = scan_counts(p)
     constants, rest = inputs[:num_constants], inputs[num_constants:]
     carry, stacked, body, ys = rest[:num_carried], rest[num_carried:], p["jaxpr"], []
     steps = range(p["length"])

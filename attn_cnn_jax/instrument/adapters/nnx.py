@@ -22,6 +22,7 @@ from attn_cnn_jax import compiling
 from attn_cnn_jax.instrument.adapters import Call, Seen, Softmax, Visit, absorb, difference, sums_to_one
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.reference import scan_counts
 
 OWN = "own_attention"  # the name of a traced function that is run as a whole
 
@@ -107,14 +108,16 @@ class Watching:
         if result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
             self.unseen.append(Softmax(self.calls, result.shape, weakref.ref(result)))
 
-    def scan(self, read: list[Any], *, jaxpr, length, reverse, num_consts, num_carry, **_) -> list[Any]:
+    def scan(self, read: list[Any], *, jaxpr, length, reverse, **parameters) -> list[Any]:
         """A loop over layers, one at a time."""
-        constants, carry, stacked = (*read[:num_consts],), read[num_consts:][:num_carry], read[num_consts + num_carry :]
+        num_constants, num_carried = scan_counts(parameters)
+        constants, rest = read[:num_constants], read[num_constants:]
+        carry, stacked = rest[:num_carried], rest[num_carried:]
         rows = []
         for n in reversed(range(length)) if reverse else range(length):
             results = self.run(jaxpr.jaxpr, jaxpr.consts, *constants, *carry, *(array[n] for array in stacked))
-            carry = results[:num_carry]
-            rows.append(results[num_carry:])
+            carry = results[:num_carried]
+            rows.append(results[num_carried:])
         rows = rows[::-1] if reverse else rows
         return [*carry, *map(jnp.stack, zip(*rows, strict=True))]
 
