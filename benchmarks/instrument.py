@@ -8,7 +8,6 @@ are without imports and without the making of the network; memory is the peak of
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.output import table
+from benchmarks.measure import peak_bytes
 
 NETWORKS = {"small": (384, 6, 224, 8), "base": (768, 12, 518, 4)}  # channels, heads, pixels, images
 STAGES = ("forward", "inspect", "replaced")
@@ -47,7 +47,7 @@ def stage(name: str, network: str) -> None:
     started = time.process_time()
     stages[name]()
     seconds = time.process_time() - started
-    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    print(seconds, peak_bytes() / 2**30)
 
 
 def measure(network: str, turns: int) -> str:

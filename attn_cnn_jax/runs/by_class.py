@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from attn_cnn_jax.runs.evaluate import Evaluation
+from attn_cnn_jax.runs.evaluate import Evaluation, mean_of_classes
 
 
 def confusion(
@@ -20,8 +20,7 @@ def confusion(
 
 def balanced_accuracy(matrix: Int[np.ndarray, "k k"]) -> float:
     """Mean over classes that have images of the share of each that is right, 0 to 1."""
-    counts = matrix.sum(axis=1)
-    return float((np.diag(matrix)[counts > 0] / counts[counts > 0]).mean())
+    return mean_of_classes(np.diag(matrix), matrix.sum(axis=1))
 
 
 def by_class(matrix: Int[np.ndarray, "k k"], class_names: Sequence[str] = ()) -> list[dict[str, Any]]:

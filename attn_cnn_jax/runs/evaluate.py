@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Num
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import compiling
@@ -178,15 +178,21 @@ def total(parts: Iterator[Logits], labels: Labels) -> Evaluation:
     correct, loss, start = list[np.ndarray](), 0.0, 0
     for logits in parts:
         right, losses = scores(logits, np.asarray(labels[start : start + len(logits)]))
-        correct, loss, start = [*correct, right], loss + float(losses.sum()), start + len(logits)
+        correct.append(right)
+        loss, start = loss + float(losses.sum()), start + len(logits)
     right = np.concatenate(correct)
     return Evaluation(int(right.sum()), start, loss / start, balanced(right, np.asarray(labels[:start])))
 
 
 def balanced(right: Bool[np.ndarray, " b"], labels: Labels) -> float | None:
     """Returns the mean over classes of the share of their images that is right; None where all are as frequent."""
-    counts, of_class = np.bincount(labels), np.bincount(labels, weights=right)
-    there = counts > 0
-    if counts.max() < UNEQUAL * counts[there].min():
+    counts = np.bincount(labels)
+    if counts.max() < UNEQUAL * counts[counts > 0].min():
         return None
-    return float((of_class[there] / counts[there]).mean())
+    return mean_of_classes(np.bincount(labels, weights=right), counts)
+
+
+def mean_of_classes(right: Num[np.ndarray, " k"], counts: Int[np.ndarray, " k"]) -> float:
+    """Returns the mean over classes that have images of the share of each that is right."""
+    there = counts > 0
+    return float((right[there] / counts[there]).mean())
