@@ -80,7 +80,8 @@ quick: $(VENV)/installed-$(EXTRAS)
 # own, which uv resolves.
 LOWEST ?= python3.11
 HIGHEST ?= python3.13
-CORE := tests/models tests/theorem tests/golden tests/runs tests/docs/test_extending.py
+CORE := tests/models tests/theorem tests/golden tests/runs tests/docs/test_extending.py tests/test_reference.py \
+	tests/instrument/test_inspect.py
 
 versions: lowest-direct highest
 
