@@ -32,7 +32,6 @@ from benchmarks.measure import table
 from benchmarks.records import DOCS, parse, parser, put_figure, write_trainings
 
 FILE = "results.json"
-# What the numbers depend on beside the seed.
 SHOWN = 21  # records of a history that are kept
 REACH = 3.5  # pixels from the query that the figure shows
 COLUMNS = ("heads", "seeds", "relative error", "residual of Lemma 3", "|centre| along an axis", "steps", "seconds")

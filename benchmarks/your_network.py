@@ -4,9 +4,9 @@
     python -m benchmarks.your_network --show=results/your_network [--write]
 
 Networks: timm's ViT-Tiny and ConViT-Tiny with patches of 4, where timm is installed; a ViT of Flax NNX's attention;
-those that this package ships, which are only measured; `dinov2_small`, see benchmarks/dinov2.py. AdamW,
-warm-up and cosine decay, crops, mirrored images; timm's
-compute in bfloat16. Training needs PyTorch. Test images are read once, after it. OMP_NUM_THREADS=1 takes one core.
+those that this package ships, which are only measured; `dinov2_small`, see benchmarks/dinov2.py. AdamW, warm-up and
+cosine decay, crops, mirrored images; timm's compute in bfloat16. Training needs PyTorch. Test images are read once,
+after it. OMP_NUM_THREADS=1 takes one core.
 """
 
 import json
