@@ -41,15 +41,12 @@ def best_kernel(
     keys: Bool[np.ndarray, "w q p"] | None = None,
 ) -> Float[np.ndarray, "w h q p"]:
     """Returns what each query takes of each key by the best kernel for a head's mean attention and its profile."""
-    rows, columns = (np.isin(np.arange(-size + 1, size), kernel_axis(kernel_size)) for size in grid)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        kernel = np.nan_to_num(by_place(np.where(rows[:, None] & columns, profile, 0), grid, keys))
-    kernel = np.broadcast_to(kernel, mean.shape)
+    cut = np.broadcast_to(renormalised(profile, grid, kernel_size, keys), mean.shape)
     if keys is not None:
-        return kernel
+        return cut
     repeated = with_border(of_interior(mean, grid, kernel_size), grid)
-    better = is_better(repeated, kernel[0], mean)
-    return np.broadcast_to(np.where(better[:, None, None], repeated, kernel[0]), mean.shape)
+    better = is_better(repeated, cut[0], mean)
+    return np.broadcast_to(np.where(better[:, None, None], repeated, cut[0]), mean.shape)
 
 
 def best_filters(
@@ -58,8 +55,18 @@ def best_filters(
     """Returns the weights of `best_kernel`, of a layer without masked parts of windows."""
     interior = of_interior(mean, grid, kernel_size)
     rows, columns = (kernel_axis(kernel_size) + size - 1 for size in grid)
-    repeated = (with_border(interior, grid) == best_kernel(mean, profile, grid, kernel_size)[0]).all(axis=(1, 2))
+    cut = np.broadcast_to(renormalised(profile, grid, kernel_size), mean.shape)
+    repeated = is_better(with_border(interior, grid), cut[0], mean)
     return Filters(np.where(repeated[:, None, None], interior, profile[:, rows[:, None], columns]), repeated)
+
+
+def renormalised(
+    profile: Float[np.ndarray, "h r s"], grid: Grid, kernel_size: int, keys: Bool[np.ndarray, "w q p"] | None = None
+) -> Float[np.ndarray, "_ h q p"] | Float[np.ndarray, "h q p"]:
+    """A profile cut to a kernel, as attention whose sum is one at the border too."""
+    rows, columns = (np.isin(np.arange(-size + 1, size), kernel_axis(kernel_size)) for size in grid)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nan_to_num(by_place(np.where(rows[:, None] & columns, profile, 0), grid, keys))
 
 
 def of_interior(mean: Float[np.ndarray, "w h q p"], grid: Grid, kernel_size: int) -> Float[np.ndarray, "h r t"]:
