@@ -29,7 +29,7 @@ from attn_cnn_jax.runs.evaluate import Logits, numbers_of, predictor, probabilit
 
 
 @functools.partial(compiling.jit, static_argnames=("skeleton", "image_shape"))
-def position_attention(
+def network_attention(
     skeleton: Skeleton, image_shape: tuple[int, ...], arrays: Sequence[Arrays]
 ) -> list[SharedAttention]:
     """Returns the attention of every layer of a position-only network taken apart."""
@@ -104,7 +104,7 @@ class Run:
             with jax.transfer_guard("allow"):
                 skeleton, *arrays = split(model)
                 return [
-                    np.asarray(x) for x in position_attention(skeleton, tuple(self.config.model.image_shape), arrays)
+                    np.asarray(x) for x in network_attention(skeleton, tuple(self.config.model.image_shape), arrays)
                 ]
         if images is None:
             raise UserError("this network's attention depends on content: give images, uint8 (B, H, W, C)")
