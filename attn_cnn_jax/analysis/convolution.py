@@ -16,6 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from attn_cnn_jax import compiling
+from attn_cnn_jax.analysis import SUBSTITUTES, TEST_IMAGES
 from attn_cnn_jax.analysis.test_images import first_images, mean_attention
 from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Grid, SharedAttention
 from attn_cnn_jax.models import AttentionClassifier
@@ -26,13 +27,8 @@ from attn_cnn_jax.models.variables import Skeleton, join, split
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import to_convolution
 
-TEST_IMAGES, ERROR_IMAGES = 1000, 100
+ERROR_IMAGES = 100
 BATCH = 100  # images at a time, at most
-SUBSTITUTES = {  # of a layer, in words
-    "zeros": "zeros beyond the border",
-    "edge": "edge pixels repeated",
-    "truncated": "own attention, truncated",
-}
 
 
 class GivenAttention(nnx.Module):

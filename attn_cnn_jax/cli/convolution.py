@@ -13,6 +13,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from attn_cnn_jax.analysis import SUBSTITUTES, TEST_IMAGES
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, matching, numbers_in
 from attn_cnn_jax.data.image_files import drawings
 from attn_cnn_jax.errors import UserError
@@ -26,11 +27,10 @@ if TYPE_CHECKING:
     from attn_cnn_jax.runs.run import Run
 
 EXAMPLE = "runs/digits --kernel-sizes=3,7 --out=convolution"
-KINDS = ("zeros", "edge", "truncated")  # keys of `analysis.convolution.SUBSTITUTES`
 COLUMNS = {
     "K": "{kernel_size}",
     "first n layers": "{layer}",
-    **{kind: f"{{accuracy_{kind}:.2%}}" for kind in KINDS},
+    **{kind: f"{{accuracy_{kind}:.2%}}" for kind in SUBSTITUTES},
     "error of layer n": "{error_everywhere:.3f}",
     "interior": "{error_interior:.3f}",
     "attention inside": "{mass_inside_mean:.1%}",
@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     which = "sizes K to measure (1,3,5,7,9)"
     parser.add_argument("--kernel-sizes", type=sizes, default=[1, 3, 5, 7, 9], metavar="K,...", help=which)
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where to write; RUN/convolution by default")
-    which = "test images to measure accuracy on (1000, or all where there are fewer)"  # as in analysis/convolution.py
+    which = f"test images to measure accuracy on ({TEST_IMAGES}, or all where there are fewer)"
     parser.add_argument("--test-images", type=at_least_one, metavar="N", help=which)
 
 
@@ -99,7 +99,7 @@ def rows(original: float, results: "list[Result]") -> list[dict]:
     """Returns a row per kernel size and layer; the accuracies are those with the layers up to this one replaced."""
     return [
         {"kernel_size": r.kernel_size, "layer": n + 1}
-        | {f"accuracy_{kind}": float(r.accuracy[kind][n]) for kind in KINDS}
+        | {f"accuracy_{kind}": float(r.accuracy[kind][n]) for kind in SUBSTITUTES}
         | {"accuracy_original": float(original)}
         | {"error_everywhere": float(error.everywhere), "error_interior": float(error.interior)}
         | {"mass_inside_mean": float(inside.mean()), "mass_inside_least": float(inside.min())}

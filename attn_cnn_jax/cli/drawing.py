@@ -7,10 +7,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis import history, test_images
-from attn_cnn_jax.analysis.figures import centres, curves, maps, parabolas, scheme, span, training
+from attn_cnn_jax.analysis.figures import (
+    NAMES,
+    OF_ONE_LAYER,
+    PAPERS_LAYER,
+    centres,
+    curves,
+    maps,
+    parabolas,
+    scheme,
+    span,
+    training,
+)
 from attn_cnn_jax.analysis.figures import history as history_figure
 from attn_cnn_jax.analysis.heads import check_query, grid_shifts
-from attn_cnn_jax.cli.figures import NAMES, OF_ONE_LAYER, PAPERS_LAYER
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics

@@ -18,16 +18,12 @@ count from 1; pixels count from 0 and are those that attention works on, after t
 import argparse
 import itertools
 
+from attn_cnn_jax.analysis.figures import NAMES, ORDERS, PAPERS_LAYER
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, beside, integers, matching, pixel
 from attn_cnn_jax.output import say
 from attn_cnn_jax.runs.pretrained import existing
 
-NAMES = ("scheme", "curves", "training", "course", "centres", "maps", "pictures", "span", "parabolas")
-OF_ONE_LAYER = {"scheme", "training", "span"}
 EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
-PAPERS_LAYER = 4  # whose training figure 3 shows
-
-ORDERS = ("distance", "position", "index")  # of heads, see analysis/figures/maps.py
 
 some = "|".join(NAMES)
 figure_names = matching(f"({some})(,({some}))*", lambda text: text.split(","), f"some of {', '.join(NAMES)}")
@@ -44,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
         "models also one a quarter of the way in"
     )
     add("--query", type=pixel, metavar="ROW,COLUMN", action="append", help=which)
-    add("--order", choices=ORDERS, default=ORDERS[0], help="order of the heads in maps and pictures")
+    add("--order", choices=tuple(ORDERS), default=next(iter(ORDERS)), help="order of the heads in maps and pictures")
     which = "test images to show, by index (0-2)"
     add("--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help=which)
     which = f"layer that scheme, training and span show ({PAPERS_LAYER}, or the last where there are fewer)"

@@ -18,6 +18,7 @@ from attn_cnn_jax.config.base import RESNET, flatten, schema_of
 from attn_cnn_jax.errors import command_line
 from attn_cnn_jax.output import table, with_deviation
 from attn_cnn_jax.runs.metrics import accuracy_in_words
+from attn_cnn_jax.training import HEARTBEAT_TIMEOUT
 
 EXAMPLE = "--config=digits --workdir=runs/short --config.train.num_epochs=2"
 
@@ -38,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
     which = "train one run per seed in turn, in DIR/seed_0, DIR/seed_1 and so on"
     parser.add_argument("--seeds", type=integers, metavar="0-4", help=which)
     several = parser.add_argument_group("several processes").add_argument
-    which = "one of several processes; if one is lost, the others end within half a minute"
+    which = f"one of several processes; if one is lost, the others end within {HEARTBEAT_TIMEOUT} s"
     several("--multihost", action="store_true", help=which)
     which = "where process 0 listens, if JAX does not detect it"
     several("--coordinator-address", type=address, metavar="HOST:PORT", help=which)

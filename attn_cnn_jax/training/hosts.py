@@ -22,9 +22,9 @@ from attn_cnn_jax import output
 from attn_cnn_jax.config.base import flatten
 from attn_cnn_jax.errors import UserError, listed, message_of, shortened
 from attn_cnn_jax.runs.directory import MAY_CHANGE, differing
+from attn_cnn_jax.training import HEARTBEAT_TIMEOUT
 
 JOIN_TIMEOUT = 300  # seconds for all processes to come
-HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which JAX ends the others
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 REMEDY = "give --coordinator-address=HOST:PORT --num-processes=N --process-id=I, another I for each process"
 END_OF_ALL = "start all processes again, each by the same command: they continue from the last checkpoint"

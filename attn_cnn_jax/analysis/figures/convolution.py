@@ -2,7 +2,8 @@
 
 from matplotlib.figure import Figure
 
-from attn_cnn_jax.analysis.convolution import SUBSTITUTES, Result
+from attn_cnn_jax.analysis import SUBSTITUTES
+from attn_cnn_jax.analysis.convolution import Result
 from attn_cnn_jax.analysis.figures import style
 
 

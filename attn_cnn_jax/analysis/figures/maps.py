@@ -5,12 +5,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from attn_cnn_jax.analysis.figures import style
+from attn_cnn_jax.analysis.figures import ORDERS, style
 from attn_cnn_jax.models.attention import moments
 
 QUERY = "#0080FF"  # seen on light and on dark pixels of the maps
-ORDERS = {"distance": "heads from near to far", "position": "heads by position", "index": "heads by number"}
-ORDER = "distance"  # by default
 
 
 def title(query: tuple[int, int], num_images: int | None, order: str) -> str:
