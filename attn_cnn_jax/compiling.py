@@ -27,20 +27,27 @@ class Known(NamedTuple):
     source: str
 
 
+_WITHOUT_YNN_FUSIONS = ("xla_cpu_experimental_ynn_fusion_type", "")
+
 KNOWN = (
+    Known(
+        ("0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"),
+        "cpu",
+        *_WITHOUT_YNN_FUSIONS,
+        "a product with a matrix of one number, such as zeros, reads memory that nobody wrote where it is reduced",
+        "findings/jaxlib_product_with_zeros.sh",
+    ),
     Known(
         ("0.10.2",),
         "cpu",
-        "xla_cpu_experimental_ynn_fusion_type",
-        "",
+        *_WITHOUT_YNN_FUSIONS,
         "products whose right factor is a product, and products that are reduced, have wrong columns",
         "jax#39103; XNNPACK d0aa6a44b9, Fix required dot tiling",
     ),
     Known(
         ("0.11.0",),
         "cpu",
-        "xla_cpu_experimental_ynn_fusion_type",
-        "",
+        *_WITHOUT_YNN_FUSIONS,
         "some reductions of seven and more axes crash, others take twice the time",
         "jax#39257, jax#37465",
     ),

@@ -8,6 +8,7 @@
 - arctangent: jax#39352, jaxlib 0.10.2 on some CPUs, from fifty elements on;
 - gradient of a gather: jax#39025, libtpu 0.0.42, not jitted;
 - constant cotangent: openxla/xla#13054, oneDNN of 2024, where a product with zeros spoils the gradient beside it;
+- product with zeros, reduced: findings/jaxlib_product_with_zeros.sh, jaxlib 0.10.2 to 0.12.0.1 on CPUs;
 - sums of a scatter in a loop: openxla/xla#49143, TPUs with JAX 0.11.2.
 """
 
@@ -72,6 +73,10 @@ def constant_cotangent(x: Any, points: Any, weights: Any) -> Any:
     return jax.grad(mean)(x)
 
 
+def product_with_zeros(x: Any) -> Any:
+    return x[:, :64] + (x @ jnp.zeros((x.shape[1], 64), x.dtype)).max(-1, keepdims=True)
+
+
 def scattered(places: Any, values: Any) -> Any:
     def add(total, of_step):
         return total.at[of_step[0]].add(of_step[1]), None
@@ -103,6 +108,7 @@ def programs() -> list[Program]:
         Program("arctangent of 64 numbers", jnp.arctan, (np.linspace(-4, 4, 64, dtype=np.float32),)),
         Program("gradient of a gather", of_gather, normal((256, 8, 128), (256, 8, 128))),
         Program("constant cotangent", constant_cotangent, normal((3,), (100_000, 3), (3,))),
+        Program("product with zeros, reduced", product_with_zeros, normal((256, 384))),
         Program("scatter in a loop", scattered, (places, *normal((2, 16, 64)))),
     ]
 

@@ -134,4 +134,4 @@ def test_without_its_options_this_jaxlib_is_wrong(monkeypatch):
     answers = [known_answers.measure(program) for program in known_answers.programs()]
     if all(answer.is_right for answer in answers):
         pytest.skip(f"this processor does not show the fault: {compiling.reasons()}")
-    assert "product of a product" in next(answer.name for answer in answers if not answer.is_right)
+    assert any("product" in answer.name for answer in answers if not answer.is_right)
