@@ -213,11 +213,12 @@ def base(fields: dict[str, Option], model: dict[str, Any]) -> ConfigDict:
 
 def defaults(schema: dict) -> dict:
     """Returns the default of every field of a schema, for a ConfigDict, which holds each key to its default's type."""
-
-    def default_of(field: Option) -> Any:
-        return FieldReference(field.default, field_type=object) if field.any_type else field.default
-
     return {key: defaults(field) if isinstance(field, dict) else default_of(field) for key, field in schema.items()}
+
+
+def default_of(field: Option) -> Any:
+    """Returns a field's default, as a reference where the field may hold any type."""
+    return FieldReference(field.default, field_type=object) if field.any_type else field.default
 
 
 def schema_of(config: ConfigDict) -> dict:
