@@ -58,30 +58,32 @@ def digits(name: str) -> Dataset:
     return Dataset(train, test, SPECS[name])
 
 
-def smooth(points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "m 2"]:
-    """Returns places along a Catmull-Rom spline through the points; it is smooth where it closes."""
-    is_closed = np.array_equal(points[0], points[-1])
+def smooth(points: Float[np.ndarray, "n b 2"], *, is_closed: bool) -> Float[np.ndarray, "m b 2"]:
+    """Returns places along Catmull-Rom splines through the points of each; smooth where they close."""
     first, last = (points[-2], points[1]) if is_closed else (2 * points[0] - points[1], 2 * points[-1] - points[-2])
     points = np.concatenate([[first], points, [last]])[:, None]
     a, b, c, d = (points[n : len(points) - 3 + n] for n in range(4))
-    t = np.arange(SAMPLES + 1)[:, None] / SAMPLES
+    t = np.arange(SAMPLES + 1)[:, None, None] / SAMPLES
     spline = b + t / 2 * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)))
-    return spline.reshape(-1, 2)
+    return spline.reshape(-1, *spline.shape[2:])
 
 
-def places(shape: str, random: Float[np.ndarray, " r"], width: float) -> Float[np.ndarray, "m 2"]:
-    """Returns where a pen of this width, in pixels, goes, (column, row), in pixels from the middle of the image."""
-    shear, aspect, *moves = random
+def places(shape: str, random: Float[np.ndarray, "b r"], widths: Float[np.ndarray, " b"]) -> Float[np.ndarray, "m b 2"]:
+    """Returns where pens of these widths, in pixels, go, (column, row), in pixels from the middle of each image."""
+    (shear, aspect), moves = random.T[:2], random[:, 2:]
     names = sorted(set(shape.replace(",", " ").split()))
     moved = {
-        name: np.array([int(name[0]), int(name[1])]) / 9 + JITTER * (2 * np.array(moves[2 * n : 2 * n + 2]) - 1)
+        name: np.array([int(name[0]), int(name[1])]) / 9 + JITTER * (2 * moves[:, 2 * n : 2 * n + 2] - 1)
         for n, name in enumerate(names)
     }
-    at = np.concatenate([smooth(np.array([moved[name] for name in line.split()])) for line in shape.split(",")])
-    columns = (NARROWEST + (1 - NARROWEST) * aspect) * at[:, 0] - SHEAR * (2 * shear - 1) * at[:, 1]
-    at = np.stack([columns, at[:, 1]], axis=1)
+    lines = [line.split() for line in shape.split(",")]
+    smoothed = [smooth(np.stack([moved[name] for name in line]), is_closed=line[0] == line[-1]) for line in lines]
+    at = np.concatenate(smoothed)
+    columns = (NARROWEST + (1 - NARROWEST) * aspect) * at[..., 0] - SHEAR * (2 * shear - 1) * at[..., 1]
+    at = np.stack([columns, at[..., 1]], axis=-1)
     low, high = at.min(axis=0), at.max(axis=0)
-    return (at - (low + high) / 2) * ((np.array(FRAME) - width) / np.maximum(high - low, 1e-9)).min()
+    scales = ((np.array(FRAME) - widths[:, None]) / np.maximum(high - low, 1e-9)).min(axis=1, keepdims=True)
+    return (at - (low + high) / 2) * scales
 
 
 def thick(bitmaps: Bool[np.ndarray, "n h w"], widths: Float[np.ndarray, " n"]) -> Bool[np.ndarray, "n h w"]:
@@ -105,10 +107,12 @@ def drawn(count: int) -> Split:
     widths = WIDTHS[0] + (WIDTHS[1] - WIDTHS[0]) * random[:, 0]
     side = SIZE * FINE
     bitmaps = np.zeros((count, side, side), bool)
-    for bitmap, label, width, row in zip(bitmaps, labels, widths, random, strict=True):
-        shapes = SHAPES[label]
-        at = places(shapes[int(len(shapes) * row[1])], row[2:], width) * FINE + side / 2
-        columns, rows = np.clip(at.astype(int), 0, side - 1).T
-        bitmap[rows, columns] = True
+    for label, shapes in enumerate(SHAPES):
+        which = (len(shapes) * random[:, 1]).astype(int)
+        for n, shape in enumerate(shapes):
+            images = np.flatnonzero((labels == label) & (which == n))
+            at = places(shape, random[images, 2:], widths[images]) * FINE + side / 2
+            columns, rows = np.moveaxis(np.clip(at.astype(int), 0, side - 1), 2, 0)
+            bitmaps[images, rows, columns] = True
     counts = thick(bitmaps, widths * FINE).reshape(count, SIZE, FINE, SIZE, FINE).sum(axis=(2, 4))
     return Split(np.round(counts * (255 / FINE**2)).astype(np.uint8)[..., None], labels)
