@@ -6,6 +6,7 @@ the last batch is padded and cut. Right answers are counted, and the loss is sum
 
 import functools
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,8 +32,7 @@ Logits = Float[np.ndarray, "b classes"]
 
 UNEQUAL = 1.5  # times as many images as the rarest class, from which on the most frequent one hides it
 
-COMPILED: dict[Any, jax.stages.Compiled] = {}  # by program and the shapes of its arguments
-CHECKED: set[jax.stages.Compiled] = set()  # those that passed the self-check
+CHECKED: dict[Any, jax.stages.Compiled] = {}  # programs that passed the self-check, by the shapes of their arguments
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,6 @@ def program(part: str, skeleton: Skeleton, numbers: Numbers, platform: str | Non
     return compiling.jit(in_precision(numbers.precision, function), platform=platform, **sharded)
 
 
-def compiled(of: compiling.Program, arrays: Any, size: int, shape: Shape, at: Placement) -> jax.stages.Compiled:
-    """Returns a program compiled for arrays of these shapes and batches of a size; once per process."""
-    key = of, size, shape, tuple((x.shape, x.dtype) for x in jax.tree.leaves(arrays))
-    if key not in COMPILED:
-        rows = len(np.arange(size)[at.rows(size)])
-        COMPILED[key] = of.lower(arrays, at.batch(np.zeros((rows, *shape), np.uint8))).compile()
-    return COMPILED[key]
-
-
 def predictor(
     model: nnx.Module, config: ConfigDict, spec: Spec, shape: Shape, batch_size: int, at: Placement = HERE
 ) -> Callable[[Callable[[Any], Images], int], Iterator[Logits]]:
@@ -124,27 +115,36 @@ def predictor(
     numbers, mine = numbers_of(config, spec), at.rows(size)
     skeleton, *parts = split(merged(model, shape))
     arrays = at.whole(tuple(parts))
-    call = compiled(program("logits", skeleton, numbers, at.platform, at.result), arrays, size, shape, at)
-
-    def of(images: Images) -> jax.Array:
-        return call(arrays, at.batch(np.asarray(images)[mine]))
+    of_structure = program("logits", skeleton, numbers, at.platform, at.result)
+    key = of_structure, size, shape, tuple((x.shape, x.dtype) for x in jax.tree.leaves(arrays))
 
     def unmerged(x: Any) -> jax.Array:
         network: Any = model if at.platform is None else for_platform(model, at.platform)
         return network(normalise(x, numbers.mean, numbers.std, jnp.dtype(numbers.dtype)))[0]
 
-    def check() -> bool:
+    def check(compiled: Future[jax.stages.Compiled]) -> bool:
         images = selfcheck.noise(size, shape)
         if (known := selfcheck.expected(unmerged, images)) is None:
             return False
-        found = np.asarray(of(selfcheck.repeated(images, size)))[: len(images)]
+        batch = at.batch(selfcheck.repeated(images, size)[mine])
+        found = np.asarray(compiled.result()(arrays, batch))[: len(images)]
         tolerance = selfcheck.allowed(numbers.dtype, numbers.precision, at.platform)
         selfcheck.compare("the logits of noise", found, known, tolerance)
         return True
 
-    if call not in CHECKED:
-        selfcheck.once(call.as_text() or "", check)
-        CHECKED.add(call)
+    if key not in CHECKED:
+        rows = len(np.arange(size)[mine])
+        lowered = of_structure.lower(arrays, at.batch(np.zeros((rows, *shape), np.uint8)))
+        # The text before compilation: a program that comes from the cache has another one afterwards.
+        text = lowered.as_text()
+        with ThreadPoolExecutor(1) as beside:  # while XLA compiles, NumPy computes what is expected
+            compiled = beside.submit(lowered.compile)
+            selfcheck.once(text, functools.partial(check, compiled))
+            CHECKED[key] = compiled.result()
+    call = CHECKED[key]
+
+    def of(images: Images) -> jax.Array:
+        return call(arrays, at.batch(np.asarray(images)[mine]))
 
     def logits(read: Callable[[Any], Images], count: int) -> Iterator[Logits]:
         waiting: jax.Array | None = None
