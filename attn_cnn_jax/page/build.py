@@ -60,11 +60,12 @@ def build(
     reason = reason_not_to_compute(run, tuple(data["grid"]), most_parameters)
     if reason and run.model.depends_on_content:
         raise UserError(f"this network's attention depends on the image, and the page cannot compute it: {reason}")
-    data["pictures"] = image_entries(run, images, class_names)
+    test = []
     if reason is None:
         test = from_dataset(dataset, min(TEST_IMAGES, len(dataset.test.labels)), size) if dataset else []
         data["network"] = network_data(run, tuple(data["grid"]), class_names, test)
         data["network"]["costliest"] = costliest_head(run, test or images, class_names)
+    data["pictures"] = image_entries(run, images, class_names, batch_size=len(test or images))
     return render(data)
 
 
@@ -133,11 +134,18 @@ def page_data(run: Run, size: tuple[int, int], *, title: str) -> dict[str, Any]:
     }
 
 
-def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown."""
+def image_entries(
+    run: Run, images: list[LabelledImage], class_names: tuple[str, ...], batch_size: int = 1
+) -> list[dict[str, Any]]:
+    """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown.
+
+    Images are repeated to `batch_size`, of which a program is there already: to compile another takes seconds.
+    """
+    if not images:
+        return []
+    pixels = np.stack([image.pixels for image in images])
     # Logits, which images of another size have too: the page shows them at any.
-    logits = run.logits(np.stack([image.pixels for image in images])) if images else np.zeros((0, 1), np.float32)
-    predictions = probabilities(logits)
+    predictions = probabilities(run.logits(np.resize(pixels, (max(len(images), batch_size), *pixels.shape[1:]))))
     return [
         {
             "name": image.name,
@@ -146,7 +154,7 @@ def image_entries(run: Run, images: list[LabelledImage], class_names: tuple[str,
             "confidence": round(float(probabilities[n]), 4),
             "source": data_uri(image.pixels),
         }
-        for image, n, probabilities in zip(images, predictions.argmax(axis=1), predictions, strict=True)
+        for image, n, probabilities in zip(images, predictions.argmax(axis=1), predictions, strict=False)
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attn_cnn_jax.arrays import Grid
@@ -17,6 +18,7 @@ from attn_cnn_jax.page import MOST_PARAMETERS
 from attn_cnn_jax.page.scores import content_parameters, linear
 from attn_cnn_jax.runs.run import Run
 
+BATCH = 100  # images at a time, at most
 MOST_ATTENTION = 2**26  # probabilities of all layers, which a browser holds at once: 256 MiB
 
 
@@ -101,18 +103,20 @@ def costliest_head(run: Run, images: Sequence[LabelledImage], class_names: tuple
     if not images:
         return None
     pixels = np.stack([image.pixels for image in images])
-    predicted = run.logits(pixels).argmax(axis=1)
+    predicted = run.logits(pixels, BATCH).argmax(axis=1)
     labels = [
         class_names.index(image.label) if image.label in class_names else int(n)
         for image, n in zip(images, predicted, strict=True)
     ]
-    skeleton, parameters, statistics = split(run.model)
+    # Its output maps have the heads in front, too; they are merged once.
+    skeleton, parameters, statistics = split(merged(run.model, pixels.shape[1:]))
     name, heads = "blocks.0.attention.output.kernel", run.model.blocks[0].attention.num_heads
 
     def score(head: int) -> tuple[int, float]:
-        kernel = parameters[name].reshape(heads, -1, parameters[name].shape[-1]).at[head].set(0)
-        silent = join(skeleton, parameters | {name: kernel.reshape(parameters[name].shape)}, statistics)
-        result = dataclasses.replace(run, model=silent).evaluate(pixels, np.array(labels))
+        kernel = np.array(parameters[name])
+        kernel.reshape(heads, -1, kernel.shape[-1])[head] = 0
+        silent = join(skeleton, parameters | {name: jnp.asarray(kernel)}, statistics)
+        result = dataclasses.replace(run, model=silent).evaluate(pixels, np.array(labels), batch_size=BATCH)
         return result.right, -result.loss
 
     return min(range(heads), key=score)
