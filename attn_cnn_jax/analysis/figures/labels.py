@@ -23,7 +23,7 @@ def number_heads(figure: Figure, centres: dict[Axes, np.ndarray]) -> list[Annota
 
     Everything else is drawn in the figure; `centres` are the marks of each axes, `(h, 2)` in pixels, row first.
     """
-    figure.draw_without_rendering()  # only now is it known where pixels are on paper
+    style.arrange(figure)  # only now is it known where pixels are on paper
     return [note for axes, marks in centres.items() for note in _number(axes, np.asarray(marks))]
 
 

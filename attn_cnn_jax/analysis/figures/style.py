@@ -125,8 +125,19 @@ def mark_query(
     axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=colour, linewidth=line, gid="query", zorder=5))
 
 
+def arrange(figure: Figure) -> None:
+    """Places the axes of a figure to which nothing is added any more that takes room; once, for all that is drawn."""
+    with styled():
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
+            figure.set_layout_engine(None)
+    for axes in figure.axes:
+        axes.apply_aspect()
+
+
 def pixels(figure: Figure) -> np.ndarray:
     """Returns a figure as colours: `(height, width, 3)` uint8."""
+    arrange(figure)
     with styled():
         figure.canvas.draw()
     assert isinstance(figure.canvas, FigureCanvasAgg)
@@ -138,6 +149,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     for text in figure.findobj(Text):  # names of classes and runs; SVG has no control characters
         text.set_text(printable(text.get_text()))
     folder.mkdir(parents=True, exist_ok=True)
+    arrange(figure)
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{kind}"

@@ -66,10 +66,11 @@ def animate(records: list[dict], layer: int) -> list[np.ndarray]:
     """Returns frames `(height, width, 3)` of one layer's centres over training, with the way they came."""
     frames, chosen, reach = [], choose(records, None, FRAMES), extent(records, layer)
     paths = np.array([record["layers"][layer]["centre"] for record in chosen])
-    for n, record in enumerate(chosen):
-        with style.styled():
-            figure = style.create_figure(style.COLUMN, style.COLUMN)
-            axes = figure.subplots()
+    with style.styled():
+        figure = style.create_figure(style.COLUMN, style.COLUMN)
+        axes = figure.subplots()
+        for n, record in enumerate(chosen):
+            axes.clear()  # it stays where the first frame placed it
             draw_epoch(axes, record, layer, reach)
             draw_paths(axes, paths[: n + 1])
             axes.set(xlabel="columns from the query pixel", ylabel="rows from the query pixel")
