@@ -134,10 +134,14 @@ def substitutes(
     return found | {"truncated": attention * window}, 1 - outside
 
 
-@functools.partial(compiling.jit, static_argnames=("function", "skeleton", "precision"))
-def applied(function: Callable, skeleton: Skeleton, precision: str, arrays: Sequence[Arrays], x: Array) -> Any:
-    """Returns `function(module, x)` of a module taken apart; compiled once for all layers of a structure."""
-    return in_precision(precision, function)(join(skeleton, *arrays), x)
+@functools.lru_cache(maxsize=64)
+def applied(function: Callable, skeleton: Skeleton, precision: str) -> compiling.Program:
+    """Returns the jitted `function(module, x)` of the arrays of a module; one for all layers of a structure."""
+
+    def of_arrays(arrays: Sequence[Arrays], x: Array) -> Any:
+        return in_precision(precision, function)(join(skeleton, *arrays), x)
+
+    return compiling.jit(of_arrays)
 
 
 def embedded(model: Any, images: Float[Array, "b H W C"]) -> Float[Array, "b i j d"]:
@@ -180,11 +184,16 @@ def measure_run(
     own, own_attention = zip(*((split(block), split(block.attention)) for block in model.blocks), strict=True)
     given, given_attention = zip(*((split(block), split(block.attention)) for block in substituted.blocks), strict=True)
 
+    programs: dict[Any, compiling.Program] = {}
+
     def call(function: Callable, module: Any, x: Any, attends: SharedAttention | None = None) -> Any:
         skeleton, parameters, others = module
+        key = function, id(skeleton)  # to compare skeletons takes as long as a small layer
+        if key not in programs:
+            programs[key] = applied(function, skeleton, precision)
         if attends is not None:
             others = others | {name: attends for name in others if name in ("attention", "attention.attention")}
-        return applied(function, skeleton, precision, (parameters, others), x)
+        return programs[key]((parameters, others), x)
 
     def rest(x: Activations, first: int) -> Array:
         """The classes that the network's own layers from `first` on predict."""
@@ -194,7 +203,7 @@ def measure_run(
 
     count = -(-len(images) // BATCH)
     filled = np.resize(images, (-(-len(images) // count) * count, *images.shape[1:]))  # the first images again
-    batches = [normalised(batch) for batch in np.split(filled, count)]
+    batches = [call(embedded, network, normalised(batch)) for batch in np.split(filled, count)]
 
     def accuracy(predictions: Sequence[Array]) -> float:
         return float((np.concatenate(predictions)[: len(labels)] == labels).mean())
@@ -202,8 +211,7 @@ def measure_run(
     def accuracies(attention: Sequence[SharedAttention]) -> np.ndarray:
         """Accuracy with the first 1, 2, ... layers replaced: a layer more continues from those before it."""
         predictions = [[] for _ in attention]
-        for batch in batches:
-            x = call(embedded, network, batch)
+        for x in batches:
             for n, attends in enumerate(attention):
                 x = call(called, given[n], x, attends)
                 predictions[n].append(rest(x, n + 1))
@@ -228,4 +236,4 @@ def measure_run(
         ]
         right = {kind: accuracies([of_layer[kind] for of_layer in by_kind]) for kind in SUBSTITUTES}
         results.append(Result(size, right, errors, [np.asarray(of_layer) for of_layer in inside]))
-    return accuracy([rest(call(embedded, network, batch), 0) for batch in batches]), results
+    return accuracy([rest(x, 0) for x in batches]), results
