@@ -4,6 +4,7 @@ A subcommand's module is imported only when it is called, so that `attn-cnn --he
 """
 
 import difflib
+import gc
 import importlib
 import os
 import signal
@@ -58,6 +59,7 @@ def run(*subcommand: str, program: str = "") -> NoReturn:
     for name in [name for name in os.environ if name.startswith("JAX_TRANSFER_GUARD")]:
         del os.environ[name]  # of the user's own programs: commands copy between host and device as they need
     os.environ["MPLBACKEND"] = "agg"  # files are drawn, no screen: not the backend of a notebook that runs the command
+    gc.set_threshold(100_000, 50, 100)  # from 700: a tenth of the imports' time went into looking for garbage
     silence_echoes()
     sys.exit(main([*subcommand, *sys.argv[1:]], program))
 
