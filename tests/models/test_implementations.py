@@ -4,6 +4,7 @@ That every implementation computes the formula is in test_encodings.py.
 """
 
 import functools
+import itertools
 
 import chex
 import jax
@@ -15,9 +16,9 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attn_cnn_jax.config import attention_config, create_model
-from attn_cnn_jax.models.attention import cpu, parts
+from attn_cnn_jax.models.attention import accelerator, cpu, parts
 from attn_cnn_jax.models.attention import layer as attention_module
-from attn_cnn_jax.models.attention.accelerator import attended, groups_of
+from attn_cnn_jax.models.attention.accelerator import attended, nearest_divisor
 from attn_cnn_jax.models.attention.layer import for_platform
 from attn_cnn_jax.models.variables import join, split
 
@@ -83,22 +84,21 @@ def test_accelerators_compute_the_same_network_and_gradients(cases):
 
 
 @pytest.mark.usefixtures("float64")
-def test_gradients_of_split_sums_are_those_of_autodiff():
+def test_gradients_of_split_sums_are_those_of_autodiff(monkeypatch):
     rng = np.random.default_rng(0)
     arguments = [jnp.asarray(rng.normal(size=shape)) for shape in ((3, 6, 8), (8, 4, 5), (3, 5, 7))]
     expected, backward = jax.vjp(lambda *arguments: jnp.einsum("hqp,pbd,hdo->qbo", *arguments), *arguments)
     gradient = jnp.asarray(rng.normal(size=expected.shape))
-    for groups in (1, 2, 4):
-        found, split_backward = jax.vjp(functools.partial(attended, groups=groups), *arguments)
+    for devices, cache in itertools.product((1, 2, 4), (0, accelerator.CACHE)):
+        monkeypatch.setattr(accelerator, "CACHE", cache)  # with 0 the gradient of maps is computed head by head
+        found, split_backward = jax.vjp(functools.partial(attended, devices=devices), *arguments)
         chex.assert_trees_all_close((found, split_backward(gradient)), (expected, backward(gradient)), atol=1e-12)
-    assert groups_of(100, 1) == 10
-    assert groups_of(100, 4) == 20  # five of 25 images per device
-    assert groups_of(104, 8) == 104
-    assert groups_of(100, 3) == 1
+    assert [nearest_divisor(*both) for both in ((100, 10), (25, 10), (13, 10), (256, 16))] == [10, 5, 13, 16]
 
 
-def test_images_split_over_devices_are_not_gathered():
+def test_images_split_over_devices_are_not_gathered(monkeypatch):
     """In the accelerators' order of axes, where images are not the first: the same loss on 1 and on 4 devices."""
+    monkeypatch.setattr(accelerator, "CACHE", 0)
     common = {"attention_dropout": 0.1, "dtype": "float32"}
     model = network(implementation="dense", **common)
     model.blocks.append(network(implementation="factorised", attention_dropout_on="factors", **common).blocks[0])

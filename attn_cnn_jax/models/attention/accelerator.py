@@ -23,6 +23,8 @@ from attn_cnn_jax.models.attention import cpu
 from attn_cnn_jax.models.attention.scores import Maps, MergedMaps, softmax
 from attn_cnn_jax.models.layers import at_least_float32, dropout_mask
 
+CACHE = 50 * 2**20  # bytes of an H100's; averages of all heads that fit are not computed head by head
+
 
 def dense(
     probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"],
@@ -39,7 +41,7 @@ def dense(
     batch, height, width, channels = x.shape
     probabilities, x = probabilities.astype(x.dtype), jnp.moveaxis(x, 0, 2).reshape(height * width, batch, channels)
     if maps.value is None:
-        result = cast(Array, attended(probabilities, x, maps.output, groups_of(batch, devices)))
+        result = cast(Array, attended(probabilities, x, maps.output, 1 if batch % devices else devices))
     else:
         values = jnp.einsum("pbd,hdc->hpbc", x, maps.value)
         averages = jnp.einsum("hqp,hpbc->hqbc", probabilities, values)
@@ -47,31 +49,27 @@ def dense(
     return jnp.moveaxis(result.reshape(-1, width, batch, result.shape[-1]), 2, 0)
 
 
-def groups_of(images: int, devices: int) -> int:
-    """Into how many groups of images the gradient of attention is split: about ten per device, of images that it has.
-
-    A GPU computes a product tile by tile of its result, and that of the paper's network has 36 tiles for the 132
-    multiprocessors of an H100. The groups are computed side by side and then added.
-    """
-    own, rest = divmod(images, devices)
-    divisors = [n for n in range(1, own + 1) if own % n == 0]
-    return 1 if rest else devices * min(divisors, key=lambda n: abs(n - 10))
+def nearest_divisor(number: int, wanted: int) -> int:
+    """Into how many groups of one size so many images or pixels are split: about as many as wanted."""
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wanted))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def attended(
-    probabilities: Float[Array, "h q p"], x: Float[Array, "p b d"], maps: Float[Array, "h d o"], groups: int
+    probabilities: Float[Array, "h q p"], x: Float[Array, "p b d"], maps: Float[Array, "h d o"], devices: int
 ) -> Float[Array, "q b o"]:
-    """`sum_h attention_h X W^(h)`; for `groups` see `groups_of`."""
+    """`sum_h attention_h X W^(h)`, of images that so many devices share evenly."""
     values = jnp.einsum("pbd,hdo->hpbo", x, maps)
     return jnp.einsum("hqp,hpbo->qbo", probabilities, values)
 
 
-def attended_backward(groups, arguments, gradient):
+def attended_backward(devices, arguments, gradient):
     """Gradients with respect to probabilities, pixels and maps, from that of the result, `(q, b, o)`.
 
     Products with an axis of heads on both sides run for all heads at once and leave heads in front; the copies for each
-    head are read, not made. The gradient of attention is a sum over groups `g` of images, added in float32.
+    head are read, not made. A GPU computes a product tile by tile of its result: the gradients of attention and of maps
+    have 36 and 72 tiles for the paper's network, and an H100 has 132 multiprocessors. So their sums are split, and the
+    parts added in float32: of attention by about ten groups `g` of images per device, of maps by `d_maps_by_head`.
     """
     # Else XLA computes the averages in the forward pass, where all they need is known, and keeps those of all layers.
     gradient, (probabilities, x, maps) = jax.lax.optimization_barrier((gradient, arguments))
@@ -80,16 +78,37 @@ def attended_backward(groups, arguments, gradient):
     wide = at_least_float32(x.dtype)
     d_averages = jnp.einsum("hqbo,hdo->hqbd", of_heads, maps)
     dx = jnp.einsum("hqp,hqbd->pbd", probabilities, d_averages)
+    groups = devices * nearest_divisor(batch // devices, 10)
     parts = groups, batch // groups, channels
     by_group = d_averages.reshape(heads, queries, *parts), x.reshape(pixels, *parts)
     d_probabilities = jnp.einsum("hqgbd,pgbd->ghqp", *by_group, preferred_element_type=wide).sum(axis=0)
-    averages = jnp.einsum("hqp,pbd->hqbd", probabilities, x)
-    # Of several parts XLA would write the gradient once per head first, or join products: 150 MiB more memory.
-    d_maps = jnp.einsum("hqbd,hqbo->hdo", averages, of_heads, preferred_element_type=wide)
+    if d_averages.size * x.dtype.itemsize > devices * CACHE:
+        d_maps = d_maps_by_head(probabilities, x, gradient, devices)
+    else:
+        averages = jnp.einsum("hqp,pbd->hqbd", probabilities, x)
+        d_maps = jnp.einsum("hqbd,hqbo->hdo", averages, of_heads, preferred_element_type=wide)
     gradients = d_probabilities.astype(probabilities.dtype), dx, d_maps.astype(maps.dtype)
     # Else XLA puts off the maps' gradients on several GPUs, to overlap them with sums between devices, and keeps the
     # averages of all layers until then: 1.6 times the memory.
     return jax.lax.optimization_barrier(gradients)
+
+
+def d_maps_by_head(probabilities, x, gradient, devices):
+    """The gradient of maps of one head after the other, whose averages stay in the cache; of many groups of pixels `k`.
+
+    Of all heads at once, in groups, XLA would write the gradient once per head first, or join products: 150 MiB more
+    memory. Devices `n` add their sums after the loop.
+    """
+    groups = nearest_divisor(len(gradient), 16)
+    shape = groups, len(gradient) // groups, devices, x.shape[1] // devices, -1
+    parts = gradient.reshape(shape)
+
+    def of_head(probabilities):
+        averages = jnp.einsum("qp,pbd->qbd", probabilities, x).reshape(shape)
+        wide = at_least_float32(x.dtype)
+        return jnp.einsum("kmnpd,kmnpo->kndo", averages, parts, preferred_element_type=wide).sum(axis=0)
+
+    return jax.lax.map(of_head, probabilities).sum(axis=1)
 
 
 attended.defvjp(lambda *arguments: (attended(*arguments), arguments[:3]), attended_backward)
