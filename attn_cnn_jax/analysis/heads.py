@@ -31,7 +31,6 @@ from attn_cnn_jax.theorem import rank, span
 
 SPAN_QUERIES = 16  # at most, of the interior: enough for a mean
 TOLERANCES = (0.01, 0.05, 0.2)  # relative errors at which effective heads are counted
-SMALLEST = np.finfo(np.float64).tiny  # in place of zero in a logarithm
 COVERED = 0.5  # share of its attention that a head must have on a shift to cover it
 
 
@@ -73,37 +72,48 @@ def layer_statistics(
     query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
     key = keys[query, shift] @ (width, 1)
     counts = np.bincount(shift, minlength=len(shifts))
-    total: list[Any] = [0.0] * 9
+    of_lines = np.concatenate([np.repeat(np.eye(height), width, axis=0), np.tile(np.eye(width), (height, 1))], axis=1)
+    tiny = np.finfo(probabilities.dtype).tiny  # in place of zero in a logarithm
+    mean: Any = None
+    total: list[Any] = [0.0] * 6
     for image in probabilities:  # one at a time: an image of a large network has a gigabyte
         flat = image.reshape(len(image), height * width, -1).astype(np.float64)
-        flat /= flat.sum(axis=-1, keepdims=True)
-        centres = flat @ places
+        lines = flat @ of_lines
+        whole = lines[..., :height].sum(axis=-1, keepdims=True)
+        flat /= whole
+        by_row, by_column = np.split(lines / whole, [height], axis=-1)
+        centres = np.stack([by_row @ np.arange(height), by_column @ np.arange(width)], axis=-1)
         interior = (centres[:, inner] - places[inner]).mean(axis=1)
         flat, centre = flat[:, asked], centres[:, asked]
+        mean = flat.copy() if mean is None else np.add(mean, flat, out=mean)
         square = flat.reshape(*flat.shape[:2], *grid)
         # Around the centre rather than E[xx] - E[x]E[x]: a one-pixel attention then has exactly no spread.
         rows, columns = (np.arange(size) - centre[..., axis, None] for axis, size in enumerate(grid))
-        by_row = np.matmul(square, columns[..., None])[..., 0]
-        row_row = (square.sum(axis=-1) * rows**2).sum(axis=-1).mean(axis=1)
-        column_column = (square.sum(axis=-2) * columns**2).sum(axis=-1).mean(axis=1)
-        row_column = (by_row * rows).sum(axis=-1).mean(axis=1)
+        row_row = np.vecdot(by_row[:, asked], rows**2).mean(axis=1)
+        column_column = np.vecdot(by_column[:, asked], columns**2).mean(axis=1)
+        row_column = np.vecdot(np.matmul(square, columns[..., None])[..., 0], rows).mean(axis=1)
         covariance = np.stack([np.stack([row_row, row_column], -1), np.stack([row_column, column_column], -1)], -2)
-        nearest = np.floor(centre + 0.5).astype(int) @ (width, 1)
-        masses = np.zeros((len(shifts), len(flat)))
-        np.add.at(masses, shift, flat[:, query, key].T)
+        nearest = np.floor(centre + 0.5).astype(int) @ np.array([width, 1])
+        narrow = flat.astype(probabilities.dtype)  # logarithms of float32 take a quarter of the time
         of_images = (
             (centre - at).mean(axis=1),
             interior,
             covariance,
-            -np.vecdot(flat, np.log(np.maximum(flat, SMALLEST))).mean(axis=1),
-            np.einsum("hqp,qp->h", flat, lengths) / len(at),
+            -np.vecdot(narrow, np.log(np.maximum(narrow, tiny))).mean(axis=1, dtype=np.float64),
             np.take_along_axis(flat, nearest[..., None], axis=-1).mean(axis=(1, 2)),
-            np.einsum("hqp,qp->h", flat, near) / len(at),
-            masses.T / np.maximum(counts, 1),
             span.residuals(image, shifts, some).mean(),
         )
         total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, of_images, strict=True)]
-    return Statistics._make([*total[:-1], float(total[-1]), patterns_of(probabilities)])
+    centre, interior, covariance, entropy, at_centre, residual = total
+    mean = mean / len(probabilities)
+    distance, within = (np.einsum("hqp,qp->h", mean, weights) / len(at) for weights in (lengths, near))
+    masses = np.zeros((len(shifts), len(mean)))
+    np.add.at(masses, shift, mean[:, query, key].T)
+    of_shifts = masses.T / np.maximum(counts, 1)
+    patterns = patterns_of(probabilities)
+    return Statistics(
+        centre, interior, covariance, entropy, distance, at_centre, within, of_shifts, float(residual), patterns
+    )
 
 
 def patterns_of(probabilities: np.ndarray) -> np.ndarray:

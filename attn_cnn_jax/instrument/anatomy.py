@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.lib.stride_tricks import sliding_window_view
 
 from attn_cnn_jax.arrays import Grid
 
@@ -160,9 +161,10 @@ def by_place(
     profile: Float[np.ndarray, "h r s"], grid: Grid, keys: Bool[np.ndarray, "w q p"] | None = None
 ) -> Float[np.ndarray, "*w h q p"]:
     """Returns `r[p - q]` for all pairs of pixels, renormalised over keys inside the grid, or those given by window."""
-    places = profile.reshape(len(profile), -1)[:, shift_index(grid)]
+    pixels = math.prod(grid)
+    places = sliding_window_view(profile, grid, axis=(1, 2))[:, ::-1, ::-1].reshape(-1, pixels, pixels)
     places = places if keys is None else places * keys[:, None]
-    return places / np.maximum(places.sum(axis=-1, keepdims=True), 1e-300)
+    return places / np.maximum(places @ np.ones((pixels, 1)), 1e-300)
 
 
 def shift_index(grid: Grid) -> Int[np.ndarray, "q p"]:

@@ -71,7 +71,7 @@ def curve(
     order = cheapest(layers) if order is None else list(order)
     classes = labels if labels is not None or not own.classifies else own.array.argmax(axis=1)
     name = "agreement" if labels is None else "accuracy"
-    given = [layer.instead(instead, kernel_size) for layer in layers]
+    given = [layer.instead(instead, kernel_size).astype(np.float32) for layer in layers]
     # Multiply-adds of one head, of scores and of averages; a convolution has averages over K^2 keys, and no scores.
     keys = [len(layer.layout.tokens[0]) + len(layer.layout.others) for layer in layers]
     work = [n**2 * layer.layout.windows for n, layer in zip(keys, layers, strict=True)]

@@ -15,7 +15,7 @@ from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.attention import as_layers, layouts
-from attn_cnn_jax.instrument.layer import Layer, measure, output_change, position_alone
+from attn_cnn_jax.instrument.layer import Layer, measure, position_alone
 from attn_cnn_jax.instrument.layout import SAME, Site, prove, survey
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output, as_output
@@ -132,13 +132,8 @@ def watch(
             raise UserError(f"layer {site.number + 1}: averages from attention and values differ by {difference:.1e}")
         attention = call.attention()
         own, alike = attention[: count * per_image], attention[count * per_image :]
-        layer = measure(site.number, layout, own, sizes, keep, groups)
-        layer = layer._replace(
-            difference=difference,
-            position_alone=position_alone(alike, layer),
-            output_change=output_change(call, own, layer, sizes[0]),
-        )
-        measured.append(layer)
+        layer = measure(site.number, layout, own, sizes, keep, groups, call.values())
+        measured.append(layer._replace(difference=difference, position_alone=position_alone(alike, layer)))
         say(f"layer {site.number + 1} of {len(sites)} measured")
 
     seen = network.run(visit, network.with_featureless(whole))

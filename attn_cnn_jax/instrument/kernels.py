@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.instrument.anatomy import by_place
+from attn_cnn_jax.instrument.anatomy import by_place, inner
 from attn_cnn_jax.theorem.to_convolution import interior, kernel_axis, shift_weights
 
 INSTEAD = ("kernel", "uniform", "mean")  # of a head's attention
@@ -65,13 +65,12 @@ def renormalised(
 ) -> Float[np.ndarray, "_ h q p"] | Float[np.ndarray, "h q p"]:
     """A profile cut to a kernel, as attention whose sum is one at the border too."""
     rows, columns = (np.isin(np.arange(-size + 1, size), kernel_axis(kernel_size)) for size in grid)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.nan_to_num(by_place(np.where(rows[:, None] & columns, profile, 0), grid, keys))
+    return by_place(np.where(rows[:, None] & columns, profile, 0), grid, keys)
 
 
 def of_interior(mean: Float[np.ndarray, "w h q p"], grid: Grid, kernel_size: int) -> Float[np.ndarray, "h r t"]:
     """The attention on each shift of a kernel, mean over interior queries."""
-    return np.asarray(shift_weights(mean.mean(axis=0).reshape(-1, *grid, *grid), kernel_size), np.float64)
+    return np.asarray(shift_weights(over_windows(mean).reshape(-1, *grid, *grid), kernel_size), np.float64)
 
 
 def with_border(weights: Float[np.ndarray, "h r t"], grid: Grid) -> Float[np.ndarray, "h q p"]:
@@ -86,13 +85,18 @@ def with_border(weights: Float[np.ndarray, "h r t"], grid: Grid) -> Float[np.nda
 
 def is_better(one: np.ndarray, other: np.ndarray, mean: Float[np.ndarray, "w h q p"]) -> Bool[np.ndarray, " h"]:
     """Whether the first is nearer to the mean attention, head by head."""
-    errors = [np.square(kernel - mean.mean(axis=0)).sum(axis=(1, 2)) for kernel in (one, other)]
-    return errors[0] < errors[1]
+    mean = over_windows(mean)
+    return np.less(*(inner(*[(kernel - mean)[None]] * 2) for kernel in (one, other)))
+
+
+def over_windows(mean: Float[np.ndarray, "w h q p"]) -> Float[np.ndarray, "h q p"]:
+    """The mean attention over windows, without a copy where there is one."""
+    return mean[0] if len(mean) == 1 else mean.mean(axis=0)
 
 
 def best_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid) -> Shift:
     """Returns the shift on which each head's attention, mean over images and windows, is largest."""
-    whole = mean.mean(axis=0).reshape(-1, *grid, *grid)
+    whole = over_windows(mean).reshape(-1, *grid, *grid)
     heads, (height, width) = len(whole), grid
     rows, columns = np.arange(height), np.arange(width)
     moved = np.zeros((heads, 2 * height - 1, 2 * width - 1))
@@ -109,7 +113,7 @@ def best_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid) -> Shift:
 
 def within(mean: Float[np.ndarray, "w h q p"], grid: Grid, kernel_size: int) -> Float[np.ndarray, " h"]:
     """Returns the share of attention within K x K, mean over queries whose window is inside the grid."""
-    whole = mean.mean(axis=0).reshape(-1, *grid, *grid)
+    whole = over_windows(mean).reshape(-1, *grid, *grid)
     shifts = kernel_axis(kernel_size)
     rows, columns = (interior(kernel_size, size) for size in grid)
     shares = []

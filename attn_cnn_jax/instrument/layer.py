@@ -1,6 +1,5 @@
 """What one layer of attention is like: all its measures, made while the network runs, so that no map has to be kept."""
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,8 +10,7 @@ from jaxtyping import Bool, Float
 from attn_cnn_jax.analysis.heads import Statistics, grid_shifts, layer_statistics
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.instrument import kernels
-from attn_cnn_jax.instrument.adapters import Call
-from attn_cnn_jax.instrument.anatomy import Anatomy, anatomy
+from attn_cnn_jax.instrument.anatomy import Anatomy, anatomy, inner
 from attn_cnn_jax.instrument.layout import Layout
 
 
@@ -90,22 +88,31 @@ def patches_of(layout: Layout) -> tuple[Any, Any]:
 
 
 def measure(
-    number: int, layout: Layout, attention: np.ndarray, sizes: Sequence[int], keep: int, groups: Any = None
+    number: int,
+    layout: Layout,
+    attention: np.ndarray,
+    sizes: Sequence[int],
+    keep: int,
+    groups: Any = None,
+    values: np.ndarray | None = None,
 ) -> Layer:
     """Measures attention over all tokens `(n, h, q, p)`, images (times windows) first; keeps maps of `keep` images."""
     part, kept = between(attention, layout)
-    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])[: keep * layout.windows]
+    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])
     grid, windows, pixels = layout.grid, layout.windows, math.prod(layout.grid)
     # The mean is made twice for windows in parts alone: whether the network masks them is seen in it.
     whole = (layout.region == layout.region[:, :1]).all()
     keys = None if whole else keys_of(layout, part.reshape(-1, windows, *part.shape[1:]).mean(axis=0))
     region = np.zeros_like(layout.region) if keys is None else layout.region
     found = anatomy(part, grid, region=region, groups=groups)
-    mean, squares = found.mean, functools.partial(np.sum, axis=(0, 2, 3))
-    errors = {}
+    mean = found.mean
+    errors, change = {}, None
     for size in sizes:
         kernel = kernels.best_kernel(mean, found.profile, grid, size, keys)
-        errors[size] = np.sqrt(squares(np.square(kernel - mean)) / squares(np.square(mean)))
+        errors[size] = np.sqrt(inner(kernel - mean, kernel - mean) / inner(mean, mean))
+        if values is not None and change is None:
+            change = output_change(values, attention, kept, kernel, layout)
+    attention = attention[: keep * windows]
     # Of sum (A - 1/P)^2 the squares are known, and the sum of A from the mean.
     variance = found.squares - 2 / pixels * mean.sum(axis=(0, 2, 3)) * len(part) / windows + len(part)
     by_key = sum(np.square(image.mean(axis=1, dtype=np.float64) - 1 / pixels).sum(axis=1) for image in part) * pixels
@@ -123,6 +130,7 @@ def measure(
         errors,
         attention.mean(axis=1),
         attention[:, :, layout.others[0], layout.tokens[0]] if len(layout.others) else None,
+        output_change=change,
     )
 
 
@@ -140,25 +148,35 @@ def replaced(attention: np.ndarray, instead: np.ndarray, layout: Layout, heads: 
     shape = attention.shape
     attention = attention.reshape(-1, layout.heads * shape[1], *shape[2:]).copy()
     patches, count = patches_of(layout), len(layout.tokens[0])
+    ones = np.ones((count, 1), np.float32)
     for head in heads:
         part = attention[:, head][:, *patches]
-        kept = part.sum(axis=-1, keepdims=True).reshape(-1, layout.windows, count, 1)
-        attention[:, head][:, *patches] = (kept * instead[:, head].astype(np.float32)).reshape(part.shape)
+        kept = (part @ ones).reshape(-1, layout.windows, count, 1)
+        attention[:, head][:, *patches] = (kept * instead[:, head]).reshape(part.shape)
     return attention.reshape(shape)
 
 
-def output_change(call: Call, attention: np.ndarray, layer: Layer, kernel_size: int) -> Float[np.ndarray, " h"]:
-    """Returns the relative change of each head's averages with its kernel, over patches, images and windows."""
-    layout, values = layer.layout, call.values()  # values may be of more images
-    values = values.reshape(-1, layout.heads * values.shape[1], *values.shape[2:])
-    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])
-    part, kept = between(attention, layout._replace(heads=1))
-    kernel, tokens = layer.kernels(kernel_size), patches_of(layout)[-1]
-    own, change = np.zeros((2, part.shape[1]))
-    for n in range(len(part)):
-        value = values[n]
-        averages = attention[n][:, tokens] @ value
-        moved = (kept[n] * (part[n] - kernel[n % layout.windows]).astype(np.float32)) @ value[:, tokens]
-        own += np.square(averages, dtype=np.float64).sum(axis=(1, 2))
-        change += np.square(moved, dtype=np.float64).sum(axis=(1, 2))
+def output_change(
+    values: np.ndarray, attention: np.ndarray, kept: np.ndarray, kernel: np.ndarray, layout: Layout
+) -> Float[np.ndarray, " h"]:
+    """Returns the relative change of each head's averages with its kernel, over patches, images and windows.
+
+    Of attention over all tokens and their values, `(n, h, ...)` each, and what patches had of it.
+    """
+    values = values.reshape(-1, layout.heads * values.shape[1], *values.shape[2:])  # perhaps of more images
+    rows, tokens = patches_of(layout)
+    kernel = kernel.astype(np.float32)
+    own, change = np.zeros((2, attention.shape[1]))
+    for n, (image, value) in enumerate(zip(attention, values, strict=False)):
+        patches = value[:, tokens if isinstance(tokens, slice) else tokens.ravel()]
+        averages = image[:, rows, tokens] @ patches
+        change += squares_of(averages - kept[n] * (kernel[n % layout.windows] @ patches))
+        if len(layout.others):
+            averages += image[:, layout.tokens[0][:, None], layout.others] @ value[:, layout.others]
+        own += squares_of(averages)
     return np.sqrt(change / np.maximum(own, 1e-30))
+
+
+def squares_of(averages: Float[np.ndarray, "h q c"]) -> Float[np.ndarray, " h"]:
+    """The sum of squares by head."""
+    return np.square(averages, dtype=np.float64).sum(axis=(1, 2))

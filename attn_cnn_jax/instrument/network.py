@@ -86,7 +86,7 @@ class Network:
         """
         image = self.numbers(self.images[:1])
         # A seed that nobody draws images with: an image that is this noise would grow, which a layer norm undoes.
-        noise = np.random.default_rng([1911, 3584]).normal(size=image.shape) * (image.std() or 1)
+        noise = np.random.default_rng([1911, 3584]).normal(size=image.shape).astype(np.float32) * (image.std() or 1)
         masks = masks[:, None] if self.size and self.channels_first else masks[..., None]
         return self.like(np.concatenate([image, np.where(masks, image + noise, image), image]))
 

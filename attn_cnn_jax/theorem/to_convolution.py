@@ -94,7 +94,7 @@ def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights
     # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, t, 1, j).
     places = [(rows[:, None, :, None], columns[None, :, None, :]) for rows, columns in (queries, keys)]
     picked = attention[:, *places[0], *places[1]]
-    return picked.mean(axis=(-2, -1)) * jnp.asarray(np.outer(*inside), attention.dtype)[None]
+    return picked.mean(axis=(-2, -1)) * np.outer(*inside).astype(attention.dtype)[None]
 
 
 def interior(kernel_size: int, size: int) -> Int[np.ndarray, " n"]:

@@ -8,6 +8,8 @@ themselves (ConViT, "eager"). A softmax that none of them follows is listed.
 
 from __future__ import annotations  # the documentation reads this module without PyTorch
 
+import functools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -71,31 +73,30 @@ class Watching(TorchFunctionMode):
         """Averages `(..., q, c)` of values by attention `(b, h, q, p)`; heads may be an axis of images, see layout."""
         absorb(self.unseen, attention)
         if attention.ndim == 3:
-            whole = self.show(kind, lambda: attention[:, None], values[:, None], own[:, None])
-            return whole[:, 0]
-        return self.show(kind, lambda: attention, values, own)
+            attention, values, own = attention[:, None], values[:, None], own[:, None]
+            return self.show(kind, lambda: attention, values, lambda: own, own.shape)[:, 0]
+        return self.show(kind, lambda: attention, values, lambda: own, own.shape)
 
     def show(
-        self, kind: str, attention: Callable[[], torch.Tensor], values: torch.Tensor, own: torch.Tensor
+        self, kind: str, attention: Callable[[], Any], values: torch.Tensor, own: Callable[[], Any], shape: Any
     ) -> torch.Tensor:
-        """Shows a call; returns the averages of the values `(b, h, p, c)` by the attention to use."""
-        made: list[torch.Tensor] = []
+        """Shows a call; returns the averages `(b, h, q, c)` of the values `(b, h, p, c)` by the attention to use.
 
-        def once() -> torch.Tensor:
-            made[:] = made or [attention()]
-            return made[0]
+        The network's own averages have that shape; they, and its attention, are made when they are asked for.
+        """
+        attention, own = functools.cache(attention), functools.cache(own)
 
         def again() -> float:
-            return difference(numbers(once().float() @ values.float()), numbers(own))
+            return difference(numbers(attention().float() @ values.float()), numbers(own()))
 
-        shape = own.shape[0], own.shape[1], own.shape[2], values.shape[-2]
+        count = shape[0], shape[1], shape[2], values.shape[-2]
         self.calls += 1
         exact = values.dtype in (torch.float32, torch.float64)
-        used = self.visit(Call(kind, shape, lambda: numbers(once()), lambda: numbers(values), again, exact, self.place))
-        if used is None:
-            return own
+        call = Call(kind, count, lambda: numbers(attention()), lambda: numbers(values), again, exact, self.place)
+        if (used := self.visit(call)) is None:
+            return own()
         if isinstance(used, str):
-            return values.expand_as(own) if shape[2] == shape[3] else torch.zeros_like(own)
+            return values.expand(shape) if count[2] == count[3] else values.new_zeros(shape)
         return torch.from_numpy(np.ascontiguousarray(used)).to(values) @ values
 
     def fused(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -103,24 +104,33 @@ class Watching(TorchFunctionMode):
         options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale}
         if enable_gqa:
             key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
-        own = FUSED(query, key, value, **options)
+        shape = (*torch.broadcast_shapes(query.shape[:-2], value.shape[:-2]), query.shape[-2], value.shape[-1])
+
+        def own():
+            return FUSED(query, key, value, **options)
 
         def attention():
-            scores = query.float() @ key.float().mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+            scores = query.float() * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.float().mT
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().to(scores.device) if is_causal else attn_mask
             if mask is not None:
                 scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-            return scores.softmax(dim=-1).expand(*own.shape[:-1], -1)
+            return scores.softmax(dim=-1).expand(*shape[:-1], -1)
 
-        if own.ndim != 4:  # no axis of heads, or windows in one of their own
-            heads = own.shape[-3] if own.ndim > 4 else 1
-            flat = [x.expand(*own.shape[:-2], *x.shape[-2:]).reshape(-1, heads, *x.shape[-2:]) for x in (value, own)]
-
-            def whole():
-                return attention().reshape(-1, heads, own.shape[-2], value.shape[-2])
-
-            return self.show("scaled_dot_product_attention", whole, *flat).reshape(own.shape)
-        return self.show("scaled_dot_product_attention", attention, value, own)
+        name = "scaled_dot_product_attention"
+        if len(shape) == 4:
+            return self.show(name, attention, value, own, shape)
+        # No axis of heads, or windows in one of their own.
+        heads = shape[-3] if len(shape) > 4 else 1
+        flat = (math.prod(shape[:-2]) // heads, heads)
+        values = value.expand(*shape[:-2], *value.shape[-2:]).reshape(*flat, *value.shape[-2:])
+        averages = self.show(
+            name,
+            lambda: attention().reshape(*flat, shape[-2], value.shape[-2]),
+            values,
+            lambda: own().reshape(*flat, *shape[-2:]),
+            (*flat, *shape[-2:]),
+        )
+        return averages.reshape(shape)
 
     def multi_head(self, query, key, value, *args, **kwargs):
         """`nn.MultiheadAttention`'s function, whose averages are those of `scaled_dot_product_attention`."""
@@ -155,7 +165,7 @@ class Watching(TorchFunctionMode):
         values = torch.einsum(f"{b}->{shared}{a[-1]}{channels}", operands[1])
         averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
         whole = [x.reshape(-1, *heads, *x.shape[-2:]) for x in (attention, values, averages)]
-        used = self.show("einsum", lambda: whole[0], *whole[1:])
+        used = self.show("einsum", lambda: whole[0], whole[1], lambda: whole[2], whole[2].shape)
         return torch.einsum(f"{shared}{free}{channels}->{to}", used.reshape(averages.shape))
 
 
