@@ -139,7 +139,9 @@ def test_windows_of_timms_swin(torch):
     report = inspect(timm.create_model("swin_tiny_patch4_window7_224", **sizes), torch.randn(1, 3, 112, 112))
     assert report.grids == [(7, 7)] * 4
     assert [layer.layout.windows for layer in report.layers_measured] == [16, 16, 4, 4]
-    assert report.rollout().shape == (1, 28 * 28, 28 * 28)
+    rollout = report.rollout()  # from the merged patches of the last layer to the first ones
+    assert rollout.shape == (1, 14 * 14, 28 * 28)
+    np.testing.assert_allclose(rollout.sum(axis=-1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
