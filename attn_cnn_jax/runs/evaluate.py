@@ -6,7 +6,7 @@ the last batch is padded and cut. Right answers are counted, and the loss is sum
 
 import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,12 +135,7 @@ def predictor(
     if key not in CHECKED:
         rows = len(np.arange(size)[mine])
         lowered = of_structure.lower(arrays, at.batch(np.zeros((rows, *shape), np.uint8)))
-        # The text before compilation: a program that comes from the cache has another one afterwards.
-        text = lowered.as_text()
-        with ThreadPoolExecutor(1) as beside:  # while XLA compiles, NumPy computes what is expected
-            compiled = beside.submit(lowered.compile)
-            selfcheck.once(text, functools.partial(check, compiled))
-            CHECKED[key] = compiled.result()
+        CHECKED[key] = selfcheck.checked(lowered, check)
     call = CHECKED[key]
 
     def of(images: Images) -> jax.Array:

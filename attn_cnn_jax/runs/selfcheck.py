@@ -6,11 +6,13 @@ device, processor, flags and options.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,20 @@ def allowed(dtype: str, precision: str, platform: str | None) -> float:
     if dtype == "bfloat16":
         bits = 8
     return min(ROUNDINGS * 2.0**-bits, MOST)
+
+
+def checked(
+    lowered: jax.stages.Lowered, check: Callable[[Future[jax.stages.Compiled]], bool | None]
+) -> jax.stages.Compiled:
+    """Compiles a program and runs its check, unless it passed here before: see `once`.
+
+    While XLA compiles, NumPy computes what the check expects; so it is given what will be the program. What is kept
+    is the text before compilation: a program that comes from the cache has another one afterwards.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        compiled = beside.submit(lowered.compile)
+        once(lowered.as_text(), functools.partial(check, compiled))
+        return compiled.result()
 
 
 def once(text: str, check: Callable[[], bool | None]) -> None:

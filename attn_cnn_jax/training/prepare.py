@@ -1,9 +1,7 @@
 """All of a run that can refuse, before anything is written: configuration, data, devices, first or saved state."""
 
 import contextlib
-import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,12 +137,7 @@ def compiled_steps(run: Prepared, state: TrainState, step: int, crop: Grid) -> j
     spec = spec_of(run.config)
     train_steps = create_train_steps(run.config, run.mesh, run.skeleton, run.optimizer, spec, crop)
     lowered = train_steps.lower(state, run.feed.at(step), place(np.int32(1), run.mesh))
-    check = functools.partial(check_gradient, run.config, run.mesh, run.skeleton, state, spec, crop)
-    with ThreadPoolExecutor(1) as beside:
-        checked = beside.submit(selfcheck.once, lowered.as_text(), check)
-        program = lowered.compile()
-        checked.result()
-    return program
+    return selfcheck.checked(lowered, lambda _: check_gradient(run.config, run.mesh, run.skeleton, state, spec, crop))
 
 
 def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
