@@ -92,6 +92,7 @@ def changed_flags() -> str:
     )
 
 
+@functools.cache
 def is_known(option: str, value: str) -> bool:
     """Returns whether the compiler of the default platform takes an option."""
     try:
