@@ -14,6 +14,7 @@ case $do in
 pack)
     python=${1:-3.12} jax=${2:-0.11.2} archive=${3:-}
     mkdir -p "$bundle"
+    # promise comes as source alone, so its wheel is built here
     python3 -m pip wheel -q --no-deps -w "$bundle/wheels" . promise==2.3
     platforms=
     for tag in 2_28 2_27 2_17 2014 1; do
@@ -39,7 +40,7 @@ start)
 train)
     run=$1 seconds=$2
     shift 2
-    # SIGTERM: it ends with its state saved, and 128 + 15
+    # It ends with its state saved; 124 says that its time was over.
     status=0
     timeout "$seconds" python3 -m attn_cnn_jax train --workdir="$run" "$@" || status=$?
     rm -rf "$run-pieces"
