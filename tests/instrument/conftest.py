@@ -37,7 +37,7 @@ def network():
 def windowed(network):
     """Networks of windows of 4x4 patches of 8x8, moved by two, of which parts that do not touch are masked.
 
-    With a table of biases by shift, `(h, 7, 7)`, attention is by it alone.
+    With a table of biases by shift, `(h, 7, 7)`, attention is by it alone; `product` multiplies it with values.
     """
     torch = pytest.importorskip("torch")
 
@@ -51,11 +51,11 @@ def windowed(network):
     places = torch.cartesian_prod(torch.arange(4), torch.arange(4))
     shift = places[None] - places[:, None] + 3
 
-    def make(table=None):
+    def make(table=None, product=torch.matmul):
         def attend(query, key, value):
             scores = cut(query) @ cut(key).mT / 2 if table is None else table[None, :, shift[..., 0], shift[..., 1]]
             weights = (scores + mask.repeat(len(query), 1, 1, 1)).softmax(dim=-1)
-            x = (weights @ cut(value)).unflatten(0, (-1, 2, 2)).unflatten(4, (4, 4))
+            x = product(weights, cut(value)).unflatten(0, (-1, 2, 2)).unflatten(4, (4, 4))
             return x.permute(0, 3, 1, 4, 2, 5, 6).flatten(2, 3).flatten(3, 4).roll((2, 2), (2, 3)).flatten(2, 3)
 
         return network(attend)

@@ -70,6 +70,22 @@ def test_windows_are_grids_of_their_own_and_parts_that_do_not_touch_are_masked(w
     assert masked.max() < 1e-6
 
 
+def test_windows_in_an_axis_of_their_own_are_those_among_images(windowed, torch):
+    """As torchvision's MaxViT has them."""
+
+    def apart(multiply):
+        return lambda a, b: multiply(a.unflatten(0, (-1, 4)), b.unflatten(0, (-1, 4))).flatten(0, 1)
+
+    products = torch.matmul, apart(torch.matmul), apart(lambda a, b: torch.einsum("bwhqk,bwhkc->bwhqc", a, b))
+    networks = [windowed(product=product) for product in products]
+    for model in networks[1:]:
+        model.load_state_dict(networks[0].state_dict())
+    first, *others = (inspect(model, torch.ones(2, 3, 32, 32).cumsum(3)) for model in networks)
+    for report in others:
+        assert report.layers_measured[0].layout.windows == 4
+        np.testing.assert_allclose(report.anatomy, first.anatomy, atol=1e-6)
+
+
 def test_windows_that_attend_by_a_table_of_biases_alone_give_it_back(windowed, torch):
     """As Swin's, with no scores beside it; parts that do not touch are masked."""
     table = torch.randn(HEADS, 7, 7)

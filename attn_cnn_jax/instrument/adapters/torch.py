@@ -70,12 +70,12 @@ class Watching(TorchFunctionMode):
         return result
 
     def product(self, attention: torch.Tensor, values: torch.Tensor, own: torch.Tensor, kind: str) -> torch.Tensor:
-        """Averages `(..., q, c)` of values by attention `(b, h, q, p)`; heads may be an axis of images, see layout."""
+        """Averages `(..., q, c)` of values by attention `(..., h, q, p)`; heads may be images, see layout."""
         absorb(self.unseen, attention)
-        if attention.ndim == 3:
-            attention, values, own = attention[:, None], values[:, None], own[:, None]
-            return self.show(kind, lambda: attention, values, lambda: own, own.shape)[:, 0]
-        return self.show(kind, lambda: attention, values, lambda: own, own.shape)
+        heads = attention.shape[-3] if attention.ndim > 3 else 1
+        # An axis of windows joins that of images.
+        whole = [x.reshape(-1, heads, *x.shape[-2:]) for x in (attention, values, own)]
+        return self.show(kind, lambda: whole[0], whole[1], lambda: whole[2], whole[2].shape).reshape(own.shape)
 
     def show(
         self, kind: str, attention: Callable[[], Any], values: torch.Tensor, own: Callable[[], Any], shape: Any
@@ -156,22 +156,22 @@ class Watching(TorchFunctionMode):
             return own
         shared = "".join(axis for axis in a[:-1] if axis in b and axis in to)
         free, channels = ("".join(axis for axis in x if axis not in shared + a[-1]) for x in (a, b))
-        if len(free) != 1 or len(channels) != 1 or len(shared) > 2:
+        if len(free) != 1 or len(channels) != 1:
             return own
         absorb(self.unseen, operands[0])
         sizes = dict(zip(a, operands[0].shape, strict=True))
-        heads = [sizes[axis] for axis in shared[1:]] or [1]
+        heads = sizes[shared[-1]] if len(shared) > 1 else 1
         attention = torch.einsum(f"{a}->{shared}{free}{a[-1]}", operands[0])
         values = torch.einsum(f"{b}->{shared}{a[-1]}{channels}", operands[1])
         averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
-        whole = [x.reshape(-1, *heads, *x.shape[-2:]) for x in (attention, values, averages)]
+        whole = [x.reshape(-1, heads, *x.shape[-2:]) for x in (attention, values, averages)]
         used = self.show("einsum", lambda: whole[0], whole[1], lambda: whole[2], whole[2].shape)
         return torch.einsum(f"{shared}{free}{channels}->{to}", used.reshape(averages.shape))
 
 
 def is_attention(a: Any) -> bool:
     """Whether an array is a matrix per head whose rows are not negative and sum to one."""
-    if not isinstance(a, torch.Tensor) or a.ndim not in (3, 4) or not a.is_floating_point() or a.shape[-1] < 2:
+    if not isinstance(a, torch.Tensor) or a.ndim < 3 or not a.is_floating_point() or a.shape[-1] < 2:
         return False
     close = CLOSE if a.dtype in (torch.float32, torch.float64) else HALF
     return bool((a >= 0).all()) and bool((a.float().sum(dim=-1) - 1).abs().max() < close)
