@@ -1,7 +1,7 @@
-"""Evaluates JAX functions with NumPy in double precision, operation by operation: no compiler takes part.
+"""What single operations of JAX are in NumPy, in double precision: rules by the name of the primitive.
 
-What `selfcheck` and tests hold compiled programs against. Operations without a rule here (gathers, sorts, random
-numbers) are computed by JAX one at a time on the CPU, in their own precision.
+A rule takes the equation and its inputs, and returns None where it leaves the operation to JAX. `Any` is an array of
+NumPy, or random keys, which JAX holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,41 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
-
-Values = Sequence[Any]
-
-
-def evaluate(function: Callable, *args: Any) -> Any:
-    """Returns what `function(*args)` returns, as NumPy arrays; float64 where it is floating point.
-
-    Args:
-      function: of trees of arrays, traced once; never compiled.
-      args: arrays in the shapes and types that it is called with.
-    """
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    values = run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
-    return jax.tree.unflatten(jax.tree.structure(shape), values)
-
-
-def run(jaxpr: Jaxpr, consts: Values, args: Values) -> list[Any]:
-    """Evaluates a jaxpr; forgets each value after its last use, so that memory holds no more than a program's."""
-    environment: dict[Any, Any] = {}
-    last = {v: n for n, equation in enumerate(jaxpr.eqns) for v in equation.invars if not isinstance(v, Literal)}
-    kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-
-    def read(v: Any) -> Any:
-        return widened(v.val) if isinstance(v, Literal) else environment[v]
-
-    for variables, given in ((jaxpr.constvars, consts), (jaxpr.invars, args)):
-        environment |= zip(variables, map(widened, given), strict=True)
-    for n, equation in enumerate(jaxpr.eqns):
-        results = apply(equation, [read(v) for v in equation.invars])
-        environment |= zip(equation.outvars, results, strict=True)
-        for v in {v for v in equation.invars if not isinstance(v, Literal)} - kept:
-            if last[v] == n:
-                environment.pop(v, None)
-    return [read(v) for v in jaxpr.outvars]
 
 
 def widened(x: Any) -> Any:
@@ -53,80 +18,6 @@ def widened(x: Any) -> Any:
         return x
     x = np.asarray(x)
     return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
-def apply(equation: Any, inputs: list[Any]) -> list[Any]:
-    """Returns the results of one operation."""
-    name, parameters = equation.primitive.name, equation.params
-    if name in CONTROL:
-        return CONTROL[name](parameters, inputs)
-    inner = next((parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters), None)
-    if inner is not None:  # jit, checkpoint, functions with derivatives of their own
-        return run(*((inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())), inputs)
-    if name in SIMPLE:
-        return [SIMPLE[name](*inputs)]
-    rule = RULES.get(name)
-    if rule is not None and (result := rule(equation, *inputs)) is not None:
-        return result if isinstance(result, list) else [result]
-    return by_jax(equation, inputs)
-
-
-def by_jax(equation: Any, inputs: list[Any]) -> list[Any]:
-    """Returns the results of an operation that JAX computes by itself, on the CPU."""
-    device = jax.local_devices(backend="cpu")[0]
-    with jax.default_device(device):
-        arrays = [
-            x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x, v.aval.dtype), device)
-            for x, v in zip(inputs, equation.invars, strict=True)
-        ]
-        results = equation.primitive.bind(*arrays, **equation.params)
-    return [widened(x) for x in (results if equation.primitive.multiple_results else [results])]
-
-
-def scan_counts(p: dict[str, Any]) -> tuple[int, int]:
-    """Returns how many inputs of a `lax.scan` are constants, and how many are carried."""
-    if "ft_in" in p:  # of JAX 0.12
-        constants, carried, _ = p["ft_in"].unpack()
-        return len(constants), len(carried)
-    return p["num_consts"], p["num_carry"]
-
-
-def scan(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
-    """`lax.scan`: constants, then carried values, then arrays whose first axis is scanned over."""
-    num_constants, num_carried = scan_counts(p)
-    constants, rest = inputs[:num_constants], inputs[num_constants:]
-    carry, stacked, body, ys = rest[:num_carried], rest[num_carried:], p["jaxpr"], []
-    steps = range(p["length"])
-    for n in reversed(steps) if p["reverse"] else steps:
-        out = run(body.jaxpr, body.consts, [*constants, *carry, *(x[n] for x in stacked)])
-        carry = out[:num_carried]
-        ys.append(out[num_carried:])
-    ordered = zip(*(reversed(ys) if p["reverse"] else ys), strict=True)
-    return [*carry, *map(np.stack, ordered)]
-
-
-def while_loop(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
-    """`lax.while_loop` and `lax.fori_loop`."""
-    condition, body = p["cond_jaxpr"], p["body_jaxpr"]
-    of_condition, rest = inputs[: p["cond_nconsts"]], inputs[p["cond_nconsts"] :]
-    of_body, carry = rest[: p["body_nconsts"]], rest[p["body_nconsts"] :]
-    while run(condition.jaxpr, condition.consts, [*of_condition, *carry])[0]:
-        carry = run(body.jaxpr, body.consts, [*of_body, *carry])
-    return list(carry)
-
-
-def cond(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
-    """`lax.cond` and `lax.switch`."""
-    branch = p["branches"][int(np.clip(int(inputs[0]), 0, len(p["branches"]) - 1))]
-    return run(branch.jaxpr, branch.consts, inputs[1:])
-
-
-CONTROL: dict[str, Callable[[dict[str, Any], list[Any]], list[Any]]] = {
-    "scan": scan,
-    "while": while_loop,
-    "cond": cond,
-    "optimization_barrier": lambda _, inputs: inputs,
-}
 
 
 def dot_general(e: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -163,7 +54,7 @@ def spread(x: np.ndarray, dilation: Sequence[int]) -> np.ndarray:
     return padded(x, 0.0, [(0, 0, 0), (0, 0, 0), *((0, 0, step - 1) for step in dilation)])
 
 
-def padded(x: np.ndarray, value: Any, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
+def padded(x: np.ndarray, value: Any, config: Sequence[Sequence[Any]]) -> np.ndarray:
     """`lax.pad`: entries before, after and between, along each axis; negative numbers cut off."""
     for axis, (low, high, interior) in enumerate(config):
         length = max(0, (x.shape[axis] - 1) * (interior + 1) + 1)
@@ -176,7 +67,7 @@ def padded(x: np.ndarray, value: Any, config: Sequence[tuple[int, int, int]]) ->
     return x
 
 
-def broadcast_in_dim(e: Any, x: np.ndarray, *_: Any) -> np.ndarray:
+def broadcast_in_dim(e: Any, x: Any, *_: Any) -> Any:
     shape, axes = e.params["shape"], e.params["broadcast_dimensions"]
     lengths = [1] * len(shape)
     for axis, length in zip(axes, x.shape, strict=True):
@@ -196,7 +87,7 @@ def bitcast(e: Any, x: np.ndarray) -> np.ndarray | None:
     return widened(np.ascontiguousarray(x.astype(old)).view(new)) if old.itemsize == new.itemsize else None
 
 
-def dynamic_slice(e: Any, x: np.ndarray, *starts: Any) -> np.ndarray:
+def dynamic_slice(e: Any, x: Any, *starts: Any) -> Any:
     sizes = e.params["slice_sizes"]
     return x[placed(x.shape, sizes, starts)]
 
@@ -261,13 +152,13 @@ def placed(shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Any]) ->
     return tuple(slice(start, start + size) for start, size in zip(first, sizes, strict=True))
 
 
-def sliced(e: Any, x: np.ndarray) -> np.ndarray:
+def sliced(e: Any, x: Any) -> Any:
     p = e.params
     strides = p["strides"] or (1,) * x.ndim
     return x[tuple(slice(*of) for of in zip(p["start_indices"], p["limit_indices"], strides, strict=True))]
 
 
-def reshaped(e: Any, x: np.ndarray, *_: Any) -> np.ndarray:
+def reshaped(e: Any, x: Any, *_: Any) -> Any:
     order = e.params["dimensions"]
     return (x if order is None else x.transpose(order)).reshape(e.params["new_sizes"])
 
@@ -278,7 +169,7 @@ def iota(e: Any, *_: Any) -> np.ndarray:
     return widened(np.broadcast_to(np.arange(shape[axis]).reshape(lengths), shape).astype(e.params["dtype"]))
 
 
-def select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+def select_n(which: Any, *cases: Any) -> Any:
     """The case of each entry that a number, or a truth value, says."""
     result = cases[0]
     for n, case in enumerate(cases[1:], start=1):
