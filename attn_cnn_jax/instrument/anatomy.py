@@ -30,7 +30,7 @@ class Anatomy(NamedTuple):
     """Shares of the variance of attention, head by head."""
 
     shares: Float[np.ndarray, "h 3"]  # relative, absolute, content; they add to 1, or are 0 for uniform attention
-    errors: Float[np.ndarray, "h 3"]  # standard errors from so few images, by the jackknife; 0 for fewer than three
+    errors: Float[np.ndarray, "h 3"] | None  # standard, by the jackknife; None for fewer than three images or photos
     profile: Float[np.ndarray, "h r s"]  # `r`, by shift from `-(H - 1), -(W - 1)` on; its sum is 1
     mean: Float[np.ndarray, "w h q p"]  # attention, over images
     squares: Float[np.ndarray, " h"]  # sum of attention squared, over images, windows, queries and keys
@@ -99,7 +99,7 @@ def anatomy(
 
     shares = shares_of(place_place, place_relative, np.maximum(squares / count - mean_mean, 0), count)
     if min(count, len(rows)) < 3:
-        return Anatomy(shares, np.zeros_like(shares), profile, mean, squares)
+        return Anatomy(shares, None, profile, mean, squares)
     without = []  # a group; not cut at 0, where a share would seem certain
     for size, own, whole_whole, whole_mean, whole_relative in rows:
         n = count - size

@@ -196,7 +196,10 @@ class Report:
     def columns(self, layer: int) -> dict[str, Float[np.ndarray, " h"]]:
         """Returns the measures of a layer's heads: lengths in patches, entropy in nats, shares from 0 to 1."""
         of = self.layers_measured[layer]
-        found = dict(zip(parts.PARTS, of.anatomy.shares.T, strict=True)) | {"error": of.anatomy.errors.max(axis=1)}
+        found: dict[str, Any] = {}
+        found.update(zip(parts.PARTS, of.anatomy.shares.T, strict=True))
+        if of.anatomy.errors is not None:
+            found["error"] = of.anatomy.errors.max(axis=1)
         if of.position_alone is not None:
             found["position_alone"] = of.position_alone
         found |= {"key_alone": of.key_alone, "shift_row": of.shift.rows, "shift_column": of.shift.columns}

@@ -26,7 +26,7 @@ def summary(report: "Report") -> str:
     text = [*opening(report), "", as_text(report.layers()), ""]
     text.append(f"Heads nearest to {size} kernels, and the shift that each attends to most, down and right:")
     names = [*NEAREST, *(["output_change"] if report.output_change else [])]
-    text.append(as_text([{name: row[name] for name in names} for row in report.nearest()]))
+    text.append(as_text([{name: row[name] for name in names if name in row} for row in report.nearest()]))
     counts = [f"{len(report.convolutions(error))} up to {error:.0%}" for error in THRESHOLDS]
     text += ["", f"Of {number} heads, {', '.join(counts)} are {size} kernels (kernel error)."]
     if report.differences:
@@ -51,6 +51,8 @@ def opening(report: "Report") -> list[str]:
         text.append(f"class and register tokens left out ({which}): {had}")
     if images == 1:
         text.append("one image: what is its content counts as place")
+    elif report.anatomies[0].errors is None:
+        text.append(f"{images} images: shares without errors, which take three images, or photos of groups=")
     elif images < 8:
         text.append(f"{images} images: errors from fewer than 8 are themselves uncertain")
     return [line for part in [*text, *report.notes] for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]

@@ -61,6 +61,14 @@ def test_errors_of_crops_are_those_of_photos(random):
     assert np.sqrt(np.square(by_crop).mean()) / shares.std() < 0.6
 
 
+def test_two_photos_give_no_errors_rather_than_errors_of_zero(random):
+    attention = random.dirichlet(np.ones(9), size=(6, 2, 9))
+    two, three = (inspect([attention], groups=[i % n for i in range(6)]) for n in (2, 3))
+    assert "error" not in two.rows()[0]
+    assert "shares without errors" in str(two)
+    assert three.rows()[0]["error"] > 0
+
+
 @pytest.fixture(scope="module")
 def mixtures(torch):
     """A network whose heads mix attention by place, `(h, q, p)`, and by likeness, with weights by head for place."""
