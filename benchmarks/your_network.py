@@ -4,7 +4,7 @@
     python -m benchmarks.your_network --show=results/your_network [--write]
 
 Networks: timm's ViT-Tiny and ConViT-Tiny with patches of 4, where timm is installed; a ViT of Flax NNX's attention;
-those that this package ships, which are only measured; `dinov2_small`, see benchmarks/dinov2.py. AdamW, warm-up and
+those that this package ships, which are only measured; `dinov2_small` and `svtr`, see their modules. AdamW, warm-up and
 cosine decay, crops, mirrored images; timm's compute in bfloat16. Training needs PyTorch. Test images are read once,
 after it. OMP_NUM_THREADS=1 takes one core.
 """
@@ -32,10 +32,11 @@ from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.figures import COLOURS
-from benchmarks import dinov2
+from benchmarks import dinov2, svtr
 from benchmarks.records import DOCS, markdown, parse, parser, put, put_figure
 
 TIMM = {"vit_tiny": "vit_tiny_patch16_224", "convit_tiny": "convit_tiny"}
+SHIPPED = {"dinov2_small": (dinov2, "dinov2"), "svtr": (svtr, "svtr")}  # module, and its tables on a page
 NETWORKS = ("pretrained:digits", "pretrained:cifar10", "pretrained:cifar10_maps16", "nnx_vit", *TIMM)
 BATCH, RATE, DECAY, WARMUP = 100, 1e-3, 0.05, 0.05
 MEASURED = 100  # test images whose attention is measured
@@ -222,16 +223,17 @@ def draw(folder: Path) -> Figure:
 @exits_with_messages
 def main(argv: Sequence[str] | None = None) -> int:
     described = parser(__doc__)
-    described.add_argument("--network", choices=(*NETWORKS, "dinov2_small"), default=NETWORKS[0])
+    described.add_argument("--network", choices=(*NETWORKS, *SHIPPED), default=NETWORKS[0])
     described.add_argument("--epochs", type=int, default=4)
     options = parse(described, argv)
-    if options.network == "dinov2_small":
+    if options.network in SHIPPED:
+        module, name = SHIPPED[options.network]
         if options.out:
-            dinov2.measure(options.out)
+            module.measure(options.out)
         else:
-            print(text := dinov2.tables(options.show))
+            print(text := module.tables(options.show))
             if options.write:
-                put(dinov2.PAGE, "dinov2", text)
+                put(dinov2.PAGE, name, text)
     elif options.out:
         found = measure(options.network, options.epochs, options.data_dir or None)
         options.out.mkdir(parents=True, exist_ok=True)

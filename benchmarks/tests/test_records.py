@@ -21,6 +21,7 @@ from benchmarks import (
     miniature,
     records,
     results,
+    svtr,
     tricks,
     your_network,
 )
@@ -33,6 +34,7 @@ PAGES = {
     (encodings.PAGE, "encodings"): lambda: encodings.tables(RESULTS / "encodings"),
     (your_network.PAGE, "networks"): lambda: your_network.tables(RESULTS / "your_network"),
     (dinov2.PAGE, "dinov2"): lambda: dinov2.tables(RESULTS / "dinov2"),
+    (dinov2.PAGE, "svtr"): lambda: svtr.tables(RESULTS / "svtr"),
     (architectures.PAGE, "architectures"): lambda: architectures.tables(RESULTS / "architectures"),
     (fifteen_minutes.PAGE, "contenders"): lambda: records.markdown(
         fifteen_minutes.rows(RESULTS / "fifteen_minutes"), fifteen_minutes.COLUMNS
