@@ -204,3 +204,4 @@ def test_live_pages_are_those_of_the_front_page_and_small_and_recognise_the_draw
         assert found[name]["network"] is not None
     for picture in found["cifar10.html"]["pictures"]:
         assert picture["name"] == f"{picture['prediction']}.png"
+    assert re.search(r'<a href="dinov2\.html">.*<img src="data:image/webp;base64,', pages["cifar10.html"], re.DOTALL)
