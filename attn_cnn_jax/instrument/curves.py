@@ -9,9 +9,9 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.kernels import INSTEAD
 from attn_cnn_jax.instrument.layer import Layer, replaced
-from attn_cnn_jax.instrument.layout import Site
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output, as_output
+from attn_cnn_jax.instrument.proof import Site
 
 Head = tuple[int, int]  # a layer of the report and a head, from 0
 
@@ -35,7 +35,10 @@ def run_with(
         number += 1
         n = of_call.get(number)
         chosen = [head for layer, head in heads if layer == n]
-        return replaced(call.attention(), instead[n], layers[n].layout, chosen) if n is not None and chosen else None
+        if n is None or not chosen:
+            return None
+        layout = layers[n].layout
+        return layout.as_it_was(replaced(layout.by_window(call.attention()), instead[n], layout, chosen))
 
     return as_output(network, network.run(visit).output, len(network))
 

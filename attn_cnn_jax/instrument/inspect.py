@@ -15,10 +15,11 @@ from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.attention import as_layers, layouts
+from attn_cnn_jax.instrument.experiment import SAME
 from attn_cnn_jax.instrument.layer import Layer, measure, position_alone
-from attn_cnn_jax.instrument.layout import SAME, Site, prove, survey
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output, as_output
+from attn_cnn_jax.instrument.proof import Site, prove, survey
 from attn_cnn_jax.instrument.report import Report, Watched
 from attn_cnn_jax.runs import selfcheck
 
@@ -112,9 +113,11 @@ def watch(
     """Runs the network once on all images and a featureless one; returns all layers' measures, and the output."""
     of_call = {site.call: (site, site.layout) for site in sites if site.layout}
     count, number, measured = len(network), -1, list[Layer]()
-    keep = kept_images([(site.shape[1] * layout.heads, layout) for site, layout in of_call.values()])
+    keep = kept_images([(math.prod(site.shape[:2]) // layout.windows, layout) for site, layout in of_call.values()])
     _, first = next(iter(of_call.values()))
-    whole = first.grid if first.windows == 1 else (1, 1)
+    whole, patch = (1, 1), None
+    if first.windows == 1 and network.size is not None:
+        whole, patch = first.grid, first.patch(network.size)
 
     def visit(call: Call) -> None:
         nonlocal number
@@ -122,7 +125,7 @@ def watch(
         if number not in of_call:
             return
         site, layout = of_call[number]
-        per_image = layout.windows * layout.heads
+        per_image = layout.per_image
         if call.shape[0] != (count + 1) * per_image or call.shape[2:] != site.shape[2:]:
             raise UserError(
                 f"layer {site.number + 1} has shape {call.shape} for {count + 1} images, {site.shape} for one: "
@@ -130,13 +133,13 @@ def watch(
             )
         if (difference := call.difference()) > (EXACT if call.exact else ROUNDED):
             raise UserError(f"layer {site.number + 1}: averages from attention and values differ by {difference:.1e}")
-        attention = call.attention()
-        own, alike = attention[: count * per_image], attention[count * per_image :]
-        layer = measure(site.number, layout, own, sizes, keep, groups, call.values())
+        attention = layout.by_window(call.attention())
+        own, alike = np.split(attention, [count * layout.windows * layout.heads])
+        layer = measure(site.number, layout, own, sizes, keep, groups, layout.by_window(call.values()))
         measured.append(layer._replace(difference=difference, position_alone=position_alone(alike, layer)))
         say(f"layer {site.number + 1} of {len(sites)} measured")
 
-    seen = network.run(visit, network.with_featureless(whole))
+    seen = network.run(visit, network.with_featureless(whole, patch))
     return measured, seen.output
 
 

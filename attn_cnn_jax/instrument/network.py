@@ -79,28 +79,34 @@ class Network:
         shape = tuple(self.images.shape)
         return (shape[2], shape[3]) if self.channels_first else (shape[1], shape[2])
 
-    def perturbed(self, masks: Bool[np.ndarray, "k ..."]) -> Any:
+    def perturbed(self, masks: Bool[np.ndarray, "k ..."], draw: int = 0) -> Any:
         """The first image, the same with noise where each mask is true, and itself once more: `(k + 2, ...)`.
 
-        Masks are `(k, H, W)`, or `(k, n)` for tokens.
+        Masks are `(k, H, W)`, or `(k, n)` for tokens; `draw` is the number of the noise.
         """
         image = self.numbers(self.images[:1])
         # A seed that nobody draws images with: an image that is this noise would grow, which a layer norm undoes.
-        noise = np.random.default_rng([1911, 3584]).normal(size=image.shape).astype(np.float32) * (image.std() or 1)
+        noise = np.random.default_rng([1911, 3584 + draw]).normal(size=image.shape).astype(np.float32) * (
+            image.std() or 1
+        )
         masks = masks[:, None] if self.size and self.channels_first else masks[..., None]
         return self.like(np.concatenate([image, np.where(masks, image + noise, image), image]))
 
-    def with_featureless(self, grid: Grid) -> Any:
-        """The images, and one whose patches are all alike: the mean over images and over the patches of a grid."""
+    def with_featureless(self, grid: Grid, patch: Grid | None) -> Any:
+        """The images, and one whose patches are all alike: the mean over images and over the patches of a grid.
+
+        `patch` is their size in pixels, None where they fill the image.
+        """
         images = self.numbers(self.images)
         if self.size is None:
             alike = np.broadcast_to(images.mean(axis=(0, 1)), images[:1].shape)
         else:
             moved = images if not self.channels_first else np.moveaxis(images, 1, -1)
-            rows, columns = (size // count for size, count in zip(self.size, grid, strict=True))
+            rows, columns = patch or (size // count for size, count in zip(self.size, grid, strict=True))
             patches = moved[:, : rows * grid[0], : columns * grid[1]]
             patches = patches.reshape(len(images), grid[0], rows, grid[1], columns, -1).mean(axis=(0, 1, 3))
-            alike = np.tile(patches, (grid[0] + 1, grid[1] + 1, 1))[None, : self.size[0], : self.size[1]]
+            times = self.size[0] // rows + 1, self.size[1] // columns + 1, 1
+            alike = np.tile(patches, times)[None, : self.size[0], : self.size[1]]
             alike = np.moveaxis(alike, -1, 1) if self.channels_first else alike
         alike = self.like(alike)
         if self.is_torch:

@@ -10,9 +10,9 @@ from attn_cnn_jax.instrument.adapters import Replacement
 from attn_cnn_jax.instrument.curves import Head, cheapest, run_with
 from attn_cnn_jax.instrument.kernels import best_filters
 from attn_cnn_jax.instrument.layer import Layer
-from attn_cnn_jax.instrument.layout import Site
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import as_output
+from attn_cnn_jax.instrument.proof import Site
 
 CLOSE = 1e-4  # of outputs to those with the same heads replaced while the network is watched, relative to the largest
 

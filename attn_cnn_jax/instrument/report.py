@@ -18,9 +18,9 @@ from attn_cnn_jax.instrument import anatomy as parts
 from attn_cnn_jax.instrument import rollout, text
 from attn_cnn_jax.instrument.curves import cheapest, curve
 from attn_cnn_jax.instrument.layer import Layer
-from attn_cnn_jax.instrument.layout import Site
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output
+from attn_cnn_jax.instrument.proof import Site
 from attn_cnn_jax.instrument.replace import replace
 from attn_cnn_jax.output import csv_text
 from attn_cnn_jax.theorem.rank import effective_heads

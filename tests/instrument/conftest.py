@@ -14,13 +14,14 @@ def torch():
 
 @pytest.fixture(scope="session")
 def network():
-    """Makes networks of patches of 4x4 pixels: `tokens` puts others among patches, `attend` is how layers attend."""
+    """Makes networks of `patches`, of 4x4 pixels: `tokens` puts others among them, `attend` is how layers attend."""
     nn = pytest.importorskip("torch").nn
 
     class Network(nn.Module):
-        def __init__(self, attend, tokens=lambda x: x, output=lambda x: x.mean(dim=1)):
+        def __init__(self, attend, tokens=lambda x: x, output=lambda x: x.mean(dim=1), patches=None):
             super().__init__()
-            self.patches, self.qkv, self.head = nn.Conv2d(3, D, 4, 4), nn.Linear(D, 3 * D), nn.Linear(D, 5)
+            self.patches = nn.Conv2d(3, D, 4, 4) if patches is None else patches
+            self.qkv, self.head = nn.Linear(D, 3 * D), nn.Linear(D, 5)
             self.attend, self.tokens, self.output = attend, tokens, output
 
         def forward(self, x):

@@ -5,7 +5,7 @@ import pytest
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.inspect import inspect
-from attn_cnn_jax.instrument.layout import arranged
+from attn_cnn_jax.instrument.layout import arranged, lattice
 from tests.instrument.conftest import HEADS, D
 
 pytestmark = pytest.mark.torch
@@ -134,8 +134,71 @@ def test_half_precision_and_one_image(network, torch):
     assert half.grid == (3, 5)
 
 
+def stem(torch, layers=3):
+    """Convolutions with a stride of two, whose patches overlap."""
+    nn = torch.nn
+    convolutions = [nn.Conv2d(D if n else 3, D, 3, 2, 1) for n in range(layers)]
+    return nn.Sequential(*(layer for convolution in convolutions for layer in (convolution, nn.GELU())))
+
+
+def test_patches_that_overlap_or_do_not_fill_the_image_are_found(network, torch):
+    """A convolutional stem, of 8 pixels a step that look at 15; and patches of 4 pixels in an image of 14 by 22."""
+    report = inspect(network(fused, between_tokens, patches=stem(torch)), torch.randn(2, 3, 32, 48))
+    assert report.grids == [(4, 6)] * 2
+    assert report.layers_measured[1].layout.others.tolist() == [0, 25, 26]
+    model = network(fused, lambda x: x[:, torch.arange(15).flip(0)])
+    layout = inspect(model, torch.randn(2, 3, 14, 22)).layers_measured[1].layout
+    assert (layout.grid, layout.patch((14, 22))) == ((3, 5), (4, 4))
+    np.testing.assert_array_equal(layout.tokens[0], np.arange(15)[::-1])
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_windows_whose_tokens_lie_between_those_of_others_are_found(heads_first, network, torch):
+    """MaxViT's grids: every second patch of 8x8, after a stem whose patches overlap; windows before heads, or after."""
+
+    def cut(x):  # to (b, windows, heads, 16, c)
+        x = x.unflatten(2, (4, 2, 4, 2)).permute(0, 3, 5, 1, 2, 4, 6).flatten(4, 5).flatten(1, 2)
+        return x.transpose(1, 2) if heads_first else x
+
+    def attend(*parts):
+        x = fused(*map(cut, parts))
+        x = x.transpose(1, 2) if heads_first else x
+        return x.unflatten(1, (2, 2)).unflatten(4, (4, 4)).permute(0, 3, 4, 1, 5, 2, 6).flatten(2, 5)
+
+    report = inspect(network(attend, patches=stem(torch, 2)), torch.randn(2, 3, 32, 32))
+    layout = report.layers_measured[0].layout
+    assert (layout.grid, layout.windows, layout.image) == ((4, 4), 4, (8, 8))
+    places = np.arange(64).reshape(8, 8)
+    np.testing.assert_array_equal(layout.places, [places[i::2, j::2].ravel() for i in (0, 1) for j in (0, 1)])
+    assert report.anatomy.shape == (2, HEADS, 3)
+    assert max(report.differences) < 1e-5
+    assert report.curve([0, 6])[1]["logits"] > 0
+
+
+def test_windows_that_are_padded_and_layers_that_no_place_reaches_are_named(network, torch):
+    def padded(*parts):  # 4x6 patches in two windows of 4x4
+        x = [torch.nn.functional.pad(x.unflatten(2, (4, 6)), (0, 0, 0, 2)).unflatten(3, (2, 4)) for x in parts]
+        x = fused(*(x.permute(0, 1, 3, 2, 4, 5).flatten(3, 4) for x in x))
+        return x.unflatten(3, (4, 4)).transpose(2, 3).flatten(3, 4)[:, :, :, :6].flatten(2, 3)
+
+    with pytest.raises(UserError, match="padding"):
+        inspect(network(padded), torch.randn(2, 3, 16, 24))
+
+
 def test_places_that_are_no_lattice_are_no_windows():
     places = np.arange(64).reshape(8, 8)
     window = places[:4, 4:].ravel()
     assert arranged(np.stack([window, places[4:, :4].ravel()]), (8, 8)).grid == (4, 4)
     assert arranged(np.stack([window, np.random.default_rng(0).permutation(64)[:16]]), (8, 8)) is None
+
+
+def test_centres_that_make_no_lattice_are_refused():
+    """Rows 1 apart whose tokens differ by less than that are told apart; what chance makes is not taken for one."""
+    random = np.random.default_rng(0)
+    rows, columns = np.divmod(random.permutation(35), 7)
+    centres = np.stack([rows, columns]) + random.uniform(-0.35, 0.35, size=(2, 35))
+    found = lattice(centres)
+    assert found.grid == (5, 7)
+    np.testing.assert_array_equal(found.places, 7 * rows + columns)
+    assert lattice(centres, (7, 5)) is None
+    assert not any(lattice(random.normal(size=(2, 16))) for _ in range(1000))

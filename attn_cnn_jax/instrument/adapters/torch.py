@@ -70,7 +70,7 @@ class Watching(TorchFunctionMode):
         return result
 
     def product(self, attention: torch.Tensor, values: torch.Tensor, own: torch.Tensor, kind: str) -> torch.Tensor:
-        """Averages `(..., q, c)` of values by attention `(..., h, q, p)`; heads may be images, see layout."""
+        """Averages `(..., q, c)` of values by attention `(..., h, q, p)`; which axes are heads, experiment.py finds."""
         absorb(self.unseen, attention)
         heads = attention.shape[-3] if attention.ndim > 3 else 1
         # An axis of windows joins that of images.
@@ -147,6 +147,7 @@ class Watching(TorchFunctionMode):
 
     def einsum(self, equation, *operands):
         """Any `einsum` of attention `bhqk` with values, whatever the order of their axes."""
+        operands = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
         own = torch.einsum(equation, *operands)
         if not isinstance(equation, str) or len(operands) != 2 or "." in equation or "->" not in equation:
             return own

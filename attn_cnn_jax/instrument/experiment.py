@@ -1,0 +1,196 @@
+"""The experiment that finds which token of a layer is which place of the image.
+
+All attention is replaced by that of every token to itself, so that a change of some pixels stays where it is. Strips of
+the image change, one at a time, rows and then columns, and the values of a layer say how much every token responds.
+The centre of a token's responses is where it looks: tokens are proven to be places where their centres make a lattice,
+whatever the patches are: beside each other, overlapping (a convolutional stem), or as many as fit into the image.
+"""
+
+import contextlib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.instrument.adapters import LOCAL, Call
+from attn_cnn_jax.instrument.layout import Lattice, Layout, arranged, lattice_of_windows
+from attn_cnn_jax.instrument.network import Network
+
+AT_ONCE = 16  # perturbed images per pass
+SAME = 1e-3  # relative difference between two calls with one image, from rounding
+REACHED = 1e-8  # least energy of a response, of the mean energy of a token,
+WEAK = 1e-4  # and of the strongest response
+SHARP = 1.2  # how much more energy a place has in the strip it responds to most than in the mean one
+ALIKE = 0.1  # of the image: standard deviation of centres; of patches it is 0.2 to 0.3
+TOGETHER = 0.12  # most by which the tokens of a head may be displaced on the mean, in steps
+SCATTER = 0.35  # and root mean square
+CHANNELS = "its tokens are no places of the image, but perhaps channels"
+UNREACHED = "no change of the image reaches it while attention is local, as after a layer of fewer queries than keys"
+PADDED = "some windows have tokens that are no patches (padding): try images that windows divide"
+NO_GRID = "its tokens could not be mapped to places of the image"
+
+
+class Enough(Exception):
+    """Ends a run after the last layer that is needed."""
+
+
+class Strips(NamedTuple):
+    """Strips of an image, rows and then columns, and where the middle of each is."""
+
+    masks: Bool[np.ndarray, "k ..."]
+    middles: tuple[np.ndarray, np.ndarray]
+    size: Grid
+
+
+def strips(network: Network, grid: Grid | None, tokens: int) -> Strips:
+    """Returns strips about as high as a patch is, if so many square ones fill the image."""
+    size = pixels(network, grid)
+    height = max(1, round(size[0] / math.sqrt(tokens * size[0] / size[1])))
+    masks, middles = [], []
+    for axis, length in enumerate(size):
+        strip = np.arange(length) // height
+        for n in range(strip[-1] + 1):
+            masks.append(np.broadcast_to(np.expand_dims(strip == n, 1 - axis), size))
+        middles.append(np.array([(np.flatnonzero(strip == n) + 0.5).mean() for n in range(strip[-1] + 1)]))
+    return Strips(as_masks(network, np.stack(masks)), (middles[0], middles[1]), size)
+
+
+def pixels(network: Network, grid: Grid | None) -> Grid:
+    """Rows and columns of pixels; of images that are tokens already, their grid, which is a square if none is given."""
+    if network.size is not None:
+        return network.size
+    number = network.images.shape[1]
+    rows, columns = grid or (math.isqrt(number), math.isqrt(number))
+    if rows * columns != number:
+        raise UserError(f"{number} tokens are no square: give grid=(rows, columns)")
+    return rows, columns
+
+
+def as_masks(network: Network, masks: Bool[np.ndarray, "k H W"]) -> Bool[np.ndarray, "k ..."]:
+    """Masks of pixels as `Network.perturbed` takes them."""
+    return masks if network.size is not None else masks.reshape(len(masks), -1)
+
+
+def halves(network: Network, layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np.ndarray, "n ..."]]:
+    """Returns random halves of all places, and their pixels, of patches that do not overlap.
+
+    Two halves; of up to 16 places so many that no two places are in the same ones.
+    """
+    numbers = np.random.default_rng(1).permutation(math.prod(layout.image))
+    count = 2 if len(numbers) > 16 else math.ceil(math.log2(len(numbers)))
+    cells = (numbers >> np.arange(count)[:, None] & 1).astype(bool).reshape(-1, *layout.image)
+    rows, columns = (
+        np.minimum(np.arange(length) // patch, most - 1)
+        for length, patch, most in zip(size, layout.patch(size) or (1, 1), layout.image, strict=True)
+    )
+    return cells.reshape(count, -1), as_masks(network, cells[:, rows][:, :, columns])
+
+
+def respond(
+    network: Network, masks: np.ndarray, calls: list[int], draw: int = 0, twice: bool = False
+) -> list[Float[np.ndarray, "k w h t"]]:
+    """Returns by call the energy by which the values of every token change with each mask; ends after the last call.
+
+    Relative to the mean energy of a token. UserError where one image, `twice` in a batch, does not give the same.
+    """
+    parts: dict[int, list[np.ndarray]] = {call: [] for call in calls}
+    for first in range(0, len(masks), AT_ONCE):
+        count = len(masks[first : first + AT_ONCE])
+        images = network.perturbed(masks[first : first + AT_ONCE], draw)[: count + 1 + twice]
+        number = -1
+
+        def visit(call: Call, images: Any = images, count: int = count) -> str:
+            nonlocal number
+            number += 1
+            if number in parts:
+                values = call.values()
+                values = values.reshape(len(images), -1, *values.shape[1:])  # image, window, head, token, channel
+                energy = np.square(values - values[:1]).sum(axis=-1)
+                scale = max(np.square(values[0]).sum(axis=-1).mean(), 1e-30)
+                if twice and energy[-1].max() > np.square(SAME if call.exact else 30 * SAME) * scale:
+                    raise UserError(
+                        f"{network.name} gives one image other values when it is called again: patches that are "
+                        "masked, shuffled or dropped at random cannot be mapped to places"
+                    )
+                parts[number].append(energy[1 : count + 1] / scale)
+            if number == max(parts):
+                raise Enough
+            return LOCAL
+
+        with contextlib.suppress(Enough):
+            network.run(visit, images)
+    return [np.concatenate(part) for part in parts.values()]
+
+
+def centres_of(energy: Float[np.ndarray, "k ..."], middles: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the centres of responses, rows and columns in pixels, and how sharp they are."""
+    parts = np.split(energy, [len(middles[0])])
+    centres = [
+        np.tensordot(middle, part, 1) / np.maximum(part.sum(axis=0), 1e-30)
+        for middle, part in zip(middles, parts, strict=True)
+    ]
+    sharp = [part.max(axis=0) / np.maximum(part.mean(axis=0), 1e-30) for part in parts if len(part) > 1]
+    return np.stack(centres), np.min(sharp, axis=0)
+
+
+def decode(energy: Float[np.ndarray, "k w h t"], of: Strips, grid: Grid | None) -> Layout | str:
+    """Returns the layout that responses to strips prove, or why there is none.
+
+    Of the two axes before tokens either may be windows, whose tokens make one lattice together, or heads, which have to
+    agree on where each token is.
+    """
+    _, first, second, count = energy.shape
+    axes = energy.transpose(1, 2, 0, 3)
+    orders = [axes.swapaxes(0, 1), axes.reshape(first * second, 1, -1, count), axes]  # heads, windows, strip, token
+    whole = energy.reshape(len(energy), -1)
+    some, alone = reached(whole), centres_of(whole, of.middles)[0]
+    if not some.any():
+        return UNREACHED
+    if some.mean() > 0.5 and (alone[:, some].std(axis=1) < ALIKE * np.array(of.size)).all():
+        return CHANNELS
+    why = NO_GRID
+    for number, heads in enumerate(orders):
+        windows = heads.shape[1]
+        if number and windows == (first, first, 1)[number]:
+            continue  # as before
+        whole = heads.sum(axis=0).swapaxes(0, 1)
+        centres, sharp = centres_of(whole, of.middles)
+        patch = reached(whole) & (sharp >= SHARP)
+        if windows > 1 and not patch.all():
+            why = PADDED if len(np.unique(patch.sum(axis=1))) > 1 else why
+            continue
+        tokens = np.flatnonzero(patch[0])
+        found = lattice_of_windows(centres[:, :, tokens], of.size, grid)
+        if found is None or not together(heads[..., tokens], centres[:, :, tokens], found, of):
+            continue
+        if windows == 1:
+            order = tokens[np.argsort(found.places)][None]
+            own = np.arange(len(tokens))[None], np.setdiff1d(np.arange(count), tokens), np.zeros_like(order)
+            layout = Layout(found.grid, order, *own, found.grid, first)
+        else:
+            layout = arranged(found.places.reshape(windows, -1), found.grid)
+        if layout is not None:
+            return layout._replace(swapped=first if number == 2 else 0, centres=found.centres)
+    return why
+
+
+def reached(energy: Float[np.ndarray, "k ..."]) -> Bool[np.ndarray, "..."]:
+    """Which tokens respond to a strip by more than rounding."""
+    most = energy.max(axis=0)
+    return most > max(REACHED, WEAK * most.max())
+
+
+def together(heads: np.ndarray, centres: np.ndarray, found: Lattice, of: Strips) -> bool:
+    """Whether each of the heads `(h, w, k, t)` has its tokens where all have them: none is a window in disguise."""
+    steps = [
+        np.ptp(mean) / (len(mean) - 1) if len(mean) > 1 else length
+        for mean, length in zip(found.centres, of.size, strict=True)
+    ]
+    for head in heads:
+        moved = (centres_of(head.swapaxes(0, 1), of.middles)[0] - centres).reshape(2, -1) / np.array(steps)[:, None]
+        if abs(moved.mean(axis=1)).max() > TOGETHER or np.square(moved).mean(axis=1).max() > SCATTER**2:
+            return False
+    return True

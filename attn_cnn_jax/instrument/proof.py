@@ -1,0 +1,159 @@
+"""Proves the layouts of a network: every softmax that it computes is measured, left out and named, or refused."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.errors import UserError, listed
+from attn_cnn_jax.instrument.adapters import Seen
+from attn_cnn_jax.instrument.experiment import CHANNELS, NO_GRID, UNREACHED, decode, halves, respond, strips
+from attn_cnn_jax.instrument.layout import Layout, given
+from attn_cnn_jax.instrument.network import Network
+
+NAMED = CHANNELS, UNREACHED  # what layers are left out for that have no places
+SHARPLY = 4  # times the energy of tokens that ought not to change, of those that ought to
+DRAWS = 8  # of noise: a layout that one does not prove needs two halves of them to agree
+
+
+class Site(NamedTuple):
+    """A softmax of the network: where it is, and what becomes of it."""
+
+    number: int  # among all softmaxes, from 0
+    call: int | None  # among all products with values, from 0; None where none was seen
+    kind: str
+    shape: tuple[int, ...]  # for one image: windows, heads, queries, keys
+    layout: Layout | None = None
+    why: str = ""  # it is not measured
+
+    def __str__(self) -> str:
+        what = f"layer {self.number + 1}, {self.kind} of shape {self.shape}: "
+        if self.layout is None:
+            return what + f"left out, {self.why}"
+        windows = f"{self.layout.windows} windows of " if self.layout.windows > 1 else ""
+        others = f" and {len(self.layout.others)} other tokens" if len(self.layout.others) else ""
+        return what + f"{windows}{self.layout.grid[0]}x{self.layout.grid[1]} patches{others}"
+
+
+def survey(network: Network) -> tuple[list[Site], Seen]:
+    """Returns all softmaxes that a network computes, and the output for the first image."""
+    calls = list[tuple[str, tuple[int, ...]]]()
+    seen = network.run(lambda call: calls.append((call.kind, call.shape)), network.images[:1])
+    sites = list[Site]()
+    for n in range(len(calls) + 1):
+        for softmax in seen.unseen:
+            if softmax.before == n:
+                why = "no product of it with values was seen"
+                sites.append(Site(len(sites), None, "softmax", softmax.shape, why=why))
+        if n < len(calls):
+            sites.append(Site(len(sites), n, *calls[n]))
+    return sites, seen
+
+
+def prove(
+    network: Network, sites: list[Site], grid: Grid | None, tokens: Any, layers: Sequence[int] | None
+) -> list[Site]:
+    """Returns the softmaxes with their layouts; UserError where one cannot be proven.
+
+    `grid` is that of all layers, where the user gives it, `tokens` its patches in the order of rows, which then are
+    taken as they are; `layers` are the numbers of those to measure, from 0.
+    """
+    if not sites:
+        raise UserError(f"no attention was found in {network.name}: it calls no softmax over three or more axes")
+    if network.images.ndim not in (3, 4):
+        raise UserError(f"images of shape {tuple(network.images.shape)}: allowed are (b, H, W, C) and (b, C, H, W)")
+    asked = set(range(len(sites)) if layers is None else layers)
+    if not asked <= set(range(len(sites))):
+        raise UserError(f"layers={list(layers or [])}: allowed are numbers from 0 to {len(sites) - 1}")
+    done, groups, refused = list[Site](), dict[tuple[int, ...], list[Site]](), list[Site]()
+    for site in sites:
+        queries, keys = site.shape[-2:]
+        if site.number not in asked:
+            done.append(site._replace(why=site.why or "not among layers="))
+        elif site.call is None:
+            (refused if queries == keys else done).append(site)
+        elif queries != keys:
+            what = "it pools tokens or reads a class token" if queries < keys else "its keys are fewer than its tokens"
+            done.append(site._replace(why=f"{queries} queries of {keys} keys: {what}"))
+        elif queries == 1:
+            done.append(site._replace(why="one token"))
+        elif grid is not None and tokens is not None and site.shape[0] == 1:
+            done.append(site._replace(layout=given(grid, tokens, queries)))
+        else:
+            groups.setdefault(site.shape, []).append(site)
+    for group in groups.values():
+        for site in of_group(network, group, grid):
+            (done if site.layout or site.why in NAMED else refused).append(site)
+    if refused:
+        refuse(sites, refused, [site.number for site in done if site.layout])
+    if not any(site.layout for site in done):
+        raise UserError(f"no attention over a grid of patches: {listed([str(site) for site in done], 2)}")
+    return sorted(done, key=lambda site: site.number)
+
+
+def refuse(sites: list[Site], refused: list[Site], measured: list[int]) -> None:
+    """Says what was seen, and what to give."""
+    first, *more = sorted(refused, key=lambda site: site.number)
+    give = "grid=(rows, columns) and tokens= state where patches are"
+    if measured:
+        give = f"layers={sorted(measured)}, numbers from 0, measures the others"
+    raise UserError(
+        f"layer {first.number + 1} of {len(sites)}, {first.kind} of shape {first.shape} for one image: {first.why}"
+        f"{f' (and {len(more)} layers more)' if more else ''}; {give}"
+    )
+
+
+def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Site]:
+    """Returns layers of one shape with their layouts, or why they have none.
+
+    Strips map the first one. Then random halves of all places change, with other noise: layers whose tokens follow them
+    sharply have theirs where the first one has. Layers for which one of the two fails are mapped by strips alone, until
+    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows.
+    """
+    (windows, heads, _, count), calls = group[0].shape, [site.call or 0 for site in group]
+    of, found = strips(network, grid, windows * count), dict[int, Layout | str]()
+    (energy,) = respond(network, of.masks, calls[:1], twice=True)
+    layout = decode(energy, of, grid)
+    if isinstance(layout, Layout):
+        cells, masks = halves(network, layout, of.size)
+        answers = respond(network, masks, calls, draw=1)
+        found |= {call: layout for call, answer in zip(calls, answers, strict=True) if follows(answer, layout, cells)}
+    elif layout in NAMED:
+        found[calls[0]] = layout
+    for finer, draws in ((1, 2), (heads, DRAWS)):
+        of, energies = strips(network, grid, windows * finer * count), dict[int, list[np.ndarray]]()
+        for draw in range(draws):
+            if not (left := [call for call in calls if call not in found]):
+                break
+            for call, energy in zip(left, respond(network, of.masks, left, draw), strict=True):
+                energies.setdefault(call, []).append(energy)
+                if draw % 2:
+                    one, other = (decode(np.sum(energies[call][n::2], axis=0), of, grid) for n in range(2))
+                    if same(one, other) and one != NO_GRID:  # patches overlap: their distance is not that of centres
+                        found[call] = one._replace(centres=None) if isinstance(one, Layout) else one
+    why = NO_GRID if grid is None else f"{NO_GRID} as {grid[0]}x{grid[1]} patches"
+    layouts = [found.get(call, why) for call in calls]
+    return [
+        site._replace(layout=x) if isinstance(x, Layout) else site._replace(why=x)
+        for site, x in zip(group, layouts, strict=True)
+    ]
+
+
+def same(one: Layout | str, other: Layout | str) -> bool:
+    """Whether two experiments found the same."""
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    arrays = zip((one.tokens, one.places, one.others), (other.tokens, other.places, other.others), strict=True)
+    return one.image == other.image and all(np.array_equal(a, b) for a, b in arrays)
+
+
+def follows(energy: Float[np.ndarray, "n w h t"], layout: Layout, cells: Bool[np.ndarray, "n P"]) -> bool:
+    """Whether every token that ought to change with a half of all places does so more than all those that ought not."""
+    by_window = energy.sum(axis=1 if layout.swapped else 2)
+    moved = np.take_along_axis(by_window, layout.tokens[None], axis=2)
+    ought = np.broadcast_to(cells[:, layout.places], moved.shape).reshape(len(cells), -1)
+    moved = moved.reshape(len(cells), -1)
+    least = moved.min(axis=1, where=ought, initial=np.inf)
+    return bool((least > SHARPLY * moved.max(axis=1, where=~ought, initial=0)).all())
