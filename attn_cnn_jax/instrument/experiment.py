@@ -20,6 +20,7 @@ from attn_cnn_jax.instrument.layout import Lattice, Layout, arranged, lattice_of
 from attn_cnn_jax.instrument.network import Network
 
 AT_ONCE = 16  # perturbed images per pass
+MOST = 64  # strips of an axis
 SAME = 1e-3  # relative difference between two calls with one image, from rounding
 REACHED = 1e-8  # least energy of a response, of the mean energy of a token,
 WEAK = 1e-4  # and of the strongest response
@@ -48,7 +49,7 @@ class Strips(NamedTuple):
 def strips(network: Network, grid: Grid | None, tokens: int) -> Strips:
     """Returns strips about as high as a patch is, if so many square ones fill the image."""
     size = pixels(network, grid)
-    height = max(1, round(size[0] / math.sqrt(tokens * size[0] / size[1])))
+    height = max(1, round(size[0] / math.sqrt(tokens * size[0] / size[1])), -(-max(size) // MOST))
     masks, middles = [], []
     for axis, length in enumerate(size):
         strip = np.arange(length) // height

@@ -88,9 +88,10 @@ def prove(
             (done if site.layout or site.why in NAMED else refused).append(site)
     if refused:
         refuse(sites, refused, [site.number for site in done if site.layout])
+    done.sort(key=lambda site: site.number)
     if not any(site.layout for site in done):
         raise UserError(f"no attention over a grid of patches: {listed([str(site) for site in done], 2)}")
-    return sorted(done, key=lambda site: site.number)
+    return done
 
 
 def refuse(sites: list[Site], refused: list[Site], measured: list[int]) -> None:

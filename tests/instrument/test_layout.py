@@ -112,7 +112,7 @@ def test_a_product_that_is_not_seen_is_refused_and_the_layers_that_are_can_be_ch
             return (-(query @ key.mT).softmax(dim=-1)) @ value
         return fused(query, key, value)
 
-    with pytest.raises(UserError, match=r"layer 1 of 2.*no product.*layers=\[1\]"):
+    with pytest.raises(UserError, match=r"layer 1 of 2.*no product.*layers=\[1\], numbers from 0"):
         inspect(network(mixed), torch.randn(2, 3, 16, 20))
     calls.clear()
     report = inspect(network(mixed), torch.randn(2, 3, 16, 20), layers=[1])
@@ -175,7 +175,7 @@ def test_windows_whose_tokens_lie_between_those_of_others_are_found(heads_first,
     assert report.curve([0, 6])[1]["logits"] > 0
 
 
-def test_windows_that_are_padded_and_layers_that_no_place_reaches_are_named(network, torch):
+def test_windows_that_are_padded_are_refused(network, torch):
     def padded(*parts):  # 4x6 patches in two windows of 4x4
         x = [torch.nn.functional.pad(x.unflatten(2, (4, 6)), (0, 0, 0, 2)).unflatten(3, (2, 4)) for x in parts]
         x = fused(*(x.permute(0, 1, 3, 2, 4, 5).flatten(3, 4) for x in x))
