@@ -1,6 +1,7 @@
 """Architectures of timm and transformers have the outcome that the table states: `make architectures`.
 
-One of each kind: global attention, class token, gated attention, windows, pyramids, pooled keys, channels, no softmax.
+One of each kind: global attention, class token, gated attention, patches that do not fill the image, windows, windows
+after heads, pyramids whose patches overlap, layers that no place reaches, pooled keys, channels, no softmax.
 """
 
 import json
@@ -15,8 +16,11 @@ KINDS = {
         "vit_tiny_patch16_224",
         "deit_tiny_distilled_patch16_224",
         "convit_tiny",
+        "vit_small_patch14_reg4_dinov2",
         "swin_tiny_patch4_window7_224",
+        "hiera_tiny_224",
         "pit_ti_224",
+        "levit_128s",
         "twins_pcpvt_small",
         "xcit_nano_12_p16_224",
         "poolformer_s12",
