@@ -27,6 +27,9 @@ if not AS_USERS:
     # Tests compile much and compute little: without most of LLVM's optimisations they take half the time. Environment
     # variables, before JAX is imported, so that processes which tests start do the same and share what is compiled.
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    # Random bits of the CPU's own generator take half the time to trace and compile; draws of the default one are the
+    # golden numbers, those of earlier versions, and all with the mark.
+    os.environ["JAX_DEFAULT_PRNG_IMPL"] = "unsafe_rbg"
 # Programs that several tests or processes compile are compiled once.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="attn_cnn_jax_tests_"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -47,12 +50,18 @@ install_import_hook(
 )
 
 from attn_cnn_jax.data import sources  # noqa: E402
+from attn_cnn_jax.runs import selfcheck  # noqa: E402
 
 # Programs hold many Python objects: looking through all of them 700 allocations apart takes 8% of the time.
 gc.set_threshold(50_000, 20, 100)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+
+CHECK_ONCE = selfcheck.once
+if not AS_USERS:
+    # To hold each small program against NumPy, too, costs as much as its test: `self_check` is for those that need it.
+    selfcheck.once = lambda text, check: None
 
 collect_ignore = [] if AS_USERS else ["tests/as_users"]
 
@@ -83,6 +92,14 @@ def torch_as_asked(request, monkeypatch):
         "find_spec",
         lambda name, *where: None if name == "torch" else find(name, *where),
     )
+
+
+@pytest.fixture(scope="module")
+def self_check():
+    """Lets programs be checked before they are used, from this test on to the end of its module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selfcheck, "once", CHECK_ONCE)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -70,6 +70,13 @@ def promotion():
         yield
 
 
+@pytest.fixture
+def threefry():
+    """Random bits as users draw them, of which a batch of keys draws what each of them would."""
+    with jax.default_prng_impl("threefry2x32"):
+        yield
+
+
 def on_one_device():
     """Training in this process uses one device: batches need not be split, and programs compile sooner."""
     with pytest.MonkeyPatch.context() as patch:

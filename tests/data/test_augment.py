@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from PIL import Image, ImageEnhance, ImageOps
 
@@ -115,6 +116,7 @@ def test_geometry_is_a_loop_over_pixels_and_their_four_neighbours():
         np.testing.assert_allclose(result(name, image, amount), expected, atol=0.02)
 
 
+@pytest.mark.usefixtures("threefry")
 def test_images_get_operations_of_their_own_in_order_and_none_travels_between_devices():
     images = pictures(16, (6, 9, 3))
     operated = jax.jit(functools.partial(augment.operate, count=2, magnitude=0.8))

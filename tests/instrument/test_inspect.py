@@ -142,7 +142,7 @@ class Scanned(SmallViT):
 
 
 @pytest.mark.parametrize("kind", [Jitted, Rematerialised, Scanned])
-def test_nnx_networks_that_transform_their_layers_are_watched(kind, random, capsys):
+def test_nnx_networks_that_transform_their_layers_are_watched(kind, random, capsys, self_check):
     model, x = kind(nnx.Rngs(0)), random.normal(size=(2, 16, 12)).astype(np.float32)
     report = inspect(model, x)
     assert [layer.shape for layer in report.attention] == [(2, 3, 16, 16)] * 2
@@ -255,7 +255,7 @@ def test_figures_show_shares_costs_and_maps(random):
     np.testing.assert_allclose(first.get_array().ravel(), report.attention[0].mean(axis=0)[0, 12], 1e-6)
 
 
-def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run):
+def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run, self_check):
     """Of a network whose last column is made of its first, as compiled; NumPy computes it right."""
     right = nnx_adapter.run
 

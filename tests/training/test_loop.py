@@ -47,7 +47,7 @@ def test_a_record_has_the_means_of_its_steps_and_the_speed_of_this_process():
     assert window.numbers(10) == pytest.approx(expected)
 
 
-def test_a_wrong_compiler_stops_training_before_its_first_step(monkeypatch, tmp_path, data_dir):
+def test_a_wrong_compiler_stops_training_before_its_first_step(monkeypatch, tmp_path, data_dir, self_check):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     wrong_compiler(monkeypatch)
     with pytest.raises(UserError, match=r"self-check failed: the gradient of .* differ by .* on .*jaxlib"):
@@ -83,8 +83,8 @@ def test_a_second_signal_does_what_the_first_would_have_done(handler, capsys):
 
 
 @pytest.fixture(scope="module")
-def digits_run(tmp_path_factory, data_dir):
-    """A finished run of three epochs, on two of eight fake devices; tests that change it copy it first."""
+def digits_run(tmp_path_factory, data_dir, self_check):
+    """A finished run of three epochs, checked, on two of eight fake devices; tests that change it copy it first."""
     workdir = tmp_path_factory.mktemp("digits") / "run"
     run(digits_config(data_dir), workdir)
     return workdir
