@@ -40,7 +40,7 @@ test: lint
 	AS_USERS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(AS_USERS_TESTS)
 
 # The tests of numbers that users see, by the programs that users run: XLA's defaults, one device.
-AS_USERS_TESTS := tests/as_users tests/golden tests/runs tests/theorem tests/training
+AS_USERS_TESTS := tests/as_users tests/golden tests/runs tests/theorem
 
 # deptry reads requirement files, not setup.cfg: the package alone against what it needs, all code against all extras.
 lint: $(VENV)/installed-$(EXTRAS)

@@ -1,7 +1,5 @@
 """The one evaluation: every image counted once, the same numbers for any batch size, devices and order of images."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -17,8 +15,6 @@ from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.mesh import data_mesh
 from tests.support.wrong_compiler import wrong_compiler
-
-pytestmark = pytest.mark.as_users
 
 SPEC = SPECS["digits"]
 
@@ -45,21 +41,22 @@ def in_numpy(model, images, labels):
     return int((logits.argmax(axis=1) == labels).sum()), loss.mean()
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-@pytest.mark.parametrize("batch_size", [10, 64])
-def test_every_image_counts_once_on_any_number_of_devices(devices, batch_size):
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.as_users), 8])
+def test_every_image_counts_once_on_any_number_of_devices(devices):
     config, model = network()
-    config.train.eval_batch_size = batch_size
     splits = {"validation": images_of(7), "test": images_of(37)}
-    found = loop.evaluations(model, config, splits, data_mesh(jax.devices()[:devices]))
-    for name, split in splits.items():
-        right, loss = in_numpy(model, *split)
-        assert (found[name].right, found[name].count) == (right, len(split.labels))
-        np.testing.assert_allclose(found[name].loss, loss, rtol=1e-5)
-        run = Run(config, 0, model)
-        assert dataclasses.astuple(run.evaluate(*split))[:2] == (right, len(split.labels))
+    known = {name: in_numpy(model, *split) for name, split in splits.items()}
+    mesh = data_mesh(jax.devices()[:devices])
+    assert mesh.size == devices
+    for config.train.eval_batch_size in (10, 64):
+        found = loop.evaluations(model, config, splits, mesh)
+        for name, split in splits.items():
+            right, loss = known[name]
+            assert (found[name].right, found[name].count) == (right, len(split.labels))
+            np.testing.assert_allclose(found[name].loss, loss, rtol=1e-5)
 
 
+@pytest.mark.as_users
 def test_mirrored_images_share_their_mean_logits():
     config, model = network()
     run, (images, labels) = Run(config, 0, model), images_of(20)
@@ -78,7 +75,7 @@ def test_products_have_the_configured_precision():
     assert all("HIGH" in line for line in text.splitlines() if "dot_general" in line)
 
 
-def test_a_wrong_program_stops_an_evaluation_before_its_first_number(monkeypatch, tmp_path):
+def test_a_wrong_program_stops_an_evaluation_before_its_first_number(monkeypatch, tmp_path, self_check):
     config, model = network(num_layers=1, hidden_size=24)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     wrong_compiler(monkeypatch)
@@ -90,7 +87,7 @@ def test_a_wrong_program_stops_an_evaluation_before_its_first_number(monkeypatch
     evaluate.program.cache_clear()
 
 
-def test_a_program_is_checked_once(monkeypatch, tmp_path):
+def test_a_program_is_checked_once(monkeypatch, tmp_path, self_check):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calls = []
     for text in ("program", "program", "another"):

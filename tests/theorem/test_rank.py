@@ -22,6 +22,7 @@ from attn_cnn_jax.theorem.rank import (
 )
 from attn_cnn_jax.theorem.to_attention import conv_to_attention, convolutions_to_attention, layer_to_attention
 from attn_cnn_jax.theorem.to_convolution import attention_to_conv
+from tests.support.convolutions import apply, convolution
 
 pytestmark = pytest.mark.usefixtures("float64")
 # A few hundred products of numbers near one, times the largest condition number of patterns met here.
@@ -36,26 +37,6 @@ def of_rank(rng, size, rank, features, *, positive=False):
     """A kernel whose unfolding has a rank, from patterns of mixed signs or not negative."""
     patterns = rng.random((math.prod(size), rank)) if positive else rng.normal(size=(math.prod(size), rank))
     return (patterns @ rng.normal(size=(rank, math.prod(features)))).reshape(*size, *features)
-
-
-@nnx.jit
-def apply(layer, x):
-    """`layer(x)`, compiled as one program: much less than one per operation."""
-    return layer(x)
-
-
-def convolution(x, kernel, *, stride=1, dilation=1, padding="SAME", groups=1):
-    layout = {3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "HWIO", "NHWC")}[kernel.ndim]
-    axes = kernel.ndim - 2
-    return jax.lax.conv_general_dilated(
-        x,
-        jnp.asarray(kernel),
-        (stride,) * axes,
-        padding,
-        rhs_dilation=(dilation,) * axes,
-        dimension_numbers=layout,
-        feature_group_count=groups,
-    )
 
 
 def test_filters_of_one_channel_need_one_head_or_two():
@@ -134,9 +115,7 @@ def test_few_heads_are_a_convolution_of_three_axes():
         for pattern, values in zip(few.patterns, few.values, strict=True)
         for weight, (r, s, t) in zip(pattern, np.ndindex(3, 2, 3), strict=True)
     )
-    expected = jax.lax.conv_general_dilated(
-        x[None], jnp.asarray(kernel), (1, 1, 1), "VALID", dimension_numbers=("NDHWC", "DHWIO", "NDHWC")
-    )
+    expected = convolution(x[None], kernel, padding="VALID")
     np.testing.assert_allclose(made, expected[0], atol=ROUNDING)
     with pytest.raises(UserError, match="few_heads makes their patterns"):
         conv_to_attention(kernel)
@@ -148,14 +127,13 @@ def test_the_bound_outside_the_patterns_is_tight():
     x[0, 4:] = 1
     x = jnp.asarray(x)
     for sharpness in (3.0, 6.0, 12.0):
-        error = np.abs(
-            conv_to_attention(kernel, heads="fewest", sharpness=sharpness)(x)[0, 0] - convolution(x, kernel)[0, 0]
-        )
+        layer = conv_to_attention(kernel, heads="fewest", sharpness=sharpness)
+        error = np.abs(apply(layer, x) - convolution(x, kernel))[0, 0]
         bound = output_bound(kernel, x, mass=table_bound(sharpness, 14 * 14))
         assert 0.4 * bound <= error.max() <= bound
 
 
-@pytest.mark.parametrize(("rank", "positive"), [(1, False), (2, True), (2, False), (4, False), (9, False)])
+@pytest.mark.parametrize(("rank", "positive"), [(1, False), (2, True), (2, False), (9, False)])
 def test_with_one_head_fewer_no_fit_is_below_eckart_and_young(rank, positive):
     """Gradient descent from many starts over scores, the best value maps for each, against the singular values."""
     kernel = of_rank(np.random.default_rng(rank), (3, 3), rank, (3, 3), positive=positive)
@@ -168,9 +146,9 @@ def test_with_one_head_fewer_no_fit_is_below_eckart_and_young(rank, positive):
 
     def fitted(heads):
         step = jax.jit(jax.vmap(jax.value_and_grad(error)))
-        scores = jax.random.normal(jax.random.key(0), (32, heads, 9)) * 2
+        scores = jax.random.normal(jax.random.key(0), (16, heads, 9)) * 2
         best, momentum = math.inf, jnp.zeros_like(scores)
-        for _ in range(300):
+        for _ in range(200):
             values, gradient = step(scores)
             momentum = 0.9 * momentum + gradient
             scores, best = scores - 2.0 * momentum, min(best, float(values.min()))
@@ -224,7 +202,7 @@ def test_a_number_of_heads_is_within_one_of_the_best():
     x = jax.random.normal(jax.random.key(0), (1, 6, 6, 4))
     few = few_heads(kernel, 5)
     made = np.einsum("hs,hdo->sdo", few.patterns, few.values).reshape(kernel.shape)
-    np.testing.assert_allclose(conv_to_attention(kernel, heads=5)(x), convolution(x, made), atol=ROUNDING)
+    np.testing.assert_allclose(apply(conv_to_attention(kernel, heads=5), x), convolution(x, made), atol=ROUNDING)
 
 
 @pytest.mark.parametrize("groups", [2, 4])
@@ -234,11 +212,11 @@ def test_grouped_and_depth_wise_convolutions(groups):
     expected = convolution(x, kernel, groups=groups, stride=2)
     for heads in (None, "fewest"):
         layer = conv_to_attention(kernel, groups=groups, stride=2, heads=heads)
-        np.testing.assert_allclose(layer(x), expected, atol=ROUNDING)
+        np.testing.assert_allclose(apply(layer, x), expected, atol=ROUNDING)
     if groups == 4:
         assert layer.attention.num_heads in (4, 5)
     flax = nnx.Conv(4, 4, (3, 3), feature_group_count=groups, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
-    np.testing.assert_allclose(layer_to_attention(flax, heads="fewest")(x), flax(x), atol=ROUNDING)
+    np.testing.assert_allclose(apply(layer_to_attention(flax, heads="fewest"), x), apply(flax, x), atol=ROUNDING)
 
 
 def test_there_and_back():
@@ -259,7 +237,8 @@ def test_there_and_back():
         assert np.abs(back.mass_outside).max() < 1e-12
         # The layer of attention itself, padded and cropped.
         x = jnp.pad(jnp.asarray(rng.normal(size=(1, 7, 6, kernel.shape[2]))), ((0, 0), (2, 2), (2, 2), (0, 0)))
-        np.testing.assert_allclose(layer.attention(x)[:, 2:-2, 2:-2], layer(x[:, 2:-2, 2:-2]), atol=ROUNDING)
+        found = apply(layer.attention, x)[:, 2:-2, 2:-2]
+        np.testing.assert_allclose(found, apply(layer, x[:, 2:-2, 2:-2]), atol=ROUNDING)
 
 
 def test_whole_networks_with_few_heads():
@@ -274,10 +253,10 @@ def test_whole_networks_with_few_heads():
     network, x = Network(nnx.Rngs(0)), jax.random.normal(jax.random.key(1), (2, 7, 6, 1))
     attention = convolutions_to_attention(network, heads="fewest")
     assert attention.first.attention.num_heads in (3, 4)
-    np.testing.assert_allclose(attention(x), network(x), atol=ROUNDING)
+    np.testing.assert_allclose(apply(attention, x), expected := apply(network, x), atol=ROUNDING)
     some = convolutions_to_attention(network, heads="fewest", tolerance=0.3)
     assert some.second.attention.num_heads < 9
-    assert 0 < np.abs(some(x) - network(x)).max() < 3
+    assert 0 < np.abs(apply(some, x) - expected).max() < 3
 
 
 def test_effective_heads_of_a_layer():

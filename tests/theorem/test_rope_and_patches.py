@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,18 +12,10 @@ from attn_cnn_jax.theorem.kernels import over_patches
 from attn_cnn_jax.theorem.rank import heads_needed
 from attn_cnn_jax.theorem.rope import rope_bound, rope_sharpness
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
+from tests.support.convolutions import apply, convolution
 
 pytestmark = pytest.mark.usefixtures("float64")
 ROUNDING = 1e-9
-
-
-def convolution(x, kernel, dilation=1, stride=1):
-    layout = {3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "HWIO", "NHWC")}[kernel.ndim]
-    axes = kernel.ndim - 2
-    strides, dilations = (stride,) * axes, (dilation,) * axes
-    return jax.lax.conv_general_dilated(
-        x, jnp.asarray(kernel), strides, "SAME", rhs_dilation=dilations, dimension_numbers=layout
-    )
 
 
 def mass_by_sums(beta, sizes, pairs):
@@ -65,7 +56,7 @@ def test_the_bound_of_rope_against_sums_and_the_numbers_of_the_documentation():
 def test_rope_is_the_convolution_within_the_bound(size, pairs, options):
     rng = np.random.default_rng(0)
     kernel, image = rng.normal(size=(*size, 2, 3)), (7, 6)[: len(size)]
-    x, expected = jnp.asarray(rng.normal(size=(2, *image, 2))), None
+    x = jnp.asarray(rng.normal(size=(2, *image, 2)))
     expected = convolution(x, kernel, **options)
     grid = image if len(image) == 2 else (1, *image)
     for beta in (3.0, 40.0, math.inf):
@@ -73,9 +64,9 @@ def test_rope_is_the_convolution_within_the_bound(size, pairs, options):
         assert layer.attention.num_heads == math.prod(size)
         padded = tuple(n + sum(p) for n, p in zip(grid, layer.pads(grid), strict=True))
         bound = output_bound(kernel, x, mass=0.0 if beta == math.inf else rope_bound(beta, padded, pairs))
-        assert (np.abs(layer(x) - expected) <= bound + ROUNDING).all()
+        assert (np.abs(apply(layer, x) - expected) <= bound + ROUNDING).all()
     smaller = x[:, :5]  # any image up to the size
-    np.testing.assert_allclose(layer(smaller), convolution(smaller, kernel, **options), atol=ROUNDING)
+    np.testing.assert_allclose(apply(layer, smaller), convolution(smaller, kernel, **options), atol=ROUNDING)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +82,9 @@ def test_patches_are_the_convolution(kernel_size, patch, dilation):
         split = x.reshape(1, 3, patch, 4, patch, -1)
         return split.transpose(0, 1, 3, 2, 4, 5).reshape(1, 3, 4, -1)
 
-    expected = patches(convolution(x, kernel, dilation) + bias.reshape(1, 1, 1, -1))
+    expected = patches(convolution(x, kernel, dilation=dilation) + bias.reshape(1, 1, 1, -1))
     layer = conv_to_attention(kernel, bias, patch=patch, dilation=dilation)
-    np.testing.assert_allclose(layer(patches(x)), expected, atol=ROUNDING)
+    np.testing.assert_allclose(apply(layer, patches(x)), expected, atol=ROUNDING)
     if all(size % 2 for size in kernel_size):
         neighbours = [2 * math.ceil(dilation * (size - 1) / (2 * patch)) + 1 for size in kernel_size]
         assert layer.attention.num_heads == math.prod(neighbours)

@@ -20,24 +20,12 @@ from attn_cnn_jax.models.initialisation import truncate
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.theorem.bounds import alpha_exact, attention_bound, output_bound, sharpness_for
 from attn_cnn_jax.theorem.to_attention import conv_to_attention, convolutions_to_attention, layer_to_attention
+from tests.support.convolutions import apply, convolution
 
-pytestmark = [pytest.mark.as_users, pytest.mark.usefixtures("float64")]
+pytestmark = pytest.mark.usefixtures("float64")
 
 # Sums of at most a few hundred products of numbers near one, in another order.
 ROUNDING = 1e-11
-
-
-@nnx.jit
-def apply(layer, x):
-    """`layer(x)`, compiled as one program: much less than one per operation."""
-    return layer(x)
-
-
-def convolution(x, kernel, bias, *, stride, dilation, padding):
-    """The reference: XLA's convolution, 1-D or 2-D, channels last."""
-    layout = ("NHWC", "HWIO", "NHWC") if kernel.ndim == 4 else ("NHC", "HIO", "NHC")
-    y = jax.lax.conv_general_dilated(x, kernel, stride, padding, rhs_dilation=dilation, dimension_numbers=layout)
-    return np.asarray(y) + np.asarray(bias)
 
 
 @st.composite
@@ -61,10 +49,11 @@ def convolutions(draw):
     }
 
 
+@pytest.mark.as_users
 @settings(max_examples=16, deadline=None, derandomize=True)
 @given(convolutions(), st.floats(0.1, 12))
 def test_attention_is_the_convolution_within_the_bound_of_its_sharpness(case, alpha):
-    expected = convolution(case["x"], case["kernel"], case["bias"], **case["options"])
+    expected = convolution(case["x"], case["kernel"], **case["options"]) + case["bias"]
     for sharpness in (math.inf, alpha):
         actual = apply(
             conv_to_attention(case["kernel"], case["bias"], sharpness=sharpness, **case["options"]), case["x"]
@@ -93,6 +82,7 @@ def test_sharpness_for_is_the_smallest(tolerance, num_axes):
     assert attention_bound(alpha * (1 - 1e-9), num_axes) > tolerance * (1 - 1e-15)
 
 
+@pytest.mark.as_users
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_from_alpha_exact_on_attention_is_hard(dtype):
     """The centre's probability is exactly 1, whichever pixel is the centre and in whatever order keys are added up."""
@@ -115,6 +105,7 @@ def test_from_alpha_exact_on_attention_is_hard(dtype):
         assert alpha == pytest.approx(math.log(4) + 25 * math.log(2), abs=1e-4)
 
 
+@pytest.mark.as_users
 def test_the_layer_is_self_attention_on_the_padded_picture_cropped():
     """Theorem 1 word by word: pad, apply multi-head self-attention, crop, subsample."""
     rng = np.random.default_rng(0)
@@ -139,8 +130,7 @@ def test_small_heads_lose_the_discarded_singular_values():
     spectral, frobenius = (np.linalg.norm(difference, ord=kind, axis=(1, 2)) for kind in (2, "fro"))
     np.testing.assert_allclose(spectral, low_rank.discarded[:, 0], rtol=1e-10)
     np.testing.assert_allclose(frobenius, np.sqrt(np.sum(low_rank.discarded**2, axis=1)), rtol=1e-10)
-    options = {"stride": (1, 1), "dilation": (1, 1), "padding": "SAME"}
-    expected = convolution(x, of_maps.reshape(kernel.shape), 0, **options)
+    expected = convolution(x, of_maps.reshape(kernel.shape))
     np.testing.assert_allclose(apply(conv_to_attention(kernel, head_dim=head_dim), x), expected, atol=ROUNDING)
 
 
@@ -163,11 +153,12 @@ def test_flax_layers(kernel_size, options):
 
 
 def test_a_layer_of_sixteen_bits():
-    convolution = nnx.Conv(2, 4, (3, 3), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    layer, x = layer_to_attention(convolution), jax.random.normal(jax.random.key(1), (1, 5, 6, 2), jnp.float32)
+    sixteen = nnx.Conv(2, 4, (3, 3), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    layer, x = layer_to_attention(sixteen), jax.random.normal(jax.random.key(1), (1, 5, 6, 2), jnp.float32)
     assert layer.attention.output.kernel.dtype == jnp.float32
-    assert layer(x).dtype == jnp.bfloat16
-    chex.assert_trees_all_close(layer(x).astype(jnp.float32), convolution(x).astype(jnp.float32), atol=0.05)
+    found, expected = apply(layer, x), apply(sixteen, x)
+    assert found.dtype == jnp.bfloat16
+    chex.assert_trees_all_close(found.astype(jnp.float32), expected.astype(jnp.float32), atol=0.05)
 
 
 class Shares(nnx.Module):
@@ -193,13 +184,15 @@ def test_what_is_shared_in_a_network_stays_shared():
     network, x = Shares(), jax.random.normal(jax.random.key(1), (1, 5, 4, 2), jnp.float64)
     attention = convolutions_to_attention(network)
     assert not any(isinstance(module, nnx.Conv) for _, module in nnx.iter_modules(attention))
-    np.testing.assert_allclose(attention(x), network(x), rtol=1e-10, atol=ROUNDING)
+    np.testing.assert_allclose(apply(attention, x), apply(network, x), rtol=1e-10, atol=ROUNDING)
     assert attention.first is attention.again is attention.listed[0] is attention.tuple[0]
     assert attention.tied.attention.output.kernel is attention.first.attention.output.kernel
     kernels = [name for name in split(attention)[1] if name.endswith("output.kernel")]
     assert len(kernels) == 3  # as many as the network has
     assert isinstance(convolutions_to_attention(network.first), ConvolutionalAttention)
-    np.testing.assert_allclose(convolutions_to_attention(network.first)(x), network.first(x), atol=ROUNDING)
+    np.testing.assert_allclose(
+        apply(convolutions_to_attention(network.first), x), apply(network.first, x), atol=ROUNDING
+    )
 
 
 KERNEL = np.ones((3, 3, 2, 2))

@@ -23,7 +23,7 @@ from attn_cnn_jax.theorem.to_convolution import (
     truncated,
 )
 
-pytestmark = [pytest.mark.as_users, pytest.mark.usefixtures("float64")]
+pytestmark = pytest.mark.usefixtures("float64")
 
 GRID = (6, 7)
 CHANNELS = 4
