@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import functools
 import json
 
 import jax
@@ -11,7 +12,6 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save
 
-from attn_cnn_jax import load_run
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
@@ -150,15 +150,19 @@ def test_nnx_networks_that_transform_their_layers_are_watched(kind, random, caps
     assert "not self-checked" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [False, True])
-def test_runs_are_watched_and_left_as_they_are(content, random):
+@functools.cache
+def run_of(content):
     config = attention_config(
         encoding="learned" if content else "quadratic", content=content, image_shape=(8, 8, 1), num_layers=2,
         num_heads=4, hidden_size=12, head_size=4, downsample=2, intermediate_size=8,
     )  # fmt: skip
     config.dataset.update({"name": "digits", "mean": (0.3,), "std": (0.3,)})
-    run = Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
-    images = random.integers(0, 256, (3, 8, 8, 1), np.uint8)
+    return Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_runs_are_watched_and_left_as_they_are(content, random):
+    run, images = run_of(content), random.integers(0, 256, (3, 8, 8, 1), np.uint8)
     report = inspect(run, images)
     assert report.grid == (4, 4)
     assert max(report.differences) < 1e-5
@@ -255,7 +259,7 @@ def test_figures_show_shares_costs_and_maps(random):
     np.testing.assert_allclose(first.get_array().ravel(), report.attention[0].mean(axis=0)[0, 12], 1e-6)
 
 
-def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run, self_check):
+def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, random, self_check):
     """Of a network whose last column is made of its first, as compiled; NumPy computes it right."""
     right = nnx_adapter.run
 
@@ -265,9 +269,8 @@ def test_a_wrong_program_is_not_inspected(monkeypatch, tmp_path, quadratic_run, 
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(nnx_adapter, "run", wrong)
-    images = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 1), np.uint8)
     with pytest.raises(UserError, match=r"self-check failed: outputs of .* differ"):
-        inspect(load_run(quadratic_run), images)
+        inspect(run_of(False), random.integers(0, 256, (3, 8, 8, 1), np.uint8))
 
 
 def test_whatever_a_network_or_its_images_raise_becomes_a_sentence():
