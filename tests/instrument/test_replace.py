@@ -69,5 +69,5 @@ def test_a_network_of_nnx_computes_what_was_measured(kernel_size):
     first = report.replaced_network(
         [(0, 0), (0, 2)], kernel_size=kernel_size
     )  # later ones do not reach the class token
-    gradient = nnx.grad(lambda network: jnp.square(network(jnp.asarray(x))).sum())(first)
+    gradient = nnx.jit(nnx.grad(lambda network, x: jnp.square(network(x)).sum()))(first, jnp.asarray(x))
     assert all(abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient["weights"]))
