@@ -21,7 +21,7 @@ def einsum(query, key, value):
     import torch
 
     weights = (torch.einsum("bhqc,bhkc->bhqk", query, key) / 2).softmax(dim=-1)
-    return torch.einsum("bhqk,bhkc->bhqc", weights, value)
+    return torch.einsum("bhqk,bhkc->bhqc", [weights, value])  # operands of einsum may be a list
 
 
 def heads_with_images(query, key, value):
@@ -59,6 +59,28 @@ def test_grids_and_other_tokens_are_found(attend, network, torch):
     assert [layer.shape for layer in report.attention] == [(2, HEADS, 15, 15)] * 2
     assert max(report.differences) < 1e-5
     assert report.curve([0, 6], instead="uniform")[1]["logits"] > 0
+
+
+def test_values_and_scores_that_heads_or_images_share_are_those_repeated(network, torch):
+    """Heads with the values of one, and scores of places alone, without an axis of images of their own."""
+    scores = torch.randn(1, HEADS, 15, 15)
+
+    def attend(repeated):
+        def shared(query, key, value):
+            weights, values = scores.softmax(dim=-1), value[:, :1]
+            if repeated:
+                weights, values = weights.expand(len(value), -1, -1, -1), values.expand_as(value)
+            return weights @ values
+
+        return shared
+
+    one, other = network(attend(False)), network(attend(True))
+    other.load_state_dict(one.state_dict())
+    images = torch.randn(4, 3, 12, 20)  # with the featureless one 5, which heads do not divide
+    found, expected = inspect(one, images), inspect(other, images)
+    np.testing.assert_allclose(found.anatomy, expected.anatomy, atol=1e-6)
+    np.testing.assert_allclose(found.curve([3])[0]["logits"], expected.curve([3])[0]["logits"], rtol=1e-4)
+    assert max(found.differences) < 1e-5
 
 
 def test_windows_are_grids_of_their_own_and_parts_that_do_not_touch_are_masked(windowed, torch):

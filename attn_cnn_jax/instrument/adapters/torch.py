@@ -72,35 +72,42 @@ class Watching(TorchFunctionMode):
     def product(self, attention: torch.Tensor, values: torch.Tensor, own: torch.Tensor, kind: str) -> torch.Tensor:
         """Averages `(..., q, c)` of values by attention `(..., h, q, p)`; which axes are heads, experiment.py finds."""
         absorb(self.unseen, attention)
-        heads = attention.shape[-3] if attention.ndim > 3 else 1
-        # An axis of windows joins that of images.
-        whole = [x.reshape(-1, heads, *x.shape[-2:]) for x in (attention, values, own)]
-        return self.show(kind, lambda: whole[0], whole[1], lambda: whole[2], whole[2].shape).reshape(own.shape)
+        return self.show(kind, lambda: attention, values, lambda: own, own.shape)
 
     def show(
         self, kind: str, attention: Callable[[], Any], values: torch.Tensor, own: Callable[[], Any], shape: Any
     ) -> torch.Tensor:
-        """Shows a call; returns the averages `(b, h, q, c)` of the values `(b, h, p, c)` by the attention to use.
+        """Shows a call; returns the averages `(..., h, q, c)` of the values `(..., h, p, c)` by the attention to use.
 
-        The network's own averages have that shape; they, and its attention, are made when they are asked for.
+        The network's own averages have that shape; they, and its attention, are made when they are asked for. Calls
+        have four axes: one of heads is added where there is none, and axes of windows join that of images.
         """
-        attention, own = functools.cache(attention), functools.cache(own)
+        heads = shape[-3] if len(shape) > 3 else 1
+        flat = math.prod(shape[:-2]) // heads, heads
+
+        def four(array: torch.Tensor) -> torch.Tensor:
+            return array.expand(*shape[:-2], *array.shape[-2:]).reshape(*flat, *array.shape[-2:])
+
+        values = values if len(shape) == 4 else four(values)  # of four axes heads may share them
+        whole = functools.cache(lambda: four(attention()))
+        averages = functools.cache(own)
 
         def again() -> float:
-            return difference(numbers(attention().float() @ values.float()), numbers(own()))
+            return difference(numbers(whole().float() @ values.float()), numbers(four(averages())))
 
-        count = shape[0], shape[1], shape[2], values.shape[-2]
+        count = *flat, shape[-2], values.shape[-2]
         self.calls += 1
         exact = values.dtype in (torch.float32, torch.float64)
-        call = Call(kind, count, lambda: numbers(attention()), lambda: numbers(values), again, exact, self.place)
+        call = Call(kind, count, lambda: numbers(whole()), lambda: numbers(values), again, exact, self.place)
         if (used := self.visit(call)) is None:
-            return own()
+            return averages()
         if isinstance(used, str):
-            return values.expand(shape) if count[2] == count[3] else values.new_zeros(shape)
-        return torch.from_numpy(np.ascontiguousarray(used)).to(values) @ values
+            kept = values.expand(*flat, -1, -1) if count[2] == count[3] else values.new_zeros(*flat, *shape[-2:])
+            return kept.reshape(shape)
+        return (torch.from_numpy(np.ascontiguousarray(used)).to(values) @ values).reshape(shape)
 
     def fused(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        """`scaled_dot_product_attention` `(b, h, n, c)`."""
+        """`scaled_dot_product_attention` `(..., n, c)`."""
         options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale}
         if enable_gqa:
             key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
@@ -114,23 +121,9 @@ class Watching(TorchFunctionMode):
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().to(scores.device) if is_causal else attn_mask
             if mask is not None:
                 scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-            return scores.softmax(dim=-1).expand(*shape[:-1], -1)
+            return scores.softmax(dim=-1)
 
-        name = "scaled_dot_product_attention"
-        if len(shape) == 4:
-            return self.show(name, attention, value, own, shape)
-        # No axis of heads, or windows in one of their own.
-        heads = shape[-3] if len(shape) > 4 else 1
-        flat = (math.prod(shape[:-2]) // heads, heads)
-        values = value.expand(*shape[:-2], *value.shape[-2:]).reshape(*flat, *value.shape[-2:])
-        averages = self.show(
-            name,
-            lambda: attention().reshape(*flat, shape[-2], value.shape[-2]),
-            values,
-            lambda: own().reshape(*flat, *shape[-2:]),
-            (*flat, *shape[-2:]),
-        )
-        return averages.reshape(shape)
+        return self.show("scaled_dot_product_attention", attention, value, own, shape)
 
     def multi_head(self, query, key, value, *args, **kwargs):
         """`nn.MultiheadAttention`'s function, whose averages are those of `scaled_dot_product_attention`."""
@@ -160,14 +153,11 @@ class Watching(TorchFunctionMode):
         if len(free) != 1 or len(channels) != 1:
             return own
         absorb(self.unseen, operands[0])
-        sizes = dict(zip(a, operands[0].shape, strict=True))
-        heads = sizes[shared[-1]] if len(shared) > 1 else 1
         attention = torch.einsum(f"{a}->{shared}{free}{a[-1]}", operands[0])
         values = torch.einsum(f"{b}->{shared}{a[-1]}{channels}", operands[1])
         averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
-        whole = [x.reshape(-1, heads, *x.shape[-2:]) for x in (attention, values, averages)]
-        used = self.show("einsum", lambda: whole[0], whole[1], lambda: whole[2], whole[2].shape)
-        return torch.einsum(f"{shared}{free}{channels}->{to}", used.reshape(averages.shape))
+        used = self.show("einsum", lambda: attention, values, lambda: averages, averages.shape)
+        return torch.einsum(f"{shared}{free}{channels}->{to}", used)
 
 
 def is_attention(a: Any) -> bool:
