@@ -82,9 +82,8 @@ def test_gradients_are_those_of_double_precision(name):
 
 
 @pytest.mark.usefixtures("promotion")  # Adam's bias correction promotes by itself
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "muon"])
 def test_a_step_of_each_optimizer_is_that_of_double_precision(optimizer):
-    """SGD's steps are those of the golden numbers."""
     config, spec, model, split = case("digits")
     config = config.copy_and_resolve_references()
     config.optimizer.name, config.train.batch_size, config.train.num_epochs = optimizer, 25, 2

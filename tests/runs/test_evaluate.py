@@ -54,6 +54,8 @@ def test_every_image_counts_once_on_any_number_of_devices(devices):
             right, loss = known[name]
             assert (found[name].right, found[name].count) == (right, len(split.labels))
             np.testing.assert_allclose(found[name].loss, loss, rtol=1e-5)
+            of_run = Run(config, 0, model).evaluate(*split)
+            assert (of_run.right, of_run.count) == (right, len(split.labels))
 
 
 @pytest.mark.as_users
