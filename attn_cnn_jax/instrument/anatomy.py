@@ -40,7 +40,8 @@ def anatomy(
     attention: Float[np.ndarray, "n h q p"],
     grid: Grid,
     *,
-    region: Int[np.ndarray, "w q"] | None = None,
+    windows: int = 1,
+    keys: Bool[np.ndarray, "w q p"] | None = None,
     groups: Int[np.ndarray, " b"] | None = None,
 ) -> Anatomy:
     """Returns the shares of one layer's heads.
@@ -52,14 +53,12 @@ def anatomy(
       attention: sums to 1 over keys; pixels row by row. Give one image where attention does not depend on images.
         Windows of an image follow one another: `n = b w`.
       grid: rows and columns of pixels of an image or a window, `q = p = rows columns`.
-      region: by window and pixel a number; pixels of different numbers do not attend to each other. None for one
-        window and one region.
+      windows: `w`, of an image.
+      keys: which of them each query has, by window; None for all.
       groups: by image the number of the photo that it is from, for the errors; None where all differ.
     """
-    windows, pixels = (1, math.prod(grid)) if region is None else region.shape
-    keys = None if region is None or (region == region[:, :1]).all() else region[:, :, None] == region[:, None]
     images = attention.reshape(-1, windows, *attention.shape[1:])
-    count, shape = len(images), (windows, attention.shape[1], pixels, pixels)
+    count, shape, pixels = len(images), images.shape[1:], math.prod(grid)
     groups = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
     mean = np.zeros(shape)
     for image in images:
@@ -125,17 +124,15 @@ def relative_profile(
     By iterative scaling: `r` is multiplied by what each shift receives over what the model gives it, until both agree.
     `keys` says which of them each query has, all of them by default.
     """
-    index, shape = shift_index(grid).ravel(), (-1, *(2 * size - 1 for size in grid))
-    length = math.prod(shape[1:])
-    observed = np.stack([np.bincount(index, weights=head, minlength=length) for head in flat(mean)]).reshape(shape)
+    observed = by_shift(mean, grid)
     # Where a shift leads from a query to a key inside, along rows and along columns: sums over windows as products.
     rows, columns = (np.tri(size, 2 * size - 1, size - 1) - np.tri(size, 2 * size - 1, -1) for size in grid)
     rows, columns = rows[::-1], columns[::-1]
     if keys is not None:  # by query, of the different windows
         different, times = np.unique(keys.reshape(len(keys), -1), axis=0, return_counts=True)
-        scattered = np.zeros((different.size // math.prod(grid), length))
+        scattered = np.zeros((different.size // math.prod(grid), observed[0].size))
         queries = np.arange(len(scattered)).repeat(math.prod(grid))
-        scattered[queries, np.tile(index, len(different))] = different.ravel()
+        scattered[queries, np.tile(shift_index(grid).ravel(), len(different))] = different.ravel()
         times = np.repeat(times, math.prod(grid))[:, None]
     profile = np.ones_like(observed)
     for _ in range(MOST_ITERATIONS):
@@ -149,6 +146,13 @@ def relative_profile(
         if moved < CLOSE_ENOUGH * profile.max():
             break
     return profile
+
+
+def by_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid) -> Float[np.ndarray, "h r s"]:
+    """Returns the sum of attention on each shift, over queries and windows."""
+    index, (rows, columns) = shift_index(grid).ravel(), (2 * size - 1 for size in grid)
+    sums = [np.bincount(index, weights=head, minlength=rows * columns) for head in flat(mean)]
+    return np.reshape(sums, (-1, rows, columns))
 
 
 def flat(array: np.ndarray) -> np.ndarray:

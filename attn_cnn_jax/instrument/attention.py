@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.instrument.adapters import HALF
+from attn_cnn_jax.instrument.adapters import HALF, numbers
 from attn_cnn_jax.instrument.layout import Layout, given
 from attn_cnn_jax.runs.weights import read_arrays
 
@@ -19,8 +19,7 @@ LAYOUT = "(layers, images, heads, q, k), or one array (images, heads, q, k) per 
 
 def as_layers(attention: Any) -> list[Float[np.ndarray, "b h n n"]]:
     """Returns attention of NumPy, JAX or PyTorch as one array per layer; UserError unless it is `LAYOUT`."""
-    arrays = (layer.detach().float().cpu() if hasattr(layer, "detach") else layer for layer in attention)
-    layers = [np.asarray(layer, np.float32) for layer in arrays]
+    layers = [numbers(layer) for layer in attention]
     for number, layer in enumerate(layers, 1):
         valid = layer.ndim == 4 and layer.shape[-1] == layer.shape[-2] and layer.size > 0
         if not valid or layer.min() < 0 or not np.allclose(layer.sum(axis=-1), 1, atol=HALF):

@@ -1,7 +1,7 @@
 """What it costs to replace heads: the network runs with some heads' attention replaced, cheapest first."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from attn_cnn_jax.instrument.proof import Site
 Head = tuple[int, int]  # a layer of the report and a head, from 0
 
 
+class Watched(NamedTuple):
+    """The network of a report, for what is measured when it is asked for."""
+
+    network: Network
+    sites: list[Site]
+    output: Output
+    labels: Any  # None: its own classes
+
+
 def cheapest(layers: Sequence[Layer]) -> list[Head]:
     """Returns all heads, those first whose averages change least with their kernel."""
     by_layer = [[] if layer.output_change is None else layer.output_change.tolist() for layer in layers]
@@ -23,17 +32,12 @@ def cheapest(layers: Sequence[Layer]) -> list[Head]:
     return sorted(changes, key=lambda head: changes[head])
 
 
-def run_with(
-    network: Network, sites: Sequence[Site], layers: Sequence[Layer], heads: Sequence[Head], instead: list[np.ndarray]
-) -> Output:
+def run_with(watched: Watched, layers: Sequence[Layer], heads: Sequence[Head], instead: list[np.ndarray]) -> Output:
     """Returns the output with the attention of some heads replaced."""
-    of_call = {sites[layer.number].call: n for n, layer in enumerate(layers)}
-    number = -1
+    network, of_call = watched.network, {watched.sites[layer.number].call: n for n, layer in enumerate(layers)}
 
     def visit(call: Call) -> np.ndarray | None:
-        nonlocal number
-        number += 1
-        n = of_call.get(number)
+        n = of_call.get(call.number)
         chosen = [head for layer, head in heads if layer == n]
         if n is None or not chosen:
             return None
@@ -58,20 +62,12 @@ def compared(own: Output, output: Output, classes: Any, others: int, name: str) 
 
 
 def curve(
-    network: Network,
-    sites: Sequence[Site],
-    layers: Sequence[Layer],
-    own: Output,
-    counts: Sequence[int],
-    kernel_size: int,
-    labels: Any = None,
-    instead: str = "kernel",
-    order: Sequence[Head] | None = None,
+    watched: Watched, layers: Sequence[Layer], counts: Sequence[int], kernel_size: int, instead: str, order: list[Head]
 ) -> list[dict[str, float]]:
     """Returns a row for every number of heads replaced, in their order; see `Report.curve`."""
     if instead not in INSTEAD:
         raise UserError(f"instead={instead!r}: allowed are {', '.join(INSTEAD)}")
-    order = cheapest(layers) if order is None else list(order)
+    own, labels = watched.output, watched.labels
     classes = labels if labels is not None or not own.classifies else own.array.argmax(axis=1)
     name = "agreement" if labels is None else "accuracy"
     given = [layer.instead(instead, kernel_size).astype(np.float32) for layer in layers]
@@ -84,7 +80,7 @@ def curve(
     for count in counts:
         if not 0 <= count <= len(order):
             raise UserError(f"{count} heads: allowed are 0 to {len(order)}")
-        output = run_with(network, sites, layers, order[:count], given) if count else own
+        output = run_with(watched, layers, order[:count], given) if count else own
         share = sum(saved[n] for n, _ in order[:count]) / total
         rows.append({"heads": count} | compared(own, output, np.asarray(classes), others, name) | {"saved": share})
     return rows

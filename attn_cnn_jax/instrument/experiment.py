@@ -41,7 +41,7 @@ class Enough(Exception):
 class Strips(NamedTuple):
     """Strips of an image, rows and then columns, and where the middle of each is."""
 
-    masks: Bool[np.ndarray, "k ..."]
+    masks: Bool[np.ndarray, "k H W"]
     middles: tuple[np.ndarray, np.ndarray]
     size: Grid
 
@@ -53,10 +53,10 @@ def strips(network: Network, grid: Grid | None, tokens: int) -> Strips:
     masks, middles = [], []
     for axis, length in enumerate(size):
         strip = np.arange(length) // height
-        for n in range(strip[-1] + 1):
-            masks.append(np.broadcast_to(np.expand_dims(strip == n, 1 - axis), size))
-        middles.append(np.array([(np.flatnonzero(strip == n) + 0.5).mean() for n in range(strip[-1] + 1)]))
-    return Strips(as_masks(network, np.stack(masks)), (middles[0], middles[1]), size)
+        within = strip == np.arange(strip[-1] + 1)[:, None]
+        masks.append(np.broadcast_to(np.expand_dims(within, 2 - axis), (len(within), *size)))
+        middles.append(within @ (np.arange(length) + 0.5) / within.sum(axis=1))
+    return Strips(np.concatenate(masks), (middles[0], middles[1]), size)
 
 
 def pixels(network: Network, grid: Grid | None) -> Grid:
@@ -70,12 +70,7 @@ def pixels(network: Network, grid: Grid | None) -> Grid:
     return rows, columns
 
 
-def as_masks(network: Network, masks: Bool[np.ndarray, "k H W"]) -> Bool[np.ndarray, "k ..."]:
-    """Masks of pixels as `Network.perturbed` takes them."""
-    return masks if network.size is not None else masks.reshape(len(masks), -1)
-
-
-def halves(network: Network, layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np.ndarray, "n ..."]]:
+def halves(layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np.ndarray, "n H W"]]:
     """Returns random halves of all places, and their pixels, of patches that do not overlap.
 
     Two halves; of up to 16 places so many that no two places are in the same ones.
@@ -87,11 +82,11 @@ def halves(network: Network, layout: Layout, size: Grid) -> tuple[Bool[np.ndarra
         np.minimum(np.arange(length) // patch, most - 1)
         for length, patch, most in zip(size, layout.patch(size) or (1, 1), layout.image, strict=True)
     )
-    return cells.reshape(count, -1), as_masks(network, cells[:, rows][:, :, columns])
+    return cells.reshape(count, -1), cells[:, rows][:, :, columns]
 
 
 def respond(
-    network: Network, masks: np.ndarray, calls: list[int], draw: int = 0, twice: bool = False
+    network: Network, masks: Bool[np.ndarray, "k H W"], calls: list[int], draw: int = 0, twice: bool = False
 ) -> list[Float[np.ndarray, "k w h t"]]:
     """Returns by call the energy by which the values of every token change with each mask; ends after the last call.
 
@@ -101,12 +96,9 @@ def respond(
     for first in range(0, len(masks), AT_ONCE):
         count = len(masks[first : first + AT_ONCE])
         images = network.perturbed(masks[first : first + AT_ONCE], draw)[: count + 1 + twice]
-        number = -1
 
         def visit(call: Call, images: Any = images, count: int = count) -> str:
-            nonlocal number
-            number += 1
-            if number in parts:
+            if call.number in parts:
                 values = call.values()
                 values = values.reshape(len(images), -1, *values.shape[1:])  # image, window, head, token, channel
                 energy = np.square(values - values[:1]).sum(axis=-1)
@@ -116,8 +108,8 @@ def respond(
                         f"{network.name} gives one image other values when it is called again: patches that are "
                         "masked, shuffled or dropped at random cannot be mapped to places"
                     )
-                parts[number].append(energy[1 : count + 1] / scale)
-            if number == max(parts):
+                parts[call.number].append(energy[1 : count + 1] / scale)
+            if call.number == max(parts):
                 raise Enough
             return LOCAL
 

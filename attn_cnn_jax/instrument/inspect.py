@@ -1,5 +1,6 @@
 """`inspect`: from a network or from arrays to a report."""
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,12 +16,13 @@ from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.attention import as_layers, layouts
+from attn_cnn_jax.instrument.curves import Watched
 from attn_cnn_jax.instrument.experiment import SAME
 from attn_cnn_jax.instrument.layer import Layer, measure, position_alone
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output, as_output
-from attn_cnn_jax.instrument.proof import Site, prove, survey
-from attn_cnn_jax.instrument.report import Report, Watched
+from attn_cnn_jax.instrument.proof import Site, prove
+from attn_cnn_jax.instrument.report import Report
 from attn_cnn_jax.runs import selfcheck
 
 KEPT = 2**28  # bytes of maps that a report keeps: of as many images as fit, at least one
@@ -79,24 +81,20 @@ def inspect(
         raise UserError("give images, as the network takes them: inspect(model, images)")
     network = Network(source, images)
     try:
-        sites, seen = survey(network)
-        sites = prove(network, sites, grid, tokens, layers)
-    except UserError:
+        sites, first = prove(network, grid, tokens, layers)
+    except UserError as error:
         if network.images.ndim != 3:
             raise
         try:  # one image without the axis of images
             network = Network(source, images[None])
-            sites, seen = survey(network)
-            sites = prove(network, sites, grid, tokens, layers)
+            sites, first = prove(network, grid, tokens, layers)
         except UserError:
-            network = Network(source, images)
-            sites, seen = survey(network)
-            sites = prove(network, sites, grid, tokens, layers)
+            raise error from None
     say(f"layout: {sum(site.layout is not None for site in sites)} of {len(sites)} softmaxes are over patches")
     check_sizes(sizes, [site.layout.grid for site in sites if site.layout])
     check_prefix(prefix, sites)
     measured, output = watch(network, sites, sizes, as_groups(groups, len(network)), say)
-    own, first = (as_output(network, x, n) for x, n in ((output, len(network)), (seen.output, 1)))
+    own, first = as_output(network, output, len(network)), as_output(network, first, 1)
     if np.abs(own.array[0] - first.array[0]).max() > 10 * SAME * max(np.abs(first.array).max(), 1e-30):
         raise UserError(f"{network.name} gives one image another output when it is called again: it is random")
     check_program(network, first)
@@ -112,7 +110,7 @@ def watch(
 ) -> tuple[list[Layer], Any]:
     """Runs the network once on all images and a featureless one; returns all layers' measures, and the output."""
     of_call = {site.call: (site, site.layout) for site in sites if site.layout}
-    count, number, measured = len(network), -1, list[Layer]()
+    count, measured = len(network), list[Layer]()
     keep = kept_images([(math.prod(site.shape[:2]) // layout.windows, layout) for site, layout in of_call.values()])
     _, first = next(iter(of_call.values()))
     whole, patch = (1, 1), None
@@ -120,11 +118,9 @@ def watch(
         whole, patch = first.grid, first.patch(network.size)
 
     def visit(call: Call) -> None:
-        nonlocal number
-        number += 1
-        if number not in of_call:
+        if call.number not in of_call:
             return
-        site, layout = of_call[number]
+        site, layout = of_call[call.number]
         per_image = layout.per_image
         if call.shape[0] != (count + 1) * per_image or call.shape[2:] != site.shape[2:]:
             raise UserError(
@@ -134,7 +130,7 @@ def watch(
         if (difference := call.difference()) > (EXACT if call.exact else ROUNDED):
             raise UserError(f"layer {site.number + 1}: averages from attention and values differ by {difference:.1e}")
         attention = layout.by_window(call.attention())
-        own, alike = np.split(attention, [count * layout.windows * layout.heads])
+        own, alike = np.split(attention, [count * layout.windows])
         layer = measure(site.number, layout, own, sizes, keep, groups, layout.by_window(call.values()))
         measured.append(layer._replace(difference=difference, position_alone=position_alone(alike, layer)))
         say(f"layer {site.number + 1} of {len(sites)} measured")
@@ -148,13 +144,11 @@ def as_grid(grid: Any) -> Grid | None:
     if grid is None:
         return None
     parts = grid.lower().split("x") if isinstance(grid, str) else grid
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         rows, columns = (int(part) for part in parts)
-    except (TypeError, ValueError):
-        raise UserError(f'grid={grid!r}: allowed are rows and columns, (14, 14) or "14x14"') from None
-    if min(rows, columns) < 1:
-        raise UserError(f"grid={grid!r}: allowed are positive numbers of rows and columns")
-    return rows, columns
+        if min(rows, columns) > 0:
+            return rows, columns
+    raise UserError(f'grid={grid!r}: allowed are rows and columns from 1, (14, 14) or "14x14"')
 
 
 def as_groups(groups: Any, images: int) -> Any:

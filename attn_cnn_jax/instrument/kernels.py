@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.instrument.anatomy import by_place, inner
-from attn_cnn_jax.theorem.to_convolution import interior, kernel_axis, shift_weights
+from attn_cnn_jax.instrument.anatomy import by_place, by_shift, inner
+from attn_cnn_jax.theorem.to_convolution import interior, kernel_axis, shift_weights, taps
 
 INSTEAD = ("kernel", "uniform", "mean")  # of a head's attention
 
@@ -39,54 +39,24 @@ def best_kernel(
     grid: Grid,
     kernel_size: int,
     keys: Bool[np.ndarray, "w q p"] | None = None,
-) -> Float[np.ndarray, "w h q p"]:
-    """Returns what each query takes of each key by the best kernel for a head's mean attention and its profile."""
-    cut = np.broadcast_to(renormalised(profile, grid, kernel_size, keys), mean.shape)
-    if keys is not None:
-        return cut
-    repeated = with_border(of_interior(mean, grid, kernel_size), grid)
-    better = is_better(repeated, cut[0], mean)
-    return np.broadcast_to(np.where(better[:, None, None], repeated, cut[0]), mean.shape)
+) -> tuple[Float[np.ndarray, "w h q p"], Filters]:
+    """Returns the best kernel for a head's mean attention and its profile: what each query takes of each key, and it.
 
-
-def best_filters(
-    mean: Float[np.ndarray, "w h q p"], profile: Float[np.ndarray, "h r s"], grid: Grid, kernel_size: int
-) -> Filters:
-    """Returns the weights of `best_kernel`, of a layer without masked parts of windows."""
-    interior = of_interior(mean, grid, kernel_size)
-    rows, columns = (kernel_axis(kernel_size) + size - 1 for size in grid)
-    cut = np.broadcast_to(renormalised(profile, grid, kernel_size), mean.shape)
-    repeated = is_better(with_border(interior, grid), cut[0], mean)
-    return Filters(np.where(repeated[:, None, None], interior, profile[:, rows[:, None], columns]), repeated)
-
-
-def renormalised(
-    profile: Float[np.ndarray, "h r s"], grid: Grid, kernel_size: int, keys: Bool[np.ndarray, "w q p"] | None = None
-) -> Float[np.ndarray, "_ h q p"] | Float[np.ndarray, "h q p"]:
-    """A profile cut to a kernel, as attention whose sum is one at the border too."""
-    rows, columns = (np.isin(np.arange(-size + 1, size), kernel_axis(kernel_size)) for size in grid)
-    return by_place(np.where(rows[:, None] & columns, profile, 0), grid, keys)
-
-
-def of_interior(mean: Float[np.ndarray, "w h q p"], grid: Grid, kernel_size: int) -> Float[np.ndarray, "h r t"]:
-    """The attention on each shift of a kernel, mean over interior queries."""
-    return np.asarray(shift_weights(over_windows(mean).reshape(-1, *grid, *grid), kernel_size), np.float64)
-
-
-def with_border(weights: Float[np.ndarray, "h r t"], grid: Grid) -> Float[np.ndarray, "h q p"]:
-    """A kernel as attention, with the outermost patches repeated beyond the border."""
-    taps = []
-    for size, length in zip(grid, weights.shape[1:], strict=True):
-        keys = np.clip(kernel_axis(length)[:, None] + np.arange(size), 0, size - 1)
-        taps.append((keys[:, :, None] == np.arange(size)).astype(np.float64))
-    pixels = grid[0] * grid[1]
-    return np.einsum("hrt,rik,tjl->hijkl", weights, *taps, optimize=True).reshape(-1, pixels, pixels)
-
-
-def is_better(one: np.ndarray, other: np.ndarray, mean: Float[np.ndarray, "w h q p"]) -> Bool[np.ndarray, " h"]:
-    """Whether the first is nearer to the mean attention, head by head."""
-    mean = over_windows(mean)
-    return np.less(*(inner(*[(kernel - mean)[None]] * 2) for kernel in (one, other)))
+    `keys` says which of them each query has, by window; None for all.
+    """
+    shifts, whole = kernel_axis(kernel_size), over_windows(mean)
+    rows, columns = (np.isin(np.arange(1 - size, size), shifts) for size in grid)
+    cut = by_place(np.where(rows[:, None] & columns, profile, 0), grid, keys)
+    beyond = [(0, 0), (kernel_size, kernel_size), (kernel_size, kernel_size)]  # a kernel may be larger than the grid
+    rows, columns = (shifts + size - 1 + kernel_size for size in grid)
+    weights, repeated = np.pad(profile, beyond)[:, rows[:, None], columns], np.zeros(len(profile), bool)
+    if keys is None:
+        inner_weights = np.asarray(shift_weights(whole.reshape(-1, *grid, *grid), kernel_size), np.float64)
+        edges = (taps(kernel_size, size, "edge").astype(float) for size in grid)
+        other = np.einsum("hrt,rik,tjl->hijkl", inner_weights, *edges, optimize=True).reshape(whole.shape)
+        repeated = np.less(*(inner(*[(kernel - whole)[None]] * 2) for kernel in (other, cut)))
+        cut, weights = (np.where(repeated[:, None, None], *pair) for pair in ((other, cut), (inner_weights, weights)))
+    return np.broadcast_to(cut, mean.shape), Filters(weights, repeated)
 
 
 def over_windows(mean: Float[np.ndarray, "w h q p"]) -> Float[np.ndarray, "h q p"]:
@@ -96,29 +66,17 @@ def over_windows(mean: Float[np.ndarray, "w h q p"]) -> Float[np.ndarray, "h q p
 
 def best_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid) -> Shift:
     """Returns the shift on which each head's attention, mean over images and windows, is largest."""
-    whole = over_windows(mean).reshape(-1, *grid, *grid)
-    heads, (height, width) = len(whole), grid
-    rows, columns = np.arange(height), np.arange(width)
-    moved = np.zeros((heads, 2 * height - 1, 2 * width - 1))
-    for i in rows:
-        for j in columns:
-            moved[:, height - 1 - i : 2 * height - 1 - i, width - 1 - j : 2 * width - 1 - j] += whole[:, i, j]
-    inside = (height - abs(np.arange(1 - height, height)))[:, None] * (width - abs(np.arange(1 - width, width)))
-    few = inside * 4 < height * width  # a share of a few queries at the border is no shift
-    moved = np.where(few, 0, moved / inside).reshape(heads, -1)
-    best = moved.argmax(axis=1)
-    row, column = np.divmod(best, 2 * width - 1)
-    return Shift(row + 1.0 - height, column + 1.0 - width, moved[np.arange(heads), best])
+    rows, columns = (np.arange(1 - size, size) for size in grid)
+    inside = (grid[0] - abs(rows))[:, None] * (grid[1] - abs(columns))  # queries from which a shift stays inside
+    few = inside * 4 < grid[0] * grid[1]  # a share of a few queries at the border is no shift
+    shares = np.where(few, 0, by_shift(mean, grid) / (len(mean) * inside)).reshape(mean.shape[1], -1)
+    row, column = np.divmod(shares.argmax(axis=1), len(columns))
+    return Shift(rows[row].astype(float), columns[column].astype(float), shares.max(axis=1))
 
 
 def within(mean: Float[np.ndarray, "w h q p"], grid: Grid, kernel_size: int) -> Float[np.ndarray, " h"]:
     """Returns the share of attention within K x K, mean over queries whose window is inside the grid."""
-    whole = over_windows(mean).reshape(-1, *grid, *grid)
-    shifts = kernel_axis(kernel_size)
-    rows, columns = (interior(kernel_size, size) for size in grid)
-    shares = []
-    for i in rows:
-        for j in columns:
-            window = whole[:, i, j, max(0, i + shifts[0]) : i + shifts[-1] + 1]
-            shares.append(window[:, :, max(0, j + shifts[0]) : j + shifts[-1] + 1].sum(axis=(1, 2)))
-    return np.mean(shares, axis=0)
+    rows, columns = (taps(kernel_size, size, "zeros").any(axis=0) for size in grid)
+    shares = np.einsum("hijkl,ik,jl->hij", over_windows(mean).reshape(-1, *grid, *grid), rows, columns)
+    i, j = (interior(kernel_size, size) for size in grid)
+    return shares[:, i][:, :, j].mean(axis=(1, 2))

@@ -19,6 +19,7 @@ class Layer(NamedTuple):
 
     number: int  # among all softmaxes of the network, from 0
     layout: Layout
+    keys: Bool[np.ndarray, "w q p"] | None  # which of them each query has, by window; None for all
     attention: Float[np.ndarray, "n h q p"]  # float32, of the images that are kept
     anatomy: Anatomy
     statistics: Statistics
@@ -37,31 +38,19 @@ class Layer(NamedTuple):
     def grid(self) -> Grid:
         return self.layout.grid
 
-    def kernels(self, kernel_size: int) -> Float[np.ndarray, "w h q p"]:
-        """The best K x K kernel of every head."""
-        return kernels.best_kernel(
-            self.anatomy.mean, self.anatomy.profile, self.grid, kernel_size, keys_of(self.layout, self.anatomy.mean)
-        )
+    def kernel(self, kernel_size: int) -> tuple[Float[np.ndarray, "w h q p"], kernels.Filters]:
+        """The best K x K kernel of every head, as attention and as weights."""
+        return kernels.best_kernel(self.anatomy.mean, self.anatomy.profile, self.grid, kernel_size, self.keys)
 
     def instead(self, name: str, kernel_size: int) -> Float[np.ndarray, "w h q p"]:
         """What takes the place of attention: one of `kernels.INSTEAD`."""
-        mean, keys = self.anatomy.mean, keys_of(self.layout, self.anatomy.mean)
         if name == "kernel":
-            return self.kernels(kernel_size)
+            return self.kernel(kernel_size)[0]
+        mean = self.anatomy.mean
         if name == "mean":
             return mean
-        allowed = np.ones(mean.shape) if keys is None else np.broadcast_to(keys[:, None], mean.shape)
+        allowed = np.ones(mean.shape) if self.keys is None else np.broadcast_to(self.keys[:, None], mean.shape)
         return allowed / allowed.sum(axis=-1, keepdims=True)
-
-
-def keys_of(layout: Layout, mean: np.ndarray) -> Bool[np.ndarray, "w q p"] | None:
-    """Which keys each query has, by window: those of its part of the image where the network masks the others."""
-    region = layout.region
-    if (region == region[:, :1]).all():
-        return None
-    keys = region[:, :, None] == region[:, None]
-    masked = np.where(keys[:, None], 0, mean).max() < 1e-6
-    return keys if masked else None
 
 
 def between(attention: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +58,6 @@ def between(attention: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarr
 
     A query with all of its attention on other tokens counts as uniform over patches.
     """
-    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])
     part = attention[:, :, *patches_of(layout)]
     kept = part @ np.ones((part.shape[-1], 1), part.dtype)
     few = kept <= 1e-9
@@ -98,17 +86,17 @@ def measure(
 ) -> Layer:
     """Measures attention over all tokens `(n, h, q, p)`, images (times windows) first; keeps maps of `keep` images."""
     part, kept = between(attention, layout)
-    attention = attention.reshape(-1, layout.heads * attention.shape[1], *attention.shape[2:])
     grid, windows, pixels = layout.grid, layout.windows, math.prod(layout.grid)
-    # The mean is made twice for windows in parts alone: whether the network masks them is seen in it.
-    whole = (layout.region == layout.region[:, :1]).all()
-    keys = None if whole else keys_of(layout, part.reshape(-1, windows, *part.shape[1:]).mean(axis=0))
-    region = np.zeros_like(layout.region) if keys is None else layout.region
-    found = anatomy(part, grid, region=region, groups=groups)
+    keys = None
+    if (layout.region != layout.region[:, :1]).any():  # whether the network masks other parts is seen in the mean
+        alike = layout.region[:, :, None] == layout.region[:, None]
+        mean = part.reshape(-1, windows, *part.shape[1:]).mean(axis=0)
+        keys = alike if np.where(alike[:, None], 0, mean).max() < 1e-6 else None
+    found = anatomy(part, grid, windows=windows, keys=keys, groups=groups)
     mean = found.mean
     errors, change = {}, None
     for size in sizes:
-        kernel = kernels.best_kernel(mean, found.profile, grid, size, keys)
+        kernel, _ = kernels.best_kernel(mean, found.profile, grid, size, keys)
         errors[size] = np.sqrt(inner(kernel - mean, kernel - mean) / inner(mean, mean))
         if values is not None and change is None:
             change = output_change(values, attention, kept, kernel, layout)
@@ -120,6 +108,7 @@ def measure(
     return Layer(
         number,
         layout,
+        keys,
         part[: keep * windows].copy() if keep * windows < len(part) else part,
         found._replace(mean=mean.astype(np.float32)),
         layer_statistics(part.reshape(*part.shape[:2], *grid, *grid), grid_shifts(1, sizes[0])),
@@ -145,15 +134,14 @@ def position_alone(attention: np.ndarray, layer: Layer) -> Float[np.ndarray, " h
 
 def replaced(attention: np.ndarray, instead: np.ndarray, layout: Layout, heads: Any) -> np.ndarray:
     """Returns attention over all tokens with some heads' attention between patches replaced by `(w, h, p, p)`."""
-    shape = attention.shape
-    attention = attention.reshape(-1, layout.heads * shape[1], *shape[2:]).copy()
+    attention = attention.copy()
     patches, count = patches_of(layout), len(layout.tokens[0])
     ones = np.ones((count, 1), np.float32)
     for head in heads:
         part = attention[:, head][:, *patches]
         kept = (part @ ones).reshape(-1, layout.windows, count, 1)
         attention[:, head][:, *patches] = (kept * instead[:, head]).reshape(part.shape)
-    return attention.reshape(shape)
+    return attention
 
 
 def output_change(
@@ -163,11 +151,10 @@ def output_change(
 
     Of attention over all tokens and their values, `(n, h, ...)` each, and what patches had of it.
     """
-    values = values.reshape(-1, layout.heads * values.shape[1], *values.shape[2:])  # perhaps of more images
     rows, tokens = patches_of(layout)
     kernel = kernel.astype(np.float32)
     own, change = np.zeros((2, attention.shape[1]))
-    for n, (image, value) in enumerate(zip(attention, values, strict=False)):
+    for n, (image, value) in enumerate(zip(attention, values, strict=False)):  # values perhaps of more images
         patches = value[:, tokens if isinstance(tokens, slice) else tokens.ravel()]
         averages = image[:, rows, tokens] @ patches
         change += squares_of(averages - kept[n] * (kernel[n % layout.windows] @ patches))

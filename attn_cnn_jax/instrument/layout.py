@@ -59,14 +59,14 @@ class Layout(NamedTuple):
     def by_window(self, array: np.ndarray) -> np.ndarray:
         """An array of attention or values with images times windows first, then heads, whatever order they came in."""
         if not self.swapped:
-            return array
+            return array.reshape(-1, self.heads * array.shape[1], *array.shape[2:])
         whole = array.reshape(-1, self.swapped, *array.shape[1:]).swapaxes(1, 2)
         return whole.reshape(-1, *whole.shape[2:])
 
     def as_it_was(self, array: np.ndarray) -> np.ndarray:
         """The inverse of `by_window`."""
         if not self.swapped:
-            return array
+            return array.reshape(-1, array.shape[1] // self.heads, *array.shape[2:])
         whole = array.reshape(-1, self.windows, *array.shape[1:]).swapaxes(1, 2)
         return whole.reshape(-1, *whole.shape[2:])
 

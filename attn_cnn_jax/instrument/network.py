@@ -5,11 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.instrument.adapters import Seen, Visit
+from attn_cnn_jax.instrument.adapters import Seen, Visit, numbers
 from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
 from attn_cnn_jax.runs.run import Run
 
@@ -79,16 +79,18 @@ class Network:
         shape = tuple(self.images.shape)
         return (shape[2], shape[3]) if self.channels_first else (shape[1], shape[2])
 
-    def perturbed(self, masks: Bool[np.ndarray, "k ..."], draw: int = 0) -> Any:
+    def perturbed(self, masks: Bool[np.ndarray, "k H W"], draw: int = 0) -> Any:
         """The first image, the same with noise where each mask is true, and itself once more: `(k + 2, ...)`.
 
-        Masks are `(k, H, W)`, or `(k, n)` for tokens; `draw` is the number of the noise.
+        Masks are of pixels, or of tokens row by row; `draw` is the number of the noise.
         """
-        image = self.numbers(self.images[:1])
+        image = numbers(self.images[:1])
         # A seed that nobody draws images with: an image that is this noise would grow, which a layer norm undoes.
         noise = np.random.default_rng([1911, 3584 + draw]).normal(size=image.shape).astype(np.float32) * (
             image.std() or 1
         )
+        if self.size is None:
+            masks = masks.reshape(len(masks), -1)
         masks = masks[:, None] if self.size and self.channels_first else masks[..., None]
         return self.like(np.concatenate([image, np.where(masks, image + noise, image), image]))
 
@@ -97,7 +99,7 @@ class Network:
 
         `patch` is their size in pixels, None where they fill the image.
         """
-        images = self.numbers(self.images)
+        images = numbers(self.images)
         if self.size is None:
             alike = np.broadcast_to(images.mean(axis=(0, 1)), images[:1].shape)
         else:
@@ -108,18 +110,7 @@ class Network:
             times = self.size[0] // rows + 1, self.size[1] // columns + 1, 1
             alike = np.tile(patches, times)[None, : self.size[0], : self.size[1]]
             alike = np.moveaxis(alike, -1, 1) if self.channels_first else alike
-        alike = self.like(alike)
-        if self.is_torch:
-            from torch import cat
-
-            return cat([self.images, alike])
-        return jnp.concatenate([self.images, alike])
-
-    @staticmethod
-    def numbers(array: Any) -> Float[np.ndarray, "..."]:
-        """An array of any library as NumPy's float32."""
-        array = array.detach().float().numpy(force=True) if hasattr(array, "detach") else array
-        return np.asarray(array, np.float32)
+        return self.like(np.concatenate([images, alike]))
 
     def like(self, array: np.ndarray) -> Any:
         """An array of NumPy in the library, type and place of the images."""

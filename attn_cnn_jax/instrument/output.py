@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.instrument.adapters import numbers
 from attn_cnn_jax.instrument.network import Network
 
 NAMES = ("logits", "x_norm_patchtokens", "last_hidden_state")  # of outputs that libraries return, by preference
@@ -37,7 +38,7 @@ def as_output(network: Network, output: Any, count: int) -> Output:
         output = next((x for x in output if is_array(x) or (isinstance(x, list | tuple) and x)), None)
     if not is_array(output) or len(output) < count:
         raise UserError(f"{network.name} returns no array of {count} images: allowed are arrays, tuples, dictionaries")
-    array = network.numbers(output)[:count]
+    array = numbers(output)[:count]
     if array.ndim == 4 and network.channels_first:
         array = np.moveaxis(array, 1, -1)
     features = named in NAMES[1:] or getattr(network.model, "num_classes", None) == 0

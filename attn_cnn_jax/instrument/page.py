@@ -13,7 +13,7 @@ from PIL.Image import Resampling
 from attn_cnn_jax.data.image_files import as_image
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.instrument.adapters import Call
+from attn_cnn_jax.instrument.adapters import Call, numbers
 from attn_cnn_jax.instrument.layer import between
 from attn_cnn_jax.instrument.report import Report
 
@@ -61,15 +61,12 @@ def handed_on(report: Report, patches: Float[np.ndarray, "b p 3"]) -> list[Float
     """Returns by layer the colours of patches averaged by every head's attention to each image's own."""
     if len(patches) <= len(report.attention[0]):
         return [layer[: len(patches)] @ patches[:, None] for layer in report.attention]
-    assert report.watched is not None  # arrays keep no images beyond `KEPT`
-    network, found, number = report.watched.network, list[np.ndarray](), -1
-    of_call = {report.watched.sites[layer.number].call: layer.layout for layer in report.layers_measured}
+    network, sites, *_ = report.of_network
+    found, of_call = list[np.ndarray](), {sites[layer.number].call: layer.layout for layer in report.layers_measured}
 
     def visit(call: Call) -> None:
-        nonlocal number
-        number += 1
-        if number in of_call:
-            found.append(between(call.attention(), of_call[number])[0] @ patches[:, None])
+        if layout := of_call.get(call.number):
+            found.append(between(layout.by_window(call.attention()), layout)[0] @ patches[:, None])
 
     network.run(visit, network.images[: len(patches)])
     return found
@@ -77,7 +74,7 @@ def handed_on(report: Report, patches: Float[np.ndarray, "b p 3"]) -> list[Float
 
 def as_images(images: Any) -> np.ndarray:
     """Returns images `(b, H, W, C)` uint8 from those of a network: each stretched to its own range."""
-    images = np.asarray(images.detach().cpu() if hasattr(images, "detach") else images)
+    images = numbers(images)
     channels = [axis for axis in (3, 1) if images.ndim == 4 and images.shape[axis] in (1, 3)]
     if not channels:
         raise UserError(f"images of shape {images.shape}: allowed are (b, H, W, C) and (b, C, H, W), C of 1 or 3")

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, listed
-from attn_cnn_jax.instrument.adapters import Seen
 from attn_cnn_jax.instrument.experiment import CHANNELS, NO_GRID, UNREACHED, decode, halves, respond, strips
 from attn_cnn_jax.instrument.layout import Layout, given
 from attn_cnn_jax.instrument.network import Network
@@ -37,8 +36,8 @@ class Site(NamedTuple):
         return what + f"{windows}{self.layout.grid[0]}x{self.layout.grid[1]} patches{others}"
 
 
-def survey(network: Network) -> tuple[list[Site], Seen]:
-    """Returns all softmaxes that a network computes, and the output for the first image."""
+def survey(network: Network) -> tuple[list[Site], Any]:
+    """Returns all softmaxes that a network computes, and its output for the first image."""
     calls = list[tuple[str, tuple[int, ...]]]()
     seen = network.run(lambda call: calls.append((call.kind, call.shape)), network.images[:1])
     sites = list[Site]()
@@ -49,17 +48,16 @@ def survey(network: Network) -> tuple[list[Site], Seen]:
                 sites.append(Site(len(sites), None, "softmax", softmax.shape, why=why))
         if n < len(calls):
             sites.append(Site(len(sites), n, *calls[n]))
-    return sites, seen
+    return sites, seen.output
 
 
-def prove(
-    network: Network, sites: list[Site], grid: Grid | None, tokens: Any, layers: Sequence[int] | None
-) -> list[Site]:
-    """Returns the softmaxes with their layouts; UserError where one cannot be proven.
+def prove(network: Network, grid: Grid | None, tokens: Any, layers: Sequence[int] | None) -> tuple[list[Site], Any]:
+    """Returns the softmaxes with their layouts, and the output for the first image; UserError where one is not proven.
 
     `grid` is that of all layers, where the user gives it, `tokens` its patches in the order of rows, which then are
     taken as they are; `layers` are the numbers of those to measure, from 0.
     """
+    sites, output = survey(network)
     if not sites:
         raise UserError(f"no attention was found in {network.name}: it calls no softmax over three or more axes")
     if network.images.ndim not in (3, 4):
@@ -91,7 +89,7 @@ def prove(
     done.sort(key=lambda site: site.number)
     if not any(site.layout for site in done):
         raise UserError(f"no attention over a grid of patches: {listed([str(site) for site in done], 2)}")
-    return done
+    return done, output
 
 
 def refuse(sites: list[Site], refused: list[Site], measured: list[int]) -> None:
@@ -118,7 +116,7 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
     (energy,) = respond(network, of.masks, calls[:1], twice=True)
     layout = decode(energy, of, grid)
     if isinstance(layout, Layout):
-        cells, masks = halves(network, layout, of.size)
+        cells, masks = halves(layout, of.size)
         answers = respond(network, masks, calls, draw=1)
         found |= {call: layout for call, answer in zip(calls, answers, strict=True) if follows(answer, layout, cells)}
     elif layout in NAMED:

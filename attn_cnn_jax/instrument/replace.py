@@ -7,25 +7,20 @@ import numpy as np
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.curves import Head, cheapest, run_with
-from attn_cnn_jax.instrument.kernels import best_filters
+from attn_cnn_jax.instrument.curves import Head, Watched, cheapest, run_with
 from attn_cnn_jax.instrument.layer import Layer
-from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import as_output
-from attn_cnn_jax.instrument.proof import Site
 
 CLOSE = 1e-4  # of outputs to those with the same heads replaced while the network is watched, relative to the largest
 
 
-def replace(
-    network: Network, sites: Sequence[Site], layers: Sequence[Layer], heads: Sequence[Head] | int, kernel_size: int
-) -> Any:
+def replace(watched: Watched, layers: Sequence[Layer], heads: Sequence[Head] | int, kernel_size: int) -> Any:
     """Returns a network with heads replaced, which agrees with `curves.run_with`; see `Report.replaced_network`."""
     heads = cheapest(layers)[:heads] if isinstance(heads, int) else [*heads]
     allowed = {(n, head) for n, layer in enumerate(layers) for head in range(len(layer.within))}
     if not heads or not {*heads} <= allowed:
         raise UserError(f"heads={heads!r}: allowed are pairs of layer and head, from 0, or a number from 1")
-    places, replacements = list[int](), dict[int, Replacement]()
+    network, places, replacements = watched.network, list[int](), dict[int, Replacement]()
     network.run(lambda call: places.append(call.place), network.images[:1])
     for n in sorted({n for n, _ in heads}):
         layer, chosen = layers[n], np.array(sorted(head for layer, head in heads if layer == n))
@@ -33,8 +28,7 @@ def replace(
             raise UserError(
                 f"layer {layer.number + 1}: heads of windows, or merged with images, cannot be replaced for good"
             )
-        call = sites[layer.number].call
-        filters = best_filters(layer.anatomy.mean, layer.anatomy.profile, layer.grid, kernel_size)
+        call, (_, filters) = watched.sites[layer.number].call, layer.kernel(kernel_size)
         of_heads = tuple(chosen.tolist()), filters.weights[chosen], tuple(filters.repeated[chosen].tolist())
         replacements[places[call or 0]] = Replacement(*of_heads, tuple(layer.layout.tokens[0].tolist()), layer.grid)
     if network.is_torch:
@@ -50,7 +44,7 @@ def replace(
 
         result = Replaced(network.model, replacements)
         output = result(network.images)
-    expected = run_with(network, sites, layers, heads, [layer.instead("kernel", kernel_size) for layer in layers]).array
+    expected = run_with(watched, layers, heads, [layer.instead("kernel", kernel_size) for layer in layers]).array
     difference = np.abs(as_output(network, output, len(network)).array - expected).max() / np.abs(expected).max()
     if difference > CLOSE:
         raise UserError(f"{network.name} with heads replaced differs by {difference:.1e} from what was measured")

@@ -16,24 +16,11 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument import anatomy as parts
 from attn_cnn_jax.instrument import rollout, text
-from attn_cnn_jax.instrument.curves import cheapest, curve
+from attn_cnn_jax.instrument.curves import Watched, cheapest, curve
 from attn_cnn_jax.instrument.layer import Layer
-from attn_cnn_jax.instrument.network import Network
-from attn_cnn_jax.instrument.output import Output
-from attn_cnn_jax.instrument.proof import Site
 from attn_cnn_jax.instrument.replace import replace
 from attn_cnn_jax.output import csv_text
 from attn_cnn_jax.theorem.rank import effective_heads
-
-
-@dataclasses.dataclass(frozen=True)
-class Watched:
-    """The network of a report, for what is measured when it is asked for."""
-
-    network: Network
-    sites: list[Site]
-    output: Output
-    labels: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +103,13 @@ class Report:
         """By layer, of a head's averages of values with its kernel in its place, relative; empty for arrays."""
         return [layer.output_change for layer in self.layers_measured if layer.output_change is not None]
 
+    @property
+    def of_network(self) -> Watched:
+        """The network, whose heads can be replaced; UserError for arrays."""
+        if self.watched is None:
+            raise UserError("heads are replaced in a network, and this report is of arrays")
+        return self.watched
+
     @functools.cached_property
     def replaced(self) -> list[dict[str, float]]:
         """`curve` with no head, half of them and all; the network runs when this is first asked for. [] for arrays."""
@@ -143,12 +137,8 @@ class Report:
           instead: "kernel"; and, to compare, "uniform" for uniform attention or "mean" for that of the mean image.
           layer: the only one whose heads are replaced.
         """
-        if self.watched is None:
-            raise UserError("heads are replaced in a network, and this report is of arrays")
         order = [head for head in cheapest(self.layers_measured) if layer is None or head[0] == layer]
-        watched, size = self.watched, kernel_size or self.kernel_size
-        given = (watched.network, watched.sites, self.layers_measured, watched.output)
-        return curve(*given, heads, size, watched.labels, instead, order)
+        return curve(self.of_network, self.layers_measured, heads, kernel_size or self.kernel_size, instead, order)
 
     def replaced_network(self, heads: Sequence[tuple[int, int]] | int, *, kernel_size: int | None = None) -> Any:
         """Returns a copy of the network, of its own library, whose heads are depth-wise convolutions of their values.
@@ -162,11 +152,7 @@ class Report:
         Raises:
           UserError: for arrays, windows, and heads that are merged with images, and runs of this package.
         """
-        if self.watched is None:
-            raise UserError("heads are replaced in a network, and this report is of arrays")
-        return replace(
-            self.watched.network, self.watched.sites, self.layers_measured, heads, kernel_size or self.kernel_size
-        )
+        return replace(self.of_network, self.layers_measured, heads, kernel_size or self.kernel_size)
 
     @property
     def anatomy(self) -> Float[np.ndarray, "layers h 3"] | list[Float[np.ndarray, "h 3"]]:

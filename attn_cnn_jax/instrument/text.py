@@ -66,8 +66,7 @@ def as_text(rows: Sequence[dict[str, Any]]) -> str:
             return str(value)
         if name in SHIFTS:
             return f"{value:+.0f}"
-        # What rounds to zero has no sign: -0.004 is 0.00.
-        return f"{round(value, 2) + 0:.2f}" if name in LENGTHS else f"{round(value, 3) + 0:.1%}"
+        return f"{value:z.2f}" if name in LENGTHS else f"{value:z.1%}"
 
     cells = [[cell(*item) for item in row.items() if item[0] not in HIDDEN] for row in rows]
     headers = [name.replace("lemma_3", "lemma 3").replace("_", "\n") for name in rows[0] if name not in HIDDEN]

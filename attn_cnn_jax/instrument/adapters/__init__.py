@@ -22,6 +22,7 @@ HALF = 2**-7  # the same where a softmax in bfloat16 rounds its exponentials, th
 class Call(NamedTuple):
     """One product of attention with values; arrays are made when they are asked for."""
 
+    number: int  # among all products of a run, from 0
     kind: str  # the function that computed it
     shape: tuple[int, int, int, int]  # images (times windows), heads, queries, keys
     attention: Callable[[], Attention]  # float32, before a replacement
@@ -73,6 +74,11 @@ def absorb(pending: list[Softmax], attention: Any) -> None:
     itself = [softmax for softmax in pending if softmax.result() is attention]
     gone = itself or [softmax for softmax in pending if softmax.shape[-2:] == tuple(attention.shape[-2:])]
     pending[:] = [softmax for softmax in pending if not any(softmax is other for other in gone)]
+
+
+def numbers(array: Any) -> Float[np.ndarray, "..."]:
+    """An array of any library, type and device as NumPy's float32."""
+    return np.asarray(array.detach().float().numpy(force=True) if hasattr(array, "detach") else array, np.float32)
 
 
 def difference(again: np.ndarray, own: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from flax import nnx
 from jax.extend.core import Literal, Primitive
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.instrument.adapters import Call, Seen, Softmax, Visit, absorb, difference, sums_to_one
+from attn_cnn_jax.instrument.adapters import Call, Seen, Softmax, Visit, absorb, difference, numbers, sums_to_one
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.reference import scan_counts
@@ -123,24 +123,25 @@ class Watching:
 
     def over_pixels(self, attention: jax.Array, values: jax.Array, again: jax.Array, own: jax.Array) -> tuple:
         """Shows a layer of this package's networks."""
-        images, heads, queries, keys = attention.shape
         used = self.show(
             "SelfAttention",
-            (images, heads, queries, keys),
-            lambda: np.asarray(attention, np.float32),
-            lambda: np.asarray(values, np.float32),
-            lambda: difference(np.asarray(again, np.float32), np.asarray(own, np.float32)),
+            attention.shape,
+            lambda: numbers(attention),
+            lambda: numbers(values),
+            lambda: difference(numbers(again), numbers(own)),
             values.dtype == np.float32,
         )
         if used is None:
             return attention, np.bool_(False)
-        if isinstance(used, str):
-            used = np.broadcast_to(np.eye(keys), attention.shape)
         return jnp.asarray(used, attention.dtype), np.bool_(True)
 
-    def show(self, kind: str, shape: tuple[int, int, int, int], *arrays: Any) -> Any:
+    def show(self, kind: str, shape: tuple[int, ...], *arrays: Any) -> Any:
+        """Returns the attention to use; None for the network's own."""
+        images, heads, queries, keys = shape
+        call = Call(self.calls, kind, (images, heads, queries, keys), *arrays)
         self.calls += 1
-        return self.visit(Call(kind, shape, *arrays))
+        used = self.visit(call)
+        return np.broadcast_to(np.eye(queries, keys) * (queries == keys), shape) if isinstance(used, str) else used
 
     def product(self, read: list[Any], parameters: dict[str, Any], own: jax.Array) -> jax.Array:
         """A `dot_general`, shown where one operand is attention; by what is used instead."""
@@ -173,10 +174,10 @@ class Watching:
         queries, keys = a.shape[free[-1]], a.shape[key]
 
         def attention() -> np.ndarray:
-            return np.asarray(a.transpose(order), np.float32).reshape(images, -1, queries, keys)
+            return numbers(a.transpose(order)).reshape(images, -1, queries, keys)
 
         def values() -> np.ndarray:
-            moved = np.asarray(other.transpose([axis for axis, _ in pairs] + [value_key, *channels]), np.float32)
+            moved = numbers(other.transpose([axis for axis, _ in pairs] + [value_key, *channels]))
             moved = moved.reshape(images, *heads_of_values, keys, -1)
             return np.broadcast_to(moved, (images, *heads, *moved.shape[-2:])).reshape(
                 images, math.prod(heads), keys, -1
@@ -190,22 +191,12 @@ class Watching:
         shape = (images, math.prod(heads), queries, keys)
 
         def proof() -> float:
-            return difference(*(np.asarray(array, np.float32) for array in (averages(a, other), own)))
+            return difference(numbers(averages(a, other)), numbers(own))
 
         exact = a.dtype == np.float32
         used = self.show("dot_general", shape, attention, values, proof, exact, 2 * self.place + which)
         if used is None:
             return own
-        if isinstance(used, str):
-            if queries != keys:
-                return jnp.zeros_like(own)
-            # In the order of the results: axes of the batch, free ones of the left operand, of the right one.
-            of_values = [other.shape[axis] for axis in channels]
-            of_queries = [a.shape[axis] if axis == free[-1] else 1 for axis in free]
-            batch = parameters["dimension_numbers"][1][1 - which]
-            moved = other.transpose([*batch, *((value_key, *channels) if which == 0 else (*channels, value_key))])
-            rest = of_queries + of_values if which == 0 else of_values + of_queries
-            return jnp.broadcast_to(moved.reshape([*own.shape[: len(batch)], *rest]), own.shape)
         used = jnp.asarray(used, a.dtype).reshape([a.shape[axis] for axis in order])
         return averages(used.transpose(np.argsort(order)), other)
 

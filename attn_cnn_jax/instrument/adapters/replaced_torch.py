@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND
+from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND, softmax_of
 from attn_cnn_jax.theorem.to_convolution import kernel_axis
 
 
@@ -83,7 +83,7 @@ class Replacing(TorchFunctionMode):
                 functional.scaled_dot_product_attention = FUSED
         if func is torch.einsum or args[0].ndim != 4:
             raise UserError("heads that einsum averages, or that are an axis of images, cannot be replaced for good")
-        return replaced(convolved, args[0][:, convolved.heads], args[1], func(*args, **kwargs))
+        return replaced(convolved, args[0][:, convolved.heads], args[1], func(*args, **kwargs).clone())
 
     def fused(
         self, convolved, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **options
@@ -96,38 +96,27 @@ class Replacing(TorchFunctionMode):
         heads, others = convolved.heads, [h for h in range(query.shape[1]) if h not in convolved.heads]
 
         def mask(of):
-            return (
-                attn_mask
-                if attn_mask is None or attn_mask.ndim < 3 or attn_mask.shape[-3] == 1
-                else attn_mask[..., of, :, :]
-            )
+            if attn_mask is None or attn_mask.ndim < 3 or attn_mask.shape[-3] == 1:
+                return attn_mask
+            return attn_mask[..., of, :, :]
 
         own = value.new_zeros(*query.shape[:-1], value.shape[-1])
         if others:
             own[:, others] = FUSED(*(x[:, others] for x in (query, key, value)), attn_mask=mask(others), scale=scale)
         attention = None
         if len(convolved.tokens) < value.shape[2]:
-            scores = query[:, heads] @ key[:, heads].mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-            if (given := mask(heads)) is not None:
-                scores = scores.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else scores + given
-            attention = scores.softmax(dim=-1)
+            attention = softmax_of(query[:, heads], key[:, heads], mask(heads), scale)
+            own[:, heads] = attention @ value[:, heads]
         return replaced(convolved, attention, value, own)
 
 
-def replaced(convolved: Any, attention: torch.Tensor | None, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """Averages with heads replaced: of patches by convolution, of other tokens as they are."""
+def replaced(convolved: Any, attention: Any, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Averages `own` with heads replaced: of patches by convolution; `attention` is needed where there are others."""
     tokens, heads = convolved.tokens, convolved.heads
     value = value.expand(*own.shape[:2], *value.shape[2:])[:, heads]
     averages = convolved(value[:, :, tokens])
-    if attention is not None and len(tokens) < value.shape[2]:
-        rest = np.setdiff1d(np.arange(value.shape[2]), tokens).tolist()
+    if rest := np.setdiff1d(np.arange(value.shape[2]), tokens).tolist():
         shares = attention[:, :, tokens]
         averages = shares[..., tokens].sum(dim=-1, keepdim=True) * averages + shares[..., rest] @ value[:, :, rest]
-        whole = attention @ value
-        whole[:, :, tokens] = averages
-        averages = whole
-    else:
-        averages = averages[:, :, np.argsort(tokens).tolist()]
-    own = own.clone()
-    own[:, heads] = averages
+    own[:, [[head] for head in heads], tokens] = averages
     return own

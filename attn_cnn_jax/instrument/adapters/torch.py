@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from attn_cnn_jax.instrument.adapters import CLOSE, HALF, Call, Seen, Softmax, Visit, absorb, difference
+from attn_cnn_jax.instrument.adapters import CLOSE, HALF, Call, Seen, Softmax, Visit, absorb, difference, numbers
 
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
 FUSED = functional.scaled_dot_product_attention
@@ -39,11 +39,6 @@ def run(model: torch.nn.Module, images: torch.Tensor, visit: Visit) -> Seen:
         for module, was in training.items():
             module.training = was
     return Seen(output, watching.unseen)
-
-
-def numbers(array: torch.Tensor) -> np.ndarray:
-    """A tensor of any type and device as NumPy's float32."""
-    return array.detach().float().numpy(force=True)
 
 
 class Watching(TorchFunctionMode):
@@ -96,9 +91,10 @@ class Watching(TorchFunctionMode):
             return difference(numbers(whole().float() @ values.float()), numbers(four(averages())))
 
         count = *flat, shape[-2], values.shape[-2]
-        self.calls += 1
         exact = values.dtype in (torch.float32, torch.float64)
-        call = Call(kind, count, lambda: numbers(whole()), lambda: numbers(values), again, exact, self.place)
+        arrays = (lambda: numbers(whole())), (lambda: numbers(values)), again
+        call = Call(self.calls, kind, count, *arrays, exact, self.place)
+        self.calls += 1
         if (used := self.visit(call)) is None:
             return averages()
         if isinstance(used, str):
@@ -117,11 +113,8 @@ class Watching(TorchFunctionMode):
             return FUSED(query, key, value, **options)
 
         def attention():
-            scores = query.float() * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.float().mT
-            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril().to(scores.device) if is_causal else attn_mask
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-            return scores.softmax(dim=-1)
+            causal = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
+            return softmax_of(query.float(), key.float(), causal if is_causal else attn_mask, scale)
 
         return self.show("scaled_dot_product_attention", attention, value, own, shape)
 
@@ -158,6 +151,14 @@ class Watching(TorchFunctionMode):
         averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
         used = self.show("einsum", lambda: attention, values, lambda: averages, averages.shape)
         return torch.einsum(f"{shared}{free}{channels}->{to}", used)
+
+
+def softmax_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
+    """The attention of `scaled_dot_product_attention`."""
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(dim=-1)
 
 
 def is_attention(a: Any) -> bool:
