@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
 from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.errors import UserError
@@ -20,6 +19,7 @@ from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import CentredEncoding
 from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.runs.positions import evenly
 from attn_cnn_jax.runs.run import Run
 
 KERNEL = (3, 3)  # "local" is within it, and Lemma 3 is asked for its shifts
@@ -62,7 +62,7 @@ def history(run: Run, records: Sequence[dict]) -> History:
         raise UserError(
             "the history is that of recorded centres and spreads: this network's attention depends on more than them"
         )
-    kept, shifts, rows = choose(list(records), None, MOST_EPOCHS), kernel_shifts(KERNEL), []
+    kept, shifts, rows = evenly(records, MOST_EPOCHS), kernel_shifts(KERNEL), []
     for layers in attention_of(run, kept):
         found = [layer_statistics(layer, shifts, some_interior_queries(layer.shape[1:3])) for layer in layers]
         rows.append([(of.distance.mean(), of.within.mean(), of.entropy.mean(), of.span_residual) for of in found])

@@ -73,7 +73,7 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
             why = "its attention knows none, or it was trained without recording"
             raise UserError(f"{workdir} has no recorded positions: {why}")
         if "training" in wanted:
-            drawn[f"training_layer{number}"] = training.draw(records, layer, args.epochs)
+            drawn[f"training_layer{number}"] = training.draw(records, layer)
             drawn[f"training_layer{number}.gif"] = training.animate(records, layer)
         if "course" in wanted:
             drawn["course"] = history_figure.draw(history.history(run, records), "layers over training")

@@ -27,7 +27,6 @@ EXAMPLE = "runs/digits --figures=centres,maps --out=figures"
 
 some = "|".join(NAMES)
 figure_names = matching(f"({some})(,({some}))*", lambda text: text.split(","), f"some of {', '.join(NAMES)}")
-numbers = matching(".*", lambda text: [float(part) for part in text.split(",")], "numbers, such as 0,10,35")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -45,7 +44,6 @@ def add_arguments(parser: Parser) -> None:
     add("--pictures", type=integers, default=[0, 1, 2], metavar="N,...", help=which)
     which = f"layer that scheme, training and span show ({PAPERS_LAYER}, or the last where there are fewer)"
     add("--layer", type=at_least_one, metavar="N", help=which)
-    add("--epochs", type=numbers, metavar="E,...", help="epochs that training shows (up to eight)")
 
 
 def run(args: argparse.Namespace) -> None:

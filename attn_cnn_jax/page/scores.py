@@ -16,6 +16,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Encoding
 from attn_cnn_jax.models.encodings import Absolute, CentredEncoding, Content, GeneralizedQuadratic, Quadratic, Relative
+from attn_cnn_jax.runs.positions import evenly
 
 MOST_PAIRS = 2**20  # scores of heads and pairs of pixels in a table that is not by shift
 KINDS = {1: "quadratic", 3: "gaussian"}  # by the axes of spreads
@@ -180,8 +181,7 @@ def recorded_epochs(records: Sequence[dict], step: int, head_counts: list[int], 
 
     epoch = round(records[-1]["epoch"] * step / records[-1]["step"], 2)
     last = entry(records.pop()) if records[-1]["step"] == step else {"epoch": epoch}
-    chosen = np.unique(np.linspace(0, len(records) - 1, min(len(records), MOST_EPOCHS)).round().astype(int))
-    return [*(entry(records[n]) for n in chosen), last]
+    return [*map(entry, evenly(records, MOST_EPOCHS)), last]
 
 
 def recorded_parameters(layer: dict) -> dict:

@@ -11,7 +11,7 @@ in pixels of the grid that attention works on, rows first.
 Written like metrics.jsonl: no half lines, and a resumed run neither repeats nor skips an epoch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ FILE = "positions.jsonl"
 def read_positions(workdir: Path | str) -> list[dict]:
     """Returns the records of positions.jsonl, oldest first; an empty list where none was written."""
     return read_records(Path(workdir) / FILE, step=int, epoch=NUMBER, layers=list)
+
+
+def evenly(records: Sequence[dict], most: int) -> list[dict]:
+    """Returns at most `most` records, evenly from the first to the last."""
+    chosen = np.unique(np.linspace(0, len(records) - 1, min(most, len(records))).round().astype(int))
+    return [records[n] for n in chosen]
 
 
 def create_recorder(

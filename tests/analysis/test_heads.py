@@ -11,13 +11,12 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, test_images
-from attn_cnn_jax.analysis.figures.training import choose
 from attn_cnn_jax.analysis.history import history
 from attn_cnn_jax.cli.heads import to_text
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
-from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.runs.positions import evenly, read_positions
 
 
 def shifting(shift, height=6, width=5):
@@ -178,7 +177,7 @@ def test_the_last_record_gives_what_the_network_gives(quadratic_run):
         assert found.entropy[0, n] == pytest.approx(expected.entropy.mean(), rel=1e-4)
         assert found.residual[0, n] == pytest.approx(expected.span_residual, abs=1e-4)
     assert np.abs(np.diff(found.distance, axis=0)).min() > 1e-3
-    assert [record["epoch"] for record in choose([{"epoch": n} for n in range(300)], None, 40)][::39] == [0, 299]
+    assert [record["epoch"] for record in evenly([{"epoch": n} for n in range(300)], 40)][::39] == [0, 299]
 
 
 def test_heads_on_the_grid_are_a_convolution(make_run):

@@ -9,20 +9,20 @@ from matplotlib.ticker import MaxNLocator
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.analysis.figures.centres import mark_centres
 from attn_cnn_jax.analysis.figures.labels import number_heads
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import moments
+from attn_cnn_jax.runs.positions import evenly
 
 FRAMES = 100  # of an animation at most
 RANGE = 0.5  # pixels beyond the outermost centre
 FAR = 100  # half sides of a panel; Matplotlib would dash a line of any length, also where none of it shows
 
 
-def draw(records: list[dict], layer: int, epochs: list[float] | None = None) -> Figure:
+def draw(records: list[dict], layer: int) -> Figure:
     """Returns panels with the centres of one layer's heads, from 0, one per epoch (Fig. 3).
 
-    Records are those of positions.jsonl; with None up to eight epochs are shown, from the first to the last.
+    Records are those of positions.jsonl, of which up to eight are shown, from the first to the last.
     """
-    chosen = choose(records, epochs, 8)
+    chosen = evenly(records, 8)
     last = records[-1]["layers"][layer]
     circles = "ellipses" if "covariance" in last or np.ndim(last["spread"]) == 3 else "circles"
     title = f"layer {layer + 1}: where its heads look; {circles}: one standard deviation of their attention"
@@ -64,7 +64,7 @@ def draw_paths(axes: Axes, centres: np.ndarray) -> None:
 
 def animate(records: list[dict], layer: int) -> list[np.ndarray]:
     """Returns frames `(height, width, 3)` of one layer's centres over training, with the way they came."""
-    frames, chosen, reach = [], choose(records, None, FRAMES), extent(records, layer)
+    frames, chosen, reach = [], evenly(records, FRAMES), extent(records, layer)
     paths = np.array([record["layers"][layer]["centre"] for record in chosen])
     with style.styled():
         figure = style.create_figure(style.COLUMN, style.COLUMN)
@@ -91,18 +91,3 @@ def extent(records: list[dict], layer: int) -> float:
     """Returns half the side of the square that holds the centres of nearly all heads at all epochs, in pixels."""
     centres = np.abs([record["layers"][layer]["centre"] for record in records]).max(axis=-1)
     return float(max(1.5, np.quantile(centres, 0.98))) + RANGE
-
-
-def choose(records: list[dict], epochs: list[float] | None, most: int) -> list[dict]:
-    """Returns the records of some epochs; by default at most `most`, evenly from the first to the last."""
-    if epochs is None:
-        chosen = np.unique(np.linspace(0, len(records) - 1, min(most, len(records))).round().astype(int))
-        return [records[n] for n in chosen]
-    by_epoch = {record["epoch"]: record for record in records}
-    missing = [epoch for epoch in epochs if epoch not in by_epoch]
-    if missing:
-        raise UserError(
-            f"no positions were recorded at epoch {', '.join(f'{epoch:g}' for epoch in missing)}; "
-            f"they were from {min(by_epoch):g} to {max(by_epoch):g}"
-        )
-    return [by_epoch[epoch] for epoch in epochs]
