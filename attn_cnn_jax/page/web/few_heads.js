@@ -12,15 +12,13 @@ const FILTERS = {
   sharpen: [0, -1, 0, -1, 5, -1, 0, -1, 0],
 };
 
-/** What is shown: entries of a square filter, row by row, and how many different filters lead from three channels to three.
+/** What is shown: entries of a square filter, row by row, and how many independent filters lead from three channels to three.
     @type {{ filter: number[], different: number }} */
 const few = { filter: FILTERS.Sobel, different: 3 };
 
 /** What drawing makes of an entry, and the entry that arrow keys choose.
     @type {{ value: number, at: Pixel }} */
 const brush = { value: 1, at: [1, 1] };
-const clampEntry = (value) => Math.max(-100, Math.min(100, value));
-const GREYS = Array.from({ length: 256 }, (_, n) => [n, n, n]);
 
 /** One head for what a filter adds and one for what it takes away: patterns of attention that sum to one, and value maps.
     @type {(filter: number[]) => { pattern: number[], value: number }[]} */
@@ -43,31 +41,6 @@ function patternMeans(x, [height, width], pattern) {
       return k < 0 || l < 0 || k >= height || l >= width ? sum : sum + share * x[k * width + l];
     }, 0);
   });
-}
-
-/** The rank of a matrix, by elimination with the largest pivot.
-    @type {(rows: number[][]) => number} */
-function rankOf(rows) {
-  const left = rows.map((row) => [...row]);
-  let rank = 0;
-  for (let column = 0; column < left[0].length && rank < left.length; column++) {
-    const pivot = left.slice(rank).reduce((best, row, n) => (Math.abs(row[column]) > Math.abs(left[best][column]) ? n + rank : best), rank);
-    if (Math.abs(left[pivot][column]) < 1e-9) continue;
-    [left[rank], left[pivot]] = [left[pivot], left[rank]];
-    for (const row of left.slice(rank + 1)) {
-      const factor = row[column] / left[rank][column];
-      row.forEach((_, n) => { row[n] -= factor * left[rank][n]; });
-    }
-    rank++;
-  }
-  return rank;
-}
-
-/** A kernel from three channels to three, a row per shift and a column per pair of channels, of some different filters.
-    @type {(different: number) => number[][]} */
-function kernelOfFilters(different) {
-  const wave = (n, shift) => Math.sin(1 + 2.3 * n + 1.7 * shift * (n + 1)); // filters as good as random
-  return Array.from({ length: 9 }, (_, shift) => Array.from({ length: 9 }, (_, pair) => (1 + pair) * wave(pair % different, shift)));
 }
 
 function showFew() {
@@ -93,19 +66,17 @@ function showFew() {
     return make("figure", {}, canvas, make("figcaption", { textContent: `head ${h + 1}, times ${value.toFixed(2)}` }));
   }));
   if ($("few-entries").children.length !== filter.length) makeFewEntries(size);
-  [...$("few-entries").children].forEach((input, n) => {
-    if (document.activeElement !== input) input.value = Number(filter[n].toFixed(4));
-  });
-  const rank = rankOf(kernelOfFilters(few.different));
-  $("few-different").value = few.different;
-  $("few-rank").textContent = `${few.different} different: rank ${rank}, `
+  showEntries($("few-entries"), filter);
+  const rank = few.different; // of the kernel, a row per shift and a column per filter
+  $("few-different").value = rank;
+  $("few-rank").textContent = `rank ${rank}: `
     + (rank === 9 ? "nine heads, as the theorem says." : `at least ${rank} heads, and ${rank + 1} are enough.`);
 }
 
 /** The filter as grey, what it adds light and what it takes away dark, and the entry that keys change. */
 function showBrush(size) {
   const { filter } = few, most = Math.max(1e-9, ...filter.map(Math.abs)), at = brush.at = /** @type {Pixel} */ (brush.at.map((n) => clamp(n, size)));
-  drawMap($("few-drawing"), Float64Array.from(filter), [size, size], [-most, most], GREYS);
+  drawGrey($("few-drawing"), filter.map((entry) => entry / most), true, [size, size]);
   frameAt($("few-canvas"), at, [size, size]);
   $("few-canvas").ariaLabel = `Filter, row ${at[0] + 1}, column ${at[1] + 1}: ${fixed(filter[at[0] * size + at[1]])}`;
 }
@@ -142,21 +113,12 @@ function listenToBrush() {
 /** Fields for the entries of a filter of some rows and columns. */
 function makeFewEntries(size) {
   $("few-entries").style.gridTemplateColumns = `repeat(${size}, minmax(0, 5em))`;
-  $("few-entries").replaceChildren(...Array.from({ length: size ** 2 }, (_, n) => {
-    const input = make("input", { type: "number", step: 0.05, ariaLabel: `filter entry ${n + 1}` });
-    input.addEventListener("input", () => {
-      if (Number.isFinite(input.valueAsNumber)) paint([Math.floor(n / size), n % size], () => input.valueAsNumber);
-    });
-    return input;
-  }));
+  $("few-entries").replaceChildren(...Array.from({ length: size ** 2 }, (_, n) =>
+    entryField(`filter entry ${n + 1}`, (value) => paint([Math.floor(n / size), n % size], () => value))));
 }
 
 function listenToFew() {
-  for (const [name, filter] of Object.entries(FILTERS)) {
-    const button = make("button", { type: "button", className: "button", textContent: name });
-    button.addEventListener("click", () => setFew({ filter }));
-    $("few-filters").append(button);
-  }
+  $("few-filters").append(...kernelButtons(FILTERS, (filter) => setFew({ filter })));
   listenToBrush();
   $("few-different").addEventListener("input", () => setFew({ different: Number($("few-different").value) }));
 }

@@ -41,13 +41,6 @@ function theoremOf(x, { kernel, snap, sharpness }) {
   return { heads, entries, attention, convolution, difference: attention.map((y, n) => Math.abs(y - convolution[n])) };
 }
 
-/** What nine heads of one pixel each read at a pixel of an image of numbers.
-    @type {(x: Float64Array, size: Grid, pixel: Pixel) => number[]} */
-const sharpReadings = (x, [height, width], [i, j]) => SHIFTS.map(([row, column]) => {
-  const [rows, columns] = [axisAttention(1, [-1 - i, height + 1 - i], row, HARD), axisAttention(1, [-1 - j, width + 1 - j], column, HARD)];
-  return x.reduce((sum, value, n) => sum + value * rows[Math.floor(n / width) + 1] * columns[(n % width) + 1], 0);
-});
-
 /** An element in the colour of a head and its entry of the kernel. */
 function coloured(element, h) {
   element.classList.add("of-head");
@@ -55,12 +48,12 @@ function coloured(element, h) {
   return element;
 }
 
-/** The sum at the query pixel, with sharp heads and with the kernel: as many terms in the same colours. */
-function showFirstSum(x) {
+/** The sum at the query pixel, with sharp heads, whose `means` are given, and with the kernel: as many terms in the same colours. */
+function showFirstSum(x, means) {
   const [height, width] = data.size, size = height / grid[0], { kernel } = theorem;
   const [i, j] = currentQuery().map((n) => n * size + (size >> 1));
   const pixelAt = (row, column) => (row < 0 || column < 0 || row >= height || column >= width ? 0 : x[row * width + column]);
-  const sides = { heads: sharpReadings(x, data.size, [i, j]), kernel: SHIFTS.map(([row, column]) => pixelAt(i + row, j + column)) };
+  const sides = { heads: means.map((mean) => mean[i * width + j]), kernel: SHIFTS.map(([row, column]) => pixelAt(i + row, j + column)) };
   for (const [side, readings] of Object.entries(sides)) {
     $(`sum-of-${side}`).replaceChildren(...readings.map((reading, h) =>
       coloured(make("span", { textContent: `${fixed(reading)}\u2009×\u2009${fixed(kernel[h])}` }), h)));
@@ -77,15 +70,15 @@ function brightness() {
 }
 
 /** Draws numbers as grey: 0 to 1, or -1 to 1 where a kernel has negative sums. */
-function drawGrey(canvas, image, isSigned) {
-  drawBytes(canvas, Uint8ClampedArray.from(image, (value) => 255 * (isSigned ? (value + 1) / 2 : value)), { ...data, channels: 1 });
+function drawGrey(canvas, image, isSigned, size = data.size) {
+  drawBytes(canvas, Uint8ClampedArray.from(image, (value) => 255 * (isSigned ? (value + 1) / 2 : value)), { size, channels: 1 });
 }
 
 function showTheorem() {
   $("theorem").hidden = $("first-sum").hidden = data.pictures.length === 0;
   if ($("theorem").hidden) return;
   const x = brightness(), found = theoremOf(x, theorem);
-  showFirstSum(x);
+  showFirstSum(x, found.entries);
   const isSigned = theorem.kernel.reduce((sum, entry) => sum + entry, 0) < 0.5;
   drawGrey($("theorem-image"), x, false);
   drawGrey($("theorem-attention"), found.attention, isSigned);
@@ -95,9 +88,7 @@ function showTheorem() {
   $("sharpness-text").textContent = (2 ** theorem.sharpness).toFixed(2);
   $("snap").value = theorem.snap;
   $("sharpness").value = theorem.sharpness;
-  [...$("entries").children].forEach((input, n) => {
-    if (document.activeElement !== input) input.value = Number(theorem.kernel[n].toFixed(4));
-  });
+  showEntries($("entries"), theorem.kernel);
   const [row, column] = theorem.pixel, at = row * data.size[1] + column;
   frameAt($("theorem"), theorem.pixel, data.size);
   frameAt($("theorem-image").parentNode, theorem.pixel, data.size);
@@ -116,22 +107,40 @@ const sharpening = animation(60, () => { // moves the heads to the grid, then ma
   showTheorem();
 });
 
-function listenToTheorem() {
-  for (const name of Object.keys(GIVEN_KERNELS)) {
-    const button = make("button", { type: "button", className: "button", textContent: name });
-    button.addEventListener("click", () => setTheorem({ kernel: GIVEN_KERNELS[name] }));
-    $("kernels").append(button);
-  }
-  SHIFTS.forEach((shift, n) => {
-    const input = make("input", { type: "number", step: 0.05, ariaLabel: `kernel entry at shift ${shift.join(", ")}` });
-    input.addEventListener("input", () => {
-      const value = Math.max(-100, Math.min(100, input.valueAsNumber));
-      if (!Number.isFinite(value)) return;
-      setTheorem({ kernel: theorem.kernel.map((entry, h) => (h === n ? value : entry)) });
-      showLimited(input, value);
-    });
-    $("entries").append(coloured(input, n));
+/** A button for each of some kernels, by name. */
+function kernelButtons(kernels, choose) {
+  return Object.entries(kernels).map(([textContent, kernel]) => {
+    const button = make("button", { type: "button", className: "button", textContent });
+    button.addEventListener("click", () => choose(kernel));
+    return button;
   });
+}
+
+const clampEntry = (value) => Math.max(-100, Math.min(100, value));
+
+/** A field for an entry of a kernel. */
+function entryField(ariaLabel, put) {
+  const input = make("input", { type: "number", step: 0.05, ariaLabel });
+  input.addEventListener("input", () => {
+    const value = clampEntry(input.valueAsNumber);
+    if (!Number.isFinite(value)) return;
+    put(value);
+    showLimited(input, value);
+  });
+  return input;
+}
+
+/** Puts the entries of a kernel into their fields, but for the one that is typed in. */
+function showEntries(fields, kernel) {
+  [...fields.children].forEach((input, n) => {
+    if (document.activeElement !== input) input.value = Number(kernel[n].toFixed(4));
+  });
+}
+
+function listenToTheorem() {
+  $("kernels").append(...kernelButtons(GIVEN_KERNELS, (kernel) => setTheorem({ kernel })));
+  $("entries").append(...SHIFTS.map((shift, n) => coloured(entryField(`kernel entry at shift ${shift.join(", ")}`, (value) =>
+    setTheorem({ kernel: theorem.kernel.map((entry, h) => (h === n ? value : entry)) })), n)));
   for (const name of ["snap", "sharpness"]) {
     $(name).addEventListener("input", () => {
       sharpening.stop();
