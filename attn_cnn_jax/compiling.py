@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import get_opaque_trace_state
@@ -125,10 +125,6 @@ class Program:
         return self._outer.lower(*args, **kwargs)
 
 
-@overload
-def jit(function: Callable, /, *, platform: str | None = None, **arguments: Any) -> Program: ...
-@overload
-def jit(*, platform: str | None = None, **arguments: Any) -> Callable[[Callable], Program]: ...
 def jit(function: Callable | None = None, /, *, platform: str | None = None, **arguments: Any) -> Any:
     """Returns `jax.jit(function, **arguments)`, compiled with the options that this jaxlib needs; a decorator too.
 

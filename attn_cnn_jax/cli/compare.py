@@ -12,7 +12,6 @@ import datetime
 import itertools
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +40,7 @@ class Outcome(NamedTuple):
     key: str
     workdir: Path
     seed: int
-    name: str  # as it was given
+    name: str  # as the user calls it
     model: ConfigDict  # `config.model` of its newest checkpoint, in which pruned heads are missing
     test: dict | None  # the last test record; None before the first
     seconds: float | None  # duration of the training steps; None where metrics.jsonl does not tell
@@ -55,7 +54,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     groups: dict[str, dict[int, Outcome]] = {}  # by key and seed
-    for outcome in itertools.starmap(read_outcome, named_runs(args.runs)):
+    for outcome in map(read_outcome, itertools.chain(*args.runs)):
         of_seeds = groups.setdefault(outcome.key, {})
         kept = of_seeds.setdefault(outcome.seed, outcome)
         if kept is not outcome:
@@ -66,17 +65,14 @@ def run(args: argparse.Namespace) -> None:
     unequal = any("balanced" in (outcome.test or {}) for outcomes in counted for outcome in outcomes)
     rows = [row(outcomes, by_class=unequal) for outcomes in counted]
     say(table(rows, (*HEADER[:4], *(["mean of classes"] if unequal else []), *HEADER[4:])))
-    for line in [*machines(counted), *filter(None, (doubt_of(o.workdir) for of in counted for o in of))]:
+    for line in machines(counted):
         say(line)
+    for outcome in itertools.chain(*counted):
+        if text := doubt(outcome.workdir):
+            say(f"{outcome.workdir}: {text}")
     if args.out:
         figure = curves.draw([[outcome.workdir for outcome in outcomes] for outcomes in counted])
         say("\n".join(map(str, ["", *style.save(figure, args.out, "curves")])))
-
-
-def doubt_of(workdir: Path) -> str:
-    """Returns a line on a test record that no check stood before; "" for others."""
-    text = doubt(workdir)
-    return f"{workdir}: {text}" if text else ""
 
 
 def machines(counted: list[list[Outcome]]) -> list[str]:
@@ -88,13 +84,7 @@ def machines(counted: list[list[Outcome]]) -> list[str]:
     return [f"{', '.join(runs)}: measured on {words}" for words, runs in places.items()] if len(places) > 1 else []
 
 
-def named_runs(runs: list[list[Path]]) -> Iterator[tuple[Path, str]]:
-    """Yields directories and what to call them: `pretrained:NAME` for those of the package."""
-    for workdir in itertools.chain(*runs):
-        yield workdir, f"{PREFIX}{workdir.name}" if workdir.is_relative_to(FOLDER) else str(workdir)
-
-
-def read_outcome(workdir: Path, name: str) -> Outcome:
+def read_outcome(workdir: Path) -> Outcome:
     run = load_run(workdir)
     config = with_defaults(read_config(workdir) or run.config)
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
@@ -103,6 +93,7 @@ def read_outcome(workdir: Path, name: str) -> Outcome:
     seconds = training_seconds(records, config.train.batch_size)
     data = sorted((split, sorted(entry.items())) for split, entry in (run.data or {}).items())
     key = repr((sorted(values.items()), data))
+    name = f"{PREFIX}{workdir.name}" if workdir.is_relative_to(FOLDER) else str(workdir)
     return Outcome(key, workdir, config.seed, name, run.config.model, test, seconds)
 
 

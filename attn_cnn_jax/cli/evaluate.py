@@ -21,7 +21,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say
 from attn_cnn_jax.runs import environment, metrics
-from attn_cnn_jax.runs.evaluate import Evaluation
+from attn_cnn_jax.runs.by_class import ByClass
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.pretrained import PREFIX
 
@@ -63,23 +63,21 @@ def run(args: argparse.Namespace) -> None:
     if args.size:
         run = run.at_size(args.size, log_pixels=args.log_pixels)
         images = np.stack([fit(as_image(image), args.size) for image in images])
-    lines = []
-    for name, mirrored in {"as they are": False, "with their mirror images": True}.items():
-        if args.mirrored or not mirrored:
-            evaluation = run.evaluate(images, labels, mirrored=mirrored)
-            line = {"images": name, "accuracy": evaluation.accuracy, "balanced_accuracy": evaluation.balanced_accuracy}
-            line |= {"right": evaluation.right, "count": evaluation.count, "loss": evaluation.loss}
-            lines.append(line | ({"by_class": evaluation.by_class} if args.by_class else {}))
-            if args.out and not mirrored:
-                names = evaluation.class_names or [str(k) for k in range(len(evaluation.confusion))]
-                paths = [*style.save(confusion.draw(evaluation.confusion, names), args.out, "confusion")]
-                paths.append(args.out / "confusion.csv")
-                rows = zip(names, evaluation.confusion.tolist(), strict=True)
-                text = csv_text([{"class": name, **dict(zip(names, row, strict=True))} for name, row in rows])
-                write_atomically(paths[-1], text)
-                say("\n".join(map(str, paths)), sys.stderr)
-            if args.keep and not mirrored:
-                keep(as_path(args.run), run.step, evaluation)
+    evaluation = run.evaluate(images, labels)
+    if args.out:
+        names = evaluation.class_names or [str(k) for k in range(len(evaluation.confusion))]
+        paths = [*style.save(confusion.draw(evaluation.confusion, names), args.out, "confusion")]
+        paths.append(args.out / "confusion.csv")
+        rows = zip(names, evaluation.confusion.tolist(), strict=True)
+        text = csv_text([{"class": name, **dict(zip(names, row, strict=True))} for name, row in rows])
+        write_atomically(paths[-1], text)
+        say("\n".join(map(str, paths)), sys.stderr)
+    if args.keep:
+        keep(as_path(args.run), run.step, evaluation)
+    lines = [as_line("as they are", evaluation, args.by_class)]
+    if args.mirrored:
+        mirrored = run.evaluate(images, labels, mirrored=True)
+        lines.append(as_line("with their mirror images", mirrored, args.by_class))
     if args.json:
         say(json.dumps(lines))
         return
@@ -88,7 +86,12 @@ def run(args: argparse.Namespace) -> None:
         say(f"\n{line['images']}, by class:\n{columns(line['by_class'], BY_CLASS, left=len(BY_CLASS))}")
 
 
-def keep(workdir: Path, step: int, evaluation: Evaluation) -> None:
+def as_line(images: str, evaluation: ByClass, by_class: bool) -> dict:
+    numbers = {name: getattr(evaluation, name) for name in ("accuracy", "balanced_accuracy", "right", "count", "loss")}
+    return {"images": images} | numbers | ({"by_class": evaluation.by_class} if by_class else {})
+
+
+def keep(workdir: Path, step: int, evaluation: ByClass) -> None:
     """Puts a test result into metrics.jsonl in the place of the record of its step; says what was there.
 
     UserError if the run has no such record, whose epoch is needed.

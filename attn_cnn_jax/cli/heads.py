@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = "runs/digits --csv=heads.csv"
 
-CENTRES = {f"centre_{name}_{axis}" for name in ("parameter", "interior", "all", "query") for axis in ("row", "column")}
-
 
 def add_arguments(parser: Parser) -> None:
     parser.share("run", "--step", "--data-dir", "--images")
@@ -52,7 +50,7 @@ def to_text(records: list[dict]) -> str:
     last = "all" if "centre_all_row" in records[0] else "query"
     readings = {"centre: parameter": "parameter", "interior": "interior", last: last}
     centres = {
-        header: f"{{centre_{name}_row:+.2f}}, {{centre_{name}_column:+.2f}}" for header, name in readings.items()
+        header: f"{{centre_{name}_row:+z.2f}}, {{centre_{name}_column:+z.2f}}" for header, name in readings.items()
     }
     formats = {
         "layer": "{layer}",
@@ -65,12 +63,7 @@ def to_text(records: list[dict]) -> str:
         "at centre": "{mass_at_centre:.1%}",
         "degenerate": "{degenerate}",
     }
-    # -0.004 would be shown as -0.00
-    unsigned = [
-        {k: round(v, 2) + 0.0 if k in CENTRES and isinstance(v, float) else v for k, v in row.items()}
-        for row in records
-    ]
-    return columns(unsigned, formats, left=0)
+    return columns(records, formats, left=0)
 
 
 def coverage_text(statistics: "list[Statistics]", effective: list[list[int]], grid_size: int | None) -> str:

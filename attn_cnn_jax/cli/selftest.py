@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> None:
     networks = {}
     for name in pretrained.names():
         try:
-            shape = load_run(f"{pretrained.PREFIX}{name}").config.model.image_shape
-            load_run(f"{pretrained.PREFIX}{name}").logits(selfcheck.noise(8, tuple(shape)))
+            network = load_run(f"{pretrained.PREFIX}{name}")
+            network.logits(selfcheck.noise(8, tuple(network.config.model.image_shape)))
             networks[name] = "right"
         except UserError as error:
             networks[name] = str(error)

@@ -102,12 +102,9 @@ def train_seeds(config: ConfigDict, workdir: Path, numbers: list[int]) -> None:
 
 def keys_in_words() -> str:
     """Returns the tables of configuration keys for the help."""
-    text = []
+    text, ours = [], schema_of(attention_config())
     for title, schema in (
-        (
-            "Keys and defaults of an attention network; files in configs/ may set others:",
-            schema_of(attention_config()),
-        ),
+        ("Keys and defaults of an attention network; files in configs/ may set others:", ours),
         ("Keys of a ResNet (configs/resnet18.py) instead of config.model above:", {"model": RESNET}),
     ):
         # tabulate's own maxcolwidths turns the text False into True.

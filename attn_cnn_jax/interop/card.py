@@ -1,11 +1,10 @@
 """The model card of an exported network: what it is, its data and accuracy, its classes, how to load it."""
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.config.network import describe
-from attn_cnn_jax.runs.environment import in_words
+from attn_cnn_jax.runs.environment import in_words, package_version
 from attn_cnn_jax.runs.metrics import accuracy_in_words, is_checked
 from attn_cnn_jax.runs.run import Run
 
@@ -49,10 +48,6 @@ def card(run: Run, format: str, note: str = "") -> str:
         or "numbered from 0; their names are not known",
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    try:
-        written = version("attn-cnn-jax")
-    except PackageNotFoundError:  # a checkout that is not installed
-        written = "(version unknown)"
     inside = "" if format == "safetensors" else "The file normalises images itself.\n"
     return f"""\
 ---
@@ -77,7 +72,7 @@ An image classifier whose heads attend as in arXiv 1911.03584, trained by attn-c
 {CALL.format(shape=f"{height}, {width}, {channels}", classes=config.model.num_classes)}
 ```
 
-Written by attn-cnn-jax {written}.
+Written by attn-cnn-jax {package_version() or "(version unknown)"}.
 """
 
 

@@ -28,7 +28,7 @@ from attn_cnn_jax.models.attention.parts import implementation_for
 from attn_cnn_jax.models.layers import in_precision
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
-from attn_cnn_jax.runs import weights
+from attn_cnn_jax.runs import selfcheck, weights
 from attn_cnn_jax.runs.directory import to_json
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
@@ -36,8 +36,6 @@ from attn_cnn_jax.runs.run import Run
 STABLEHLO, ONNX = "model.stablehlo", "model.onnx"
 PLATFORMS = ("cpu", "cuda", "tpu")
 SAMPLE = 8  # images on which an exported network is compared with the run
-# Largest difference that rounding explains, relative to the largest logit.
-EXACT, ROUNDED = 1e-4, 5e-2
 
 
 def write_safetensors(folder: Path, run: Run) -> float:
@@ -185,12 +183,10 @@ def difference(run: Run, exported: Callable[[Images], Any]) -> float:
     `exported` is the exported network, read back from its file: images to logits; it is called with several images and
     with one. UserError if the difference is more than rounding.
     """
-    images = np.random.default_rng(0).integers(0, 256, (SAMPLE, *run.config.model.image_shape), np.uint8)
+    images = selfcheck.noise(SAMPLE, tuple(run.config.model.image_shape))
     expected = run.logits(images)
     differences = [np.abs(np.asarray(exported(images[:n])) - expected[:n]).max() for n in (SAMPLE, 1)]
-    # Beside CPUs, products of float32 are rounded to TensorFloat-32 or bfloat16 unless the highest precision is set.
-    products = jax.default_backend() != "cpu" and run.config.train.matmul_precision != "highest"
-    relative = ROUNDED if products or run.config.model.dtype == "bfloat16" else EXACT
+    relative = selfcheck.allowed(run.config.model.dtype, run.config.train.matmul_precision, None)
     largest, most = float(max(differences)), relative * float(np.abs(expected).max())
     if not largest <= most:
         raise UserError(f"the exported network's logits differ by {largest:.2g}, more than rounding ({most:.2g}): bug")
