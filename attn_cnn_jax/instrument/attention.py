@@ -56,13 +56,13 @@ def layouts(
     counts = sorted({layer.shape[-1] for layer in layers})
     whole = ", ".join(map(str, counts))
     if grid is None:
-        left = {counts[-1] - (prefix or 0)} if prefix is not None or tokens is not None else {counts[0], counts[0] - 1}
-        left = {len(np.ravel(tokens))} if tokens is not None else left
-        sides = [math.isqrt(max(0, n)) for n in left if n > 0 and math.isqrt(n) ** 2 == n and n > 1]
-        if not sides:
+        left = (counts[0], counts[0] - 1) if prefix is None else (counts[-1] - prefix,)
+        left = left if tokens is None else (len(np.ravel(tokens)),)
+        side = next((math.isqrt(n) for n in left if n > 1 and math.isqrt(n) ** 2 == n), None)
+        if side is None:
             after = "" if prefix is None else f" after a prefix of {prefix}"
             raise UserError(f"attention over {whole} tokens{after}: give grid=(rows, columns), and prefix= or tokens=")
-        grid = sides[0], sides[0]
+        grid = side, side
     patches = math.prod(grid)
     if tokens is not None:
         return [given(grid, tokens, layer.shape[-1]) for layer in layers]
