@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from attn_cnn_jax.arrays import AnyArray, Grid, SharedAttention
+from attn_cnn_jax.arrays import AnyArray, SharedAttention
 from attn_cnn_jax.errors import UserError
 
 Queries = Sequence[tuple[int, int]]
@@ -42,19 +42,21 @@ class Mixing(NamedTuple):
     residual: float
 
 
-def indicators(shifts: Int[np.ndarray, "n 2"], grid: Grid, query: tuple[int, int]) -> Float[np.ndarray, "pixels n"]:
-    """Returns `E_q`: one column per shift, such as `kernel_shifts((3, 3))`, with a one at pixel `q + delta`.
+def systems(
+    attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None
+) -> tuple[Float[np.ndarray, "q pixels h"], Float[np.ndarray, "q pixels n"]]:
+    """Returns `A_q` and `E_q` of query pixels, None for all, row by row; in float64.
 
-    Zeros where that lies outside.
+    A column of `E_q` has a one at pixel `q + delta`, and only zeros where that lies outside.
     """
-    keys = shifts + np.asarray(query)
-    pixels = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1).reshape(-1, 1, 2)
-    return np.all(pixels == keys[None], axis=-1).astype(np.float64)
-
-
-def maps_of(attention: SharedAttention, query: tuple[int, int]) -> Float[np.ndarray, "pixels h"]:
-    """Returns `A_q`: one column per head, its attention from the query pixel, in float64."""
-    return np.asarray(attention[:, *query], np.float64).reshape(len(attention), -1).T
+    grid = attention.shape[1], attention.shape[2]
+    at = np.array(list(np.ndindex(*grid)) if queries is None else queries)
+    keys = shifts + at[:, None]
+    expected = np.zeros((len(at), *grid, len(shifts)))
+    query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
+    expected[query, *keys[query, shift].T, shift] = 1
+    maps = np.asarray(attention[:, *at.T], np.float64).reshape(len(attention), len(at), -1)
+    return maps.transpose(1, 2, 0), expected.reshape(*maps.shape[1:], -1)
 
 
 def residuals(
@@ -67,15 +69,9 @@ def residuals(
       shifts: of the kernel, in pixels, row first.
       queries: the query pixels; None for all, row by row.
     """
-    grid = attention.shape[1], attention.shape[2]
-    places = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"), axis=-1).reshape(-1, 2)
-    at = places if queries is None else np.asarray(queries)
-    keys = shifts + at[:, None]
-    expected = np.zeros((len(at), len(places), len(shifts)))
-    query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
-    expected[query, np.ravel_multi_index(tuple(keys[query, shift].T), grid), shift] = 1
-    maps = np.asarray(attention[:, at[:, 0], at[:, 1]], np.float64).reshape(len(attention), len(at), -1)
-    basis = _basis(maps.transpose(1, 2, 0))
+    maps, expected = systems(attention, shifts, queries)
+    left, values, _ = np.linalg.svd(maps, full_matrices=False)
+    basis = left * (values > SINGULAR * values[:, :1])[:, None]  # heads that attend alike count once
     missed = expected - basis @ (basis.swapaxes(-1, -2) @ expected)
     lengths = np.linalg.norm(expected, axis=(1, 2))
     return np.linalg.norm(missed, axis=(1, 2)) / np.maximum(lengths, 1e-300)
@@ -88,10 +84,7 @@ def mixing(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: 
       attention, shifts: as for `residuals`.
       queries: the query pixels, such as those inside the image; None for all.
     """
-    grid = attention.shape[1], attention.shape[2]
-    pixels = list(np.ndindex(*grid)) if queries is None else queries
-    maps = np.concatenate([maps_of(attention, query) for query in pixels])
-    expected = np.concatenate([indicators(shifts, grid, query) for query in pixels])
+    maps, expected = (np.concatenate(of_queries) for of_queries in systems(attention, shifts, queries))
     weights = np.linalg.lstsq(maps, expected, rcond=SINGULAR)[0]
     missed = np.linalg.norm(maps @ weights - expected)
     return Mixing(weights, float(missed / max(np.linalg.norm(expected), 1e-300)))
@@ -106,9 +99,3 @@ def value_maps(weights: Float[np.ndarray, "h n"], kernel: Float[AnyArray, "r t d
     if len(slices) != weights.shape[1]:
         raise UserError(f"a kernel with {len(slices)} entries: these weights are for {weights.shape[1]} shifts")
     return np.einsum("hn,ndo->hdo", weights, slices)
-
-
-def _basis(maps: Float[np.ndarray, "q pixels h"]) -> Float[np.ndarray, "q pixels rank"]:
-    """Returns an orthonormal basis of the columns, filled up with zeros; heads that attend alike count once."""
-    left, values, _ = np.linalg.svd(maps, full_matrices=False)
-    return left * (values > SINGULAR * values[:, :1])[:, None]

@@ -69,8 +69,8 @@ def test_nine_soft_heads_off_the_grid_are_every_convolution():
     attention = np.asarray(position_attention(layer, (10, 9)))
     assert attention.max(axis=(-2, -1))[:, 4, 4].max() < 0.5
     solved = span.mixing(attention, SHIFTS, INNER)
-    maps = np.concatenate([span.maps_of(attention, query) for query in INNER])
-    missed = maps @ solved.weights - np.concatenate([span.indicators(SHIFTS, (10, 9), query) for query in INNER])
+    maps, expected = map(np.concatenate, span.systems(attention, SHIFTS, INNER))
+    missed = maps @ solved.weights - expected
     np.testing.assert_allclose(maps.T @ missed, 0, atol=1e-6)  # normal equations
     # Below the residual of one X for all queries lies that of an X for each.
     assert np.mean(span.residuals(attention, SHIFTS, INNER)) <= solved.residual + 1e-9

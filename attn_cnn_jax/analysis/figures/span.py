@@ -24,14 +24,14 @@ def draw(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], query: tupl
     residuals = span.residuals(attention, shifts).reshape(height, width)
     inner = interior_queries((height, width))
     weights, residual = span.mixing(attention, shifts, inner)
-    maps, size = span.maps_of(attention, query), np.abs(weights).max()
+    ((maps,), (indicators,)), size = span.systems(attention, shifts, [query]), np.abs(weights).max()
     heads, names = [str(head + 1) for head in range(num_heads)], [f"{row:+d},{column:+d}" for row, column in shifts]
     with style.styled():
         figure = style.create_figure(style.PAGE, 3.4)
         figure.suptitle(title, fontsize=7)
         panels = figure.subplots(1, 4, gridspec_kw={"width_ratios": (1, 1, 1.1, 1.3)})
         shift_axes, head_axes, weight_axes, residual_axes = panels
-        draw_columns(shift_axes, span.indicators(shifts, (height, width), query), names)
+        draw_columns(shift_axes, indicators, names)
         shift_axes.set(title="$E_q$: shifts", ylabel="pixels, row by row")
         draw_columns(head_axes, maps / maps.max(axis=0), heads)
         head_axes.set(title="$A_q$: heads' attention")
