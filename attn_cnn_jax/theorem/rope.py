@@ -21,7 +21,6 @@ from jaxtyping import Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Rope
 from attn_cnn_jax.theorem.bounds import smallest_for
 
@@ -49,19 +48,12 @@ def rope_sharpness(tolerance: float, grid: Grid, pairs: int = 1) -> float:
     return smallest_for(tolerance, lambda beta: rope_bound(beta, grid, pairs))
 
 
-def rope_attention(
-    shifts: Int[np.ndarray, "h 2"],
-    features: tuple[int, int],
-    grid: Grid,
-    *,
-    beta: float,
-    pairs: int,
-    head_dim: int | None,
-    dtype: DTypeLike,
-) -> SelfAttention:
-    """Attention with axial RoPE whose head `h` attends to shift `h`, in images up to `grid` pixels; no values yet."""
-    heads, size, (inputs, outputs) = len(shifts), 4 * pairs, features
-    encoding = Rope(heads, inputs, size, dtype=dtype, rngs=nnx.Rngs(0))
+def rope_encoding(
+    shifts: Int[np.ndarray, "h 2"], channels: int, grid: Grid, *, beta: float, pairs: int, dtype: DTypeLike
+) -> Rope:
+    """Axial RoPE whose head `h` attends to shift `h`, in images of so many channels, up to `grid` pixels."""
+    heads, size = len(shifts), 4 * pairs
+    encoding = Rope(heads, channels, size, dtype=dtype, rngs=nnx.Rngs(0))
     rows, columns = (np.pi / pixels * np.arange(1, pairs + 1) for pixels in grid)
     frequency = np.concatenate([np.stack([rows, 0 * rows], -1), np.stack([0 * columns, columns], -1)])
     angle = shifts @ frequency.T
@@ -73,12 +65,4 @@ def rope_attention(
         layer.bias[...] = jnp.asarray(strength * bias, layer.bias.dtype)
     each = np.broadcast_to(frequency, (heads, *frequency.shape))
     encoding.frequency[...] = jnp.asarray(each, encoding.frequency.dtype)
-    return SelfAttention(
-        encoding,
-        num_heads=heads,
-        hidden_size=inputs,
-        head_size=min(features) if head_dim is None else head_dim,
-        output_size=outputs,
-        dtype=dtype,
-        rngs=nnx.Rngs(0),
-    )
+    return encoding

@@ -23,12 +23,12 @@ from attn_cnn_jax.models.convolutional import (
     pads_for,
     window_of,
 )
-from attn_cnn_jax.models.encodings import Quadratic
+from attn_cnn_jax.models.encodings import Encoding, Quadratic
 from attn_cnn_jax.models.encodings.table import NONE, ShiftTable
 from attn_cnn_jax.models.initialisation import set_values
 from attn_cnn_jax.theorem.kernels import over_patches, ungrouped
 from attn_cnn_jax.theorem.rank import few_heads, heads_needed
-from attn_cnn_jax.theorem.rope import rope_attention, rope_sharpness
+from attn_cnn_jax.theorem.rope import rope_encoding, rope_sharpness
 
 PerAxis = int | Sequence[int] | None  # one number, or one per axis; None is 1
 Paddings = str | int | Sequence[int | Sequence[int]]  # a word, or zeros: one number, or before and after per axis
@@ -103,11 +103,8 @@ def conv_to_attention(
         )
     if isinstance(heads, str) and heads != "fewest":
         raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
-    strides, dilations, pads = (
-        _by_axis("stride", stride, num_axes),
-        _by_axis("dilation", dilation, num_axes),
-        _padding(padding, num_axes),
-    )
+    strides, dilations = _by_axis("stride", stride, num_axes), _by_axis("dilation", dilation, num_axes)
+    pads = _padding(padding, num_axes)
     if patch is not None:
         if strides != (1, 1) or pads != "SAME":
             raise UserError('patch: allowed for convolutions of stride 1 and padding "SAME"')
@@ -116,32 +113,24 @@ def conv_to_attention(
     kernel = kernel[None] if num_axes == 1 else kernel
     size, features = (kernel.shape[0], kernel.shape[1]), (kernel.shape[2], kernel.shape[3])
     borders = {"stride": strides, "dilation": dilations, "padding": pads, "num_axes": num_axes}
-    common = {"head_dim": head_dim, "dtype": kernel.dtype if dtype is None else dtype}
+    dtype = kernel.dtype if dtype is None else dtype
     values, shifts = kernel.reshape(-1, *features), kernel_shifts(size, dilations)
     if encoding == "rope":
         assert grid is not None
         pads_of_grid = pads_for(pads, grid, window_of(size, dilations), strides)
         padded = grid[0] + sum(pads_of_grid[0]), grid[1] + sum(pads_of_grid[1])
         if math.isinf(sharpness):
-            sharpness = rope_sharpness(float(jnp.finfo(common["dtype"]).eps) / 4, padded, pairs)
-        attention = rope_attention(shifts, features, padded, beta=sharpness, pairs=pairs, **common)
-        layer = PaddedAttention(attention, size, **borders)
+            sharpness = rope_sharpness(float(jnp.finfo(dtype).eps) / 4, padded, pairs)
+        position = rope_encoding(shifts, features[0], padded, beta=sharpness, pairs=pairs, dtype=dtype)
+        layer = PaddedAttention(attention_of(position, len(shifts), features, head_dim, dtype), size, **borders)
     elif heads is not None:
         number = heads_needed(kernel, tolerance).enough if isinstance(heads, str) else heads
         patterns, values, _, _ = few_heads(kernel, number)
-        layer = TableAttention(table_attention(patterns, shifts, features, sharpness, **common), size, **borders)
+        position = table_encoding(patterns, shifts, sharpness, dtype)
+        layer = TableAttention(attention_of(position, number, features, head_dim, dtype), size, **borders)
     else:
-        layer = nnx.eval_shape(  # every array is replaced below: no need to draw them
-            lambda: ConvolutionalAttention(
-                *features,
-                size,
-                **borders,
-                head_size=head_dim,
-                sharpness=sharpness,
-                dtype=common["dtype"],
-                rngs=nnx.Rngs(0),
-            )
-        )
+        common = borders | {"head_size": head_dim, "sharpness": sharpness, "dtype": dtype}
+        layer = nnx.eval_shape(lambda: ConvolutionalAttention(*features, size, **common, rngs=nnx.Rngs(0)))
         assert isinstance(layer.attention.position, Quadratic)
         layer.attention.position.start_on_grid(shifts, sharpness)
     set_values(layer.attention, values)
@@ -150,34 +139,26 @@ def conv_to_attention(
     return layer
 
 
-def table_attention(
-    patterns: Float[np.ndarray, "h s"],
-    shifts: Int[np.ndarray, "s 2"],
-    features: tuple[int, int],
-    sharpness: float,
-    *,
-    head_dim: int | None,
-    dtype: DTypeLike,
+def attention_of(
+    position: Encoding, num_heads: int, features: tuple[int, int], head_dim: int | None, dtype: DTypeLike
 ) -> SelfAttention:
-    """Attention whose scores are the logarithms of patterns over shifts, `-sharpness` elsewhere; no values yet."""
+    """Attention by an encoding, `(b, H, W, D_in) -> (b, H, W, D_out)`, whose maps have shapes and no values yet."""
+    sizes = {"num_heads": num_heads, "hidden_size": features[0], "output_size": features[1], "dtype": dtype}
+    head_size = min(features) if head_dim is None else head_dim
+    attention = nnx.eval_shape(lambda: SelfAttention(position, head_size=head_size, **sizes, rngs=nnx.Rngs(0)))
+    attention.position = position
+    return attention
+
+
+def table_encoding(
+    patterns: Float[np.ndarray, "h s"], shifts: Int[np.ndarray, "s 2"], sharpness: float, dtype: DTypeLike
+) -> ShiftTable:
+    """Scores that are the logarithms of patterns over shifts, `-sharpness` elsewhere."""
     outside = max(NONE, -sharpness)
     reach = np.abs(shifts).max(axis=0)
     score = np.full((len(patterns), *(2 * reach + 1)), outside)
     score[:, *(shifts + reach).T] = np.log(patterns, out=np.full_like(patterns, outside), where=patterns > 0)
-    position = ShiftTable(score, outside, dtype=dtype)
-    attention = nnx.eval_shape(
-        lambda: SelfAttention(
-            position,
-            num_heads=len(patterns),
-            hidden_size=features[0],
-            head_size=min(features) if head_dim is None else head_dim,
-            output_size=features[1],
-            dtype=dtype,
-            rngs=nnx.Rngs(0),
-        )
-    )
-    attention.position = position
-    return attention
+    return ShiftTable(score, outside, dtype=dtype)
 
 
 def convolutions_to_attention(
