@@ -54,20 +54,6 @@ class FewHeads(NamedTuple):
     is_least: bool
 
 
-class Positive(NamedTuple):
-    """The most positive vector `basis @ c` with all `|c_i| <= 1`: its least entry, `margin`, is the largest possible.
-
-    Attributes:
-      margin: zero where the space has no positive vector.
-      vector: `(s,)`.
-      certificate: `y >= 0`, `(s,)`, sum one: no vector has a margin above `|basis^T y|_1`, which equals `margin`.
-    """
-
-    margin: float
-    vector: Float[np.ndarray, " s"]
-    certificate: Float[np.ndarray, " s"]
-
-
 def heads_needed(kernel: AnyArray, tolerance: float = 0.0) -> HeadsNeeded:
     """Returns how many heads a layer of attention needs to be a convolution.
 
@@ -102,8 +88,8 @@ def few_heads(kernel: AnyArray, heads: int) -> FewHeads:
     uniform, basis, is_least = np.full(len(rows), 1 / len(rows)), left[:, : min(heads, rank)], heads >= rank
     if heads >= len(rows):
         patterns = np.eye(len(rows))
-    elif rank and (positive := most_positive(basis)).margin > POSITIVE:
-        patterns, is_least = around(positive.vector / positive.vector.sum(), basis), True
+    elif rank and (positive := most_positive(basis)[0]).min() > POSITIVE:
+        patterns, is_least = around(positive / positive.sum(), basis), True
     elif heads > rank:
         patterns = around(uniform, basis)
     else:  # the space of `heads` dimensions that holds a positive pattern and most of the kernel beside it
@@ -130,14 +116,10 @@ def effective_heads(patterns: Float[AnyArray, "h n"], maps: Float[AnyArray, "h d
       maps: `W^(h) = W_val^(h) W_out^(h)`.
       tolerance: relative error in the Frobenius norm.
     """
-    error = rank_errors(combined(patterns, maps))
-    return int(np.argmax(error <= max(tolerance, len(error) * np.finfo(np.float32).eps)))
-
-
-def combined(patterns: Float[AnyArray, "h n"], maps: Float[AnyArray, "h d o"]) -> Float[np.ndarray, " m"]:
-    """The singular values of `sum_h a_h vec(W^(h))^T`, without that matrix."""
+    # The singular values of the sum, without that matrix.
     left, right = (np.linalg.qr(np.asarray(each, np.float64).reshape(len(each), -1).T)[1] for each in (patterns, maps))
-    return np.linalg.svd(left @ right.T, compute_uv=False)
+    error = rank_errors(np.linalg.svd(left @ right.T, compute_uv=False))
+    return int(np.argmax(error <= max(tolerance, len(error) * np.finfo(np.float32).eps)))
 
 
 def unfolded(kernel: AnyArray) -> Float[np.ndarray, "s f"]:
@@ -160,15 +142,18 @@ def rounding(kernel: AnyArray) -> float:
     return ROUNDING * float(np.finfo(dtype if dtype == np.float32 else np.float64).eps)
 
 
-def most_positive(basis: Float[np.ndarray, "s r"]) -> Positive:
-    """Returns the most positive vector of a space, by a linear program, with the proof that none is more so."""
+def most_positive(basis: Float[np.ndarray, "s r"]) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+    """Returns the vector `basis @ c`, all `|c_i| <= 1`, whose least entry is largest, at least 0; by a linear program.
+
+    And the proof: `y >= 0` of sum one, so that no vector has a least entry above `|basis^T y|_1`, which this one has.
+    """
     from scipy.optimize import linprog  # slow to import, and seldom needed
 
     size, dimension = basis.shape
     less_than = np.hstack([-basis, np.ones((size, 1))])  # t - (basis c)_i <= 0
     bounds = [(-1, 1)] * dimension + [(0, None)]
     solved = linprog(np.append(np.zeros(dimension), -1), less_than, np.zeros(size), bounds=bounds)
-    return Positive(float(solved.x[-1]), basis @ solved.x[:-1], -solved.ineqlin.marginals)
+    return basis @ solved.x[:-1], -solved.ineqlin.marginals
 
 
 def around(start: Float[np.ndarray, " s"], basis: Float[np.ndarray, "s r"]) -> Float[np.ndarray, "n s"]:
