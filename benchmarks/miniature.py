@@ -15,7 +15,6 @@ their attention layers replaced by KxK convolutions. The last prints the tables 
 their figures into the documentation.
 """
 
-import dataclasses
 import json
 import statistics
 import sys
@@ -23,14 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.analysis.convolution import replace_first, substitute
+from attn_cnn_jax.analysis.convolution import measure_run
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
 from attn_cnn_jax.analysis.heads import Statistics, run_statistics
-from attn_cnn_jax.analysis.test_images import first_images, grid, mean_attention
+from attn_cnn_jax.analysis.test_images import grid
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
 from attn_cnn_jax.errors import exits_with_messages
@@ -183,14 +181,10 @@ def keep_convolutions(out: Path, networks: Sequence[str], seed: int, data_dir: s
         run = load_run(out / network / f"seed_{seed}")
         if run.config.model.name != "attention" or (place / "convolutions.json").exists():
             continue
-        test = first_images(run, TEST_IMAGES, data_dir)
-        attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, IMAGES, data_dir)]
-        replaced = {}
-        for size in KERNEL_SIZES:
-            model = replace_first(run.model, [substitute(layer, size, "zeros") for layer in attention])
-            replaced[size] = {"zeros": [dataclasses.replace(run, model=model).evaluate(*test).accuracy]}
-        found = {"itself": run.evaluate(*test).accuracy, "replaced": replaced}
-        write_atomically(place / "convolutions.json", json.dumps(found) + "\n")
+        images = {"num_images": IMAGES, "test_images": TEST_IMAGES, "data_dir": data_dir}
+        original, results = measure_run(run, KERNEL_SIZES, **images)
+        replaced = {size.kernel_size: {kind: of.tolist() for kind, of in size.accuracy.items()} for size in results}
+        write_atomically(place / "convolutions.json", json.dumps({"itself": original, "replaced": replaced}) + "\n")
 
 
 def accuracy_rows(kept: Path) -> list[dict[str, Any]]:

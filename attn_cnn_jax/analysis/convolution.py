@@ -67,14 +67,6 @@ class Result(NamedTuple):
     mass_inside: list[np.ndarray]
 
 
-def substitute(attention: SharedAttention, kernel_size: int, kind: str) -> SharedAttention:
-    """Returns one of `SUBSTITUTES` for a layer's attention."""
-    if kind == "truncated":
-        return to_convolution.truncated(attention, kernel_size)
-    weights = to_convolution.shift_weights(attention, kernel_size)
-    return to_convolution.convolved(weights, (attention.shape[1], attention.shape[2]), kind)
-
-
 def replace_first(model: AttentionClassifier, attention: Sequence[Float[AnyArray, "_ i j k l"]]) -> AttentionClassifier:
     """Returns a copy of a network whose first layers attend as given, one array per layer."""
     model = nnx.clone(model)
@@ -124,7 +116,7 @@ def kernel_of(size: int, largest: int, grid: Grid) -> Kernel:
 def substitutes(
     attention: SharedAttention, kernel: Kernel
 ) -> tuple[dict[str, Float[Array, "h i j k l"]], Float[Array, " h"]]:
-    """Returns all `SUBSTITUTES` for a layer's attention, as `substitute` does, and attention inside the kernel."""
+    """Returns all `SUBSTITUTES` for a layer's attention, and its attention inside the kernel, of interior queries."""
     einsum = functools.partial(jnp.einsum, precision="highest")
     weights = einsum("hijkl,rik,tjl->hrt", attention, *kernel.read)
     found = {name: einsum("hrt,rik,tjl->hijkl", weights, *getattr(kernel, name)) for name in ("zeros", "edge")}
@@ -134,30 +126,22 @@ def substitutes(
     return found | {"truncated": attention * window}, 1 - outside
 
 
+FUNCTIONS: dict[str, Callable[[Any, Array], Array]] = {  # of a network, a block or a layer
+    "embedded": lambda model, images: model.embedded(images),
+    "called": lambda module, x: module(x),
+    "read": lambda block, x: block.with_intermediates(x)[1]["input"],  # by its attention
+    "predicted": lambda model, x: model.classified(x)[0].argmax(axis=1),
+}
+
+
 @functools.lru_cache(maxsize=64)
-def applied(function: Callable, skeleton: Skeleton, precision: str) -> compiling.Program:
-    """Returns the jitted `function(module, x)` of the arrays of a module; one for all layers of a structure."""
+def applied(function: str, skeleton: Skeleton, precision: str) -> compiling.Program:
+    """Returns one of FUNCTIONS, jitted, of the arrays of a module; one for all layers of a structure."""
 
     def of_arrays(arrays: Sequence[Arrays], x: Array) -> Any:
-        return in_precision(precision, function)(join(skeleton, *arrays), x)
+        return in_precision(precision, FUNCTIONS[function])(join(skeleton, *arrays), x)
 
     return compiling.jit(of_arrays)
-
-
-def embedded(model: Any, images: Float[Array, "b H W C"]) -> Float[Array, "b i j d"]:
-    return model.embedded(images)
-
-
-def called(module: Any, x: Activations) -> Float[Array, "b H W o"]:
-    return module(x)
-
-
-def read_by_attention(block: Any, x: Activations) -> Activations:
-    return block.with_intermediates(x)[1]["input"]
-
-
-def predicted(model: Any, x: Activations) -> Array:
-    return model.classified(x)[0].argmax(axis=1)
 
 
 @jax.transfer_guard("allow")  # whatever the caller or JAX_TRANSFER_GUARD forbids elsewhere
@@ -186,7 +170,7 @@ def measure_run(
 
     programs: dict[Any, compiling.Program] = {}
 
-    def call(function: Callable, module: Any, x: Any, attends: SharedAttention | None = None) -> Any:
+    def call(function: str, module: Any, x: Any, attends: SharedAttention | None = None) -> Any:
         skeleton, parameters, others = module
         key = function, id(skeleton)  # to compare skeletons takes as long as a small layer
         if key not in programs:
@@ -198,12 +182,12 @@ def measure_run(
     def rest(x: Activations, first: int) -> Array:
         """The classes that the network's own layers from `first` on predict."""
         for block in own[first:]:
-            x = call(called, block, x)
-        return call(predicted, network, x)
+            x = call("called", block, x)
+        return call("predicted", network, x)
 
     count = -(-len(images) // BATCH)
     filled = np.resize(images, (-(-len(images) // count) * count, *images.shape[1:]))  # the first images again
-    batches = [call(embedded, network, normalised(batch)) for batch in np.split(filled, count)]
+    batches = [call("embedded", network, normalised(batch)) for batch in np.split(filled, count)]
 
     def accuracy(predictions: Sequence[Array]) -> float:
         return float((np.concatenate(predictions)[: len(labels)] == labels).mean())
@@ -213,21 +197,21 @@ def measure_run(
         predictions = [[] for _ in attention]
         for x in batches:
             for n, attends in enumerate(attention):
-                x = call(called, given[n], x, attends)
+                x = call("called", given[n], x, attends)
                 predictions[n].append(rest(x, n + 1))
         return np.array([accuracy(of_layer) for of_layer in predictions])
 
-    x, seen = call(embedded, network, normalised(images[:ERROR_IMAGES])), []
+    x, seen = call("embedded", network, normalised(images[:ERROR_IMAGES])), []
     for block in own:
-        seen.append(call(read_by_attention, block, x))
-        x = call(called, block, x)
-    expected = [call(called, layer, x) for layer, x in zip(own_attention, seen, strict=True)]
+        seen.append(call("read", block, x))
+        x = call("called", block, x)
+    expected = [call("called", layer, x) for layer, x in zip(own_attention, seen, strict=True)]
     largest, results = max(kernel_sizes), []
     for size in kernel_sizes:
         kernel = kernel_of(size, largest, (attention[0].shape[1], attention[0].shape[2]))
         by_kind, inside = zip(*(substitutes(layer, kernel) for layer in attention), strict=True)
         actual = [
-            call(called, layer, x, of_layer["zeros"])
+            call("called", layer, x, of_layer["zeros"])
             for layer, x, of_layer in zip(given_attention, seen, by_kind, strict=True)
         ]
         errors = [

@@ -9,8 +9,8 @@ those whose KxK window is inside the image, or, where no window does, the query 
   so everywhere for attention that is the same function of the shift at every query, as uniform attention is;
 - at the border it reads zeros where softmax looks elsewhere: an error that no K removes. A sharp head whose
   centre lies outside attends to the nearest pixel inside, as a convolution does that repeats the edge;
-- `truncated` keeps every query's own attention in the window and is exact everywhere for K >= 2 size - 1: it
-  separates the loss outside the window from the loss at the border.
+- each query's own attention, truncated to the window, is exact everywhere for K >= 2 size - 1: it separates the loss
+  outside the window from the loss at the border (`analysis/convolution.py`).
 """
 
 from typing import NamedTuple
@@ -120,26 +120,11 @@ def lookup(kernel_size: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     return queries, queries + possible[:, None], (shifts == possible).astype(np.float64)
 
 
-@compiling.jit(static_argnames="kernel_size")
-def truncated(attention: SharedAttention, kernel_size: int) -> Float[Array, "h i j k l"]:
-    """Returns every query's attention inside its window, zero outside: `(h, i, j, k, l)`, sums to one or less."""
-    # A key lies in the window of a query where some entry of the kernel reads it.
-    rows, columns = (np.any(taps(kernel_size, size, "zeros"), axis=0) for size in attention.shape[1:3])
-    return jnp.where(rows[:, None, :, None] & columns[None, :, None, :], attention, 0)
-
-
-@compiling.jit(static_argnames=("grid", "padding"))
-def convolved(weights: KernelWeights, grid: Grid, padding: str = "zeros") -> Float[Array, "h i j k l"]:
-    """Returns a convolution's weights as what each query takes of each key: `(h, K, K) -> (h, i, j, k, l)`.
-
-    Beyond the border are "zeros", or the outermost pixels again, "edge".
-    """
-    rows, columns = (jnp.asarray(taps(weights.shape[-1], size, padding), weights.dtype) for size in grid)
-    return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns, precision="highest")
-
-
 def taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]:
-    """Returns one where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`."""
+    """Returns one where a shift leads from query `i` to key `k` along one axis: `(K, i, k)`.
+
+    Beyond the border are "zeros", or the outermost pixel again, "edge".
+    """
     keys = kernel_axis(kernel_size)[:, None] + np.arange(size)[None, :]
     if padding == "edge":
         keys = np.clip(keys, 0, size - 1)
@@ -149,8 +134,12 @@ def taps(kernel_size: int, size: int, padding: str) -> Bool[np.ndarray, "r i k"]
 @compiling.jit(static_argnames="kernel_size")
 def mass_outside(attention: SharedAttention, kernel_size: int) -> Float[Array, " h"]:
     """Returns attention outside the window, mean over interior queries: `(h, i, j, k, l) -> (h,)`."""
-    rows, columns = (interior(kernel_size, size) for size in attention.shape[1:3])
-    outside = (attention - truncated(attention, kernel_size)).sum(axis=(-2, -1))
+    sizes = attention.shape[1:3]
+    rows, columns = (interior(kernel_size, size) for size in sizes)
+    # A key lies in the window of a query where some entry of the kernel reads it.
+    seen = [np.any(taps(kernel_size, size, "zeros"), axis=0) for size in sizes]
+    window = seen[0][:, None, :, None] & seen[1][None, :, None, :]
+    outside = jnp.where(window, 0, attention).sum(axis=(-2, -1))
     return outside[:, rows][:, :, columns].mean(axis=(-2, -1))
 
 

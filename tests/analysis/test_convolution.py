@@ -16,7 +16,6 @@ from attn_cnn_jax.analysis.convolution import (
     Result,
     kernel_of,
     replace_first,
-    substitute,
     substitutes,
 )
 from attn_cnn_jax.analysis.figures.convolution import draw
@@ -25,7 +24,7 @@ from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.config import resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.run import Run
-from attn_cnn_jax.theorem.to_convolution import OutputError, mass_outside
+from attn_cnn_jax.theorem.to_convolution import OutputError, mass_outside, shift_weights
 from tests.support.networks import logits_of
 
 FULL = 15  # covers the 8x8 images from every query
@@ -68,8 +67,16 @@ def test_one_program_computes_the_substitutes_of_all_kernel_sizes():
     attention /= attention.sum(axis=(-2, -1), keepdims=True)
     for size in (1, 2, 3, 4, 7, 11):
         found, inside = substitutes(jnp.asarray(attention), kernel_of(size, 11, (4, 5)))
+        weights, first = np.asarray(shift_weights(attention, size)), (size - 1) // 2
+        expected = {kind: np.zeros_like(attention) for kind in SUBSTITUTES}
+        for i, j, r, c in np.ndindex(4, 5, size, size):
+            k, m = i + r - first, j + c - first
+            expected["edge"][:, i, j, np.clip(k, 0, 3), np.clip(m, 0, 4)] += weights[:, r, c]
+            if 0 <= k < 4 and 0 <= m < 5:
+                expected["zeros"][:, i, j, k, m] = weights[:, r, c]
+                expected["truncated"][:, i, j, k, m] = attention[:, i, j, k, m]
         for kind in SUBSTITUTES:
-            np.testing.assert_allclose(found[kind], substitute(jnp.asarray(attention), size, kind), atol=1e-6)
+            np.testing.assert_allclose(found[kind], expected[kind], atol=1e-6)
         np.testing.assert_allclose(inside, 1 - mass_outside(attention, size), atol=1e-6)
 
 
@@ -79,7 +86,7 @@ def test_layer_by_layer_is_the_network_with_its_first_layers_replaced(quadratic_
     original, (three,) = convolution.measure_run(run, (3,), test_images=101)
     assert original == pytest.approx(run.evaluate(images, labels).accuracy, abs=1e-6)
     for kind, accuracy in three.accuracy.items():
-        given = [substitute(jnp.asarray(layer), 3, kind) for layer in run.attention()]
+        given = [substitutes(jnp.asarray(layer), kernel_of(3, 3, (8, 8)))[0][kind] for layer in run.attention()]
         replaced = [dataclasses.replace(run, model=replace_first(run.model, given[: n + 1])) for n in range(2)]
         np.testing.assert_allclose(accuracy, [run.evaluate(images, labels).accuracy for run in replaced], atol=1e-6)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn_cnn_jax.analysis.convolution import replace_first, substitute
+from attn_cnn_jax.analysis.convolution import kernel_of, replace_first, substitutes
 from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Quadratic
@@ -41,7 +41,9 @@ def test_layers_become_the_convolutions_of_the_command(open_page, quadratic, ima
     x = quadratic.normalised(images)
     page = open_page("#picture=4")
     for layers, size in ((1, 1), (1, 3), (2, 5), (2, 9)):
-        attention = [substitute(layer, size, "zeros") for layer in quadratic.attention()]
+        kernel = kernel_of(size, size, GRID)
+        found = [substitutes(jnp.asarray(layer), kernel)[0] for layer in quadratic.attention()]
+        attention = [of_layer["zeros"] for of_layer in found]
         expected = np.asarray(replace_first(quadratic.model, attention[:layers])(x)[0])
         page.run(f"choose({{ convolved: {{ layers: {layers}, size: {size} }} }})")
         page.ready()
@@ -49,7 +51,7 @@ def test_layers_become_the_convolutions_of_the_command(open_page, quadratic, ima
         np.testing.assert_allclose(page.probabilities(layers - 1, 0), attention[layers - 1][0, 2, 3], atol=1e-6)
         page.wait(lambda: page.run("accuracy.now?.of") == len(labels))
         assert page.run("accuracy.now.right") == int((expected.argmax(axis=1) == labels).sum())
-        own = [substitute(layer, size, "truncated") for layer in quadratic.attention()]
+        own = [of_layer["truncated"] for of_layer in found]
         inside = np.asarray(replace_first(quadratic.model, own[:layers])(x)[0]).argmax(axis=1) == labels
         page.wait(lambda: page.run("accuracy.truncated"))
         assert page.run("accuracy.truncated.right") == inside.sum()

@@ -14,13 +14,12 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theorem.to_attention import conv_to_attention
 from attn_cnn_jax.theorem.to_convolution import (
     attention_to_conv,
-    convolved,
     interior,
     mass_outside,
     output_error,
     position_attention,
     shift_weights,
-    truncated,
+    taps,
 )
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -38,6 +37,12 @@ def layer(**model):
 
 def images(count=2):
     return jax.random.normal(jax.random.key(0), (count, *GRID, CHANNELS), jnp.float64)
+
+
+def convolved(weights, padding):
+    """Attention that is a kernel, `(h, K, K) -> (h, i, j, k, l)`."""
+    rows, columns = (taps(weights.shape[1], size, padding).astype(float) for size in GRID)
+    return jnp.einsum("hrt,rik,tjl->hijkl", weights, rows, columns)
 
 
 def naive_weights_and_mass(attention, kernel_size):
@@ -105,9 +110,9 @@ def test_sharp_heads_are_a_convolution_with_repeated_edges():
     x = images()
     weights = attention_to_conv(attention, 5, grid=GRID).weights
     expected = attention(x)
-    edge = GivenAttention(attention, convolved(weights, GRID, "edge"))(x)
+    edge = GivenAttention(attention, convolved(weights, "edge"))(x)
     np.testing.assert_allclose(edge, expected, atol=1e-10)
-    zeros = GivenAttention(attention, convolved(weights, GRID, "zeros"))(x)
+    zeros = GivenAttention(attention, convolved(weights, "zeros"))(x)
     np.testing.assert_allclose(zeros[:, 2:-2, 2:-2], expected[:, 2:-2, 2:-2], atol=1e-10)
     assert np.abs(zeros - expected).max() > 0.1
 
@@ -117,24 +122,14 @@ def test_given_attention_computes_the_convolution(kernel_size, head_size):
     attention, x = layer(head_size=head_size), images()
     assert (attention.value is None) == (head_size == 0)
     convolution = attention_to_conv(attention, kernel_size, grid=GRID)
-    zeros = GivenAttention(attention, convolved(convolution.weights, GRID))(x)
+    zeros = GivenAttention(attention, convolved(convolution.weights, "zeros"))(x)
     np.testing.assert_allclose(zeros, convolution(x), atol=1e-12)
     assert convolution(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
     before, after = (kernel_size - 1) // 2, kernel_size // 2
     padded = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)), mode="edge")
     inner = convolution(padded)[:, before : before + GRID[0], before : before + GRID[1]]
-    edge = GivenAttention(attention, convolved(convolution.weights, GRID, "edge"))(x)
+    edge = GivenAttention(attention, convolved(convolution.weights, "edge"))(x)
     np.testing.assert_allclose(edge, inner, atol=1e-12)
-
-
-def test_truncated_attention_keeps_what_is_in_the_window():
-    attention = layer(encoding="learned")
-    own = position_attention(attention, GRID)
-    np.testing.assert_array_equal(truncated(own, 2 * max(GRID) - 1), own)
-    three = np.asarray(truncated(own, 3))
-    np.testing.assert_array_equal(three[:, 2, 3, 1:4, 2:5], own[:, 2, 3, 1:4, 2:5])
-    np.testing.assert_array_equal(three[:, 0, 0, :2, :2], own[:, 0, 0, :2, :2])
-    assert three[:, 0, 0, 2:].sum() == three[:, 2, 3, 4:].sum() == three[:, 2, 3, :, :2].sum() == 0
 
 
 def test_output_error_with_and_without_the_border():
