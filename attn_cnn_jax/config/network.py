@@ -29,6 +29,8 @@ def create_model(model: ConfigDict, *, rngs: nnx.Rngs) -> AttentionClassifier | 
         return ResNet(image_channels=shape[2], **values)
     given = {name: values.pop(name) for kind in REGISTRY.values() for name in kind.options if name in values}
     options = {name: given[name] for name in encoding_class(model.encoding).options}
+    if "position_size" in options:
+        options["position_size"] = options["position_size"] or model.hidden_size  # as of `head_size`
     values["head_size"] = head_size(model)
     return AttentionClassifier(encoding_options=options, **values)
 

@@ -138,7 +138,7 @@ def test_positions_of_every_encoding(open_page):
     """Those that the page has as parameters, and those that it has as a table of scores."""
     driver, query = open_page().driver, (1, 4)
     for name, kind in sorted((REGISTRY | {"doubled": Doubled}).items()):
-        encoding = kind.create(Sizes(3, 12, 4, GRID, jnp.float32), rngs=nnx.Rngs(2))
+        encoding = kind.create(Sizes(3, 12, 4, GRID, jnp.float32), position_size=12, rngs=nnx.Rngs(2))
         terms = jax.jit(encoding.position_terms, static_argnums=(0, 1))(*GRID, jnp.array(query[:1]))
         if not terms:
             continue  # content alone, and positions that queries and keys read

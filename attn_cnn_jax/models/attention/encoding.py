@@ -40,15 +40,15 @@ class Sizes(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """Queries and keys of all heads; None where unused."""
+    """Queries and keys of all heads."""
 
-    query: Float[Array, "b h H W c"] | None = None
-    key: Float[Array, "b h H W c"] | None = None
+    query: Float[Array, "b h H W c"]
+    key: Float[Array, "b h H W c"]
 
-    def queries(self, rows: Rows) -> Float[Array, "b h i W c"]:
-        """Queries of consecutive rows, by a slice: looking up each row costs more than the scores of all rows."""
-        assert self.query is not None
-        return jax.lax.dynamic_slice_in_dim(self.query, rows[0], len(rows), axis=2)
+
+def at_rows(x: Float[Array, "b h H W c"], rows: Rows) -> Float[Array, "b h i W c"]:
+    """Consecutive rows, such as of queries, by a slice: looking up each costs more than the scores of all rows."""
+    return jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows), axis=2)
 
 
 class Encoding(nnx.Module):

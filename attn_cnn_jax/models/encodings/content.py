@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, register
+from attn_cnn_jax.models.attention.encoding import Encoding, Projections, Rows, at_rows, register
 from attn_cnn_jax.models.attention.scores import MergedMaps
 from attn_cnn_jax.models.layers import flattened, linear
 
@@ -40,8 +40,7 @@ class QueryKey(Encoding):
         return Projections(*(split_heads(flattened(layer, x), self.num_heads) for layer in (self.query, self.key)))
 
     def content_terms(self, projections: Projections, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
-        assert projections.key is not None
-        return {"content": content_scores(projections.queries(query_rows), projections.key)}
+        return {"content": content_scores(at_rows(projections.query, query_rows), projections.key)}
 
 
 @register("content")

@@ -1,7 +1,5 @@
 """Learned two-dimensional relative encoding: a vector for every row shift and for every column shift."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,7 @@ from jaxtyping import Array, Float
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, Sizes, register
+from attn_cnn_jax.models.attention.encoding import FactorisingEncoding, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.layers import at_least_float32, uniform
 from attn_cnn_jax.options import POSITION_SIZE
@@ -78,10 +76,6 @@ class Learned(FactorisingEncoding):
             nnx.Param(uniform(position_size)(rngs.params(), (num_heads, position_size), at_least_float32(dtype)))
             for _ in range(2)
         )
-
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, position_size: int = 0, **options: Any) -> Encoding:
-        return cls(sizes.num_heads, sizes.grid, position_size or sizes.hidden_size, dtype=sizes.dtype, rngs=rngs)
 
     def rescale(self, rows: float, columns: float) -> None:
         self.tables.rescale(rows, columns)

@@ -8,7 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.encoding import Projections, Rows, register
+from attn_cnn_jax.models.attention.encoding import Projections, Rows, at_rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import QueryKey, split_heads
 from attn_cnn_jax.models.layers import at_least_float32, flattened, linear, uniform
@@ -72,7 +72,7 @@ class Pape(QueryKey):
         shift = along[0] * row[None, None] + along[1] * column[None, None]  # u_k - u_q
 
         def summed(factor, power):
-            return jnp.einsum("bhijp,hpijkl->bhijkl", Projections(factor).queries(query_rows), power)
+            return jnp.einsum("bhijp,hpijkl->bhijkl", at_rows(factor, query_rows), power)
 
         parabolas = -summed(projections.width, shift**2)
         if projections.tilt is not None:

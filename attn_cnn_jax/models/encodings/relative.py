@@ -1,7 +1,6 @@
 """The full relative form (eq. 8): content and positions in four terms."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.attention import scores
-from attn_cnn_jax.models.attention.encoding import Encoding, PositionTerms, Projections, Rows, Sizes, register
+from attn_cnn_jax.models.attention.encoding import PositionTerms, Projections, Rows, at_rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
 from attn_cnn_jax.models.encodings.content import QueryKey, content_scores
 from attn_cnn_jax.models.encodings.learned import RelativeTables
@@ -58,11 +57,6 @@ class Relative(QueryKey):
         self.content_bias = parameter(head_size, num_heads, head_size)
         self.position_bias = parameter(head_size, num_heads, head_size)
 
-    @classmethod
-    def create(cls, sizes: Sizes, *, rngs: nnx.Rngs, position_size: int = 0, **options: Any) -> Encoding:
-        size = position_size or sizes.hidden_size
-        return cls(*sizes[:3], grid=sizes.grid, position_size=size, dtype=sizes.dtype, rngs=rngs)
-
     def rescale(self, rows: float, columns: float) -> None:
         self.tables.rescale(rows, columns)
 
@@ -80,8 +74,7 @@ class Relative(QueryKey):
         return {"position_position": row[:, :, None, :, None] + column[:, None, :, None, :]}
 
     def content_terms(self, projections: Projections, query_rows: Rows) -> dict[str, Float[Array, "..."]]:
-        assert projections.key is not None
-        query, key, wide = projections.queries(query_rows), projections.key, at_least_float32(self.dtype)
+        query, key, wide = at_rows(projections.query, query_rows), projections.key, at_least_float32(self.dtype)
         size = key.shape[2], key.shape[3]
         keys = by_pixels((each.astype(self.dtype) for each in self.position_keys(*size)), size, query_rows)
         row = jnp.einsum("bhijc,hikc->bhijk", query, keys[0], preferred_element_type=wide)

@@ -52,8 +52,7 @@ class Rope(QueryKey):
         row, column = (jnp.arange(size).astype(frequency.dtype) for size in x.shape[1:3])
         of_row, of_column = (frequency[:, None, None, :, axis] for axis in range(2))
         angle = row[None, :, None, None] * of_row + column[None, None, :, None] * of_column
-        query, key = (turned(heads, angle) for heads in super().project(x) if heads is not None)
-        return Projections(query, key)
+        return Projections(*(turned(heads, angle) for heads in super().project(x)))
 
 
 @register("rope_mixed")
