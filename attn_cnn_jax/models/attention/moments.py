@@ -1,4 +1,4 @@
-"""What attention looks like as a distribution over key pixels: moments, entropy, distance, mass in one pixel.
+"""What attention looks like as a distribution over key pixels: moments, entropy, distance.
 
 NumPy in float64, the same for every encoding. Functions take `(..., k, l)` probabilities of one query pixel each, which
 sum to one up to rounding; the axes before are kept. Lengths are in pixels after the down-sampling, rows first.
@@ -49,15 +49,6 @@ def distance(probabilities: Probabilities, query: tuple[int, int]) -> np.ndarray
     height, width = probabilities.shape[-2:]
     lengths = np.hypot(np.arange(height)[:, None] - query[0], np.arange(width)[None, :] - query[1])
     return np.einsum("...kl,kl->...", normalised(probabilities), lengths)
-
-
-def mass_at_centre(probabilities: Probabilities) -> np.ndarray | np.floating:
-    """Share of the attention in the pixel nearest to its centre of mass: `(..., k, l) -> (...)`."""
-    probabilities = normalised(probabilities)
-    nearest = np.floor(centre_of_mass(probabilities) + 0.5).astype(int)
-    flat = probabilities.reshape(*probabilities.shape[:-2], -1)
-    index = nearest[..., 0] * probabilities.shape[-1] + nearest[..., 1]
-    return np.take_along_axis(flat, index[..., None], axis=-1)[..., 0]
 
 
 def main_axes(covariances: Float[AnyArray, "... 2 2"]) -> tuple[np.ndarray, np.ndarray]:
