@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -65,15 +66,11 @@ class PaddedAttention(nnx.Module):
 
     def pads(self, size: tuple[int, int]) -> Pads:
         """The zeros before and after the rows and the columns of an image of this size, in pixels."""
-        return pads_for(self.padding, size, self.window(), self.stride)
-
-    def window(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last pixel that the kernel reads."""
-        return window_of(self.kernel_size, self.dilation)
+        return pads_for(self.padding, size, window_of(self.kernel_size, self.dilation), self.stride)
 
     def queries(self, padded_size: tuple[int, int]) -> tuple[Int[np.ndarray, " i"], Int[np.ndarray, " j"]]:
         """Rows and columns of the padded image whose output is kept; UserError where there are none."""
-        window = self.window()
+        window = window_of(self.kernel_size, self.dilation)
         if any(size < least for size, least in zip(padded_size, window, strict=True)):
             raise UserError(
                 f"a padded image of {padded_size[0]}x{padded_size[1]} pixels: a kernel that spans "
@@ -131,8 +128,7 @@ class ConvolutionalAttention(PaddedAttention):
         self, x: Float[Array, "b H W d"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
     ) -> Float[Array, "b i j o"]:
         attention = self.attention
-        maps, position = attention.maps(), attention.position
-        assert isinstance(position, Quadratic)
+        maps, position = attention.maps(), cast(Quadratic, attention.position)
         if self.exact:
             starts = jnp.round(position.centre[...]).astype(jnp.int32)
             result = cpu.sum_over_heads(lambda start, values: shifted(values, start, rows, columns), starts, x, maps)
@@ -152,12 +148,11 @@ class TableAttention(PaddedAttention):
     def attended(
         self, x: Float[Array, "b H W d"], rows: Int[np.ndarray, " i"], columns: Int[np.ndarray, " j"]
     ) -> Float[Array, "b i j o"]:
-        attention = self.attention
-        assert isinstance(attention.position, ShiftTable)
-        if attention.position.outside > NONE:
+        attention, position = self.attention, cast(ShiftTable, self.attention.position)
+        if position.outside > NONE:
             return super().attended(x, rows, columns)
         shifts = kernel_shifts(self.kernel_size, self.dilation)
-        window = attention.position.window()
+        window = position.window()
         centre = (np.array(window.shape[1:]) - 1) // 2
         weights = window[:, *(shifts + centre).T].astype(x.dtype)
 
