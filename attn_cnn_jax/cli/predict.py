@@ -21,7 +21,8 @@ from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
 from attn_cnn_jax.data.image_files import OTHER_SUFFIXES, SUFFIXES, from_file, is_left_behind
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.output import csv_text, say, table
-from attn_cnn_jax.runs.by_class import balanced_accuracy, confusion
+from attn_cnn_jax.runs.by_class import confusion
+from attn_cnn_jax.runs.evaluate import mean_of_classes
 from attn_cnn_jax.runs.load import load_run
 
 EXAMPLE = "runs/digits image.png --top=3"
@@ -64,7 +65,8 @@ def run(args: argparse.Namespace) -> None:
         known = np.flatnonzero(np.array(labels) >= 0)
         matrix = confusion(probabilities[known].argmax(axis=1), np.array(labels)[known], len(run.class_names))
         numbers = f"{np.trace(matrix) / len(known):.2%}, {np.trace(matrix):,} of {len(known):,}"
-        said = f"accuracy {numbers} right by their folders; balanced {balanced_accuracy(matrix):.2%}"
+        balanced = mean_of_classes(np.diag(matrix), matrix.sum(axis=1))
+        said = f"accuracy {numbers} right by their folders; balanced {balanced:.2%}"
         say(said, sys.stderr if args.json or args.csv else None)
     if args.figure:
         shown = pixels[: predictions.MOST_IMAGES]

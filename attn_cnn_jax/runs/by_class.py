@@ -1,7 +1,6 @@
 """What a network makes of each class: a confusion matrix, and what follows from it."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,26 +17,6 @@ def confusion(
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def balanced_accuracy(matrix: Int[np.ndarray, "k k"]) -> float:
-    """Mean over classes that have images of the share of each that is right, 0 to 1."""
-    return mean_of_classes(np.diag(matrix), matrix.sum(axis=1))
-
-
-def by_class(matrix: Int[np.ndarray, "k k"], class_names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """A row per class: `class`, `right`, `count`, `accuracy` (None without images), and the most frequent confusion.
-
-    That is `taken_for`, the wrong class that most of its images get, and `times`; None and 0 where all are right.
-    """
-    names, rows = class_names or [str(k) for k in range(len(matrix))], []
-    for k, name in enumerate(names):
-        right, count = int(matrix[k, k]), int(matrix[k].sum())
-        wrong = np.where(np.arange(len(matrix)) == k, 0, matrix[k])
-        times = int(wrong.max())
-        found = {"class": name, "right": right, "count": count, "accuracy": right / count if count else None}
-        rows.append(found | {"taken_for": names[int(wrong.argmax())] if times else None, "times": times})
-    return rows
-
-
 @dataclasses.dataclass(frozen=True)
 class ByClass(Evaluation):
     """What a network makes of some images, and of those of each class."""
@@ -47,10 +26,19 @@ class ByClass(Evaluation):
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean over classes of the share of their images that are right, 0 to 1."""
-        return balanced_accuracy(self.confusion)
+        """Mean over classes that have images of the share of each that is right, 0 to 1."""
+        return mean_of_classes(np.diag(self.confusion), self.confusion.sum(axis=1))
 
     @property
     def by_class(self) -> list[dict[str, Any]]:
-        """A row per class, see `by_class`."""
-        return by_class(self.confusion, self.class_names)
+        """A row per class: `class`, `right`, `count`, `accuracy` (None without images), the most frequent confusion.
+
+        That is `taken_for`, the wrong class that most of its images get, and `times`; None and 0 where all are right.
+        """
+        names, rows = self.class_names or [str(k) for k in range(len(self.confusion))], []
+        for k, (name, row) in enumerate(zip(names, self.confusion, strict=True)):
+            right, count, wrong = int(row[k]), int(row.sum()), np.where(np.arange(len(row)) == k, 0, row)
+            times = int(wrong.max())
+            found = {"class": name, "right": right, "count": count, "accuracy": right / count if count else None}
+            rows.append(found | {"taken_for": names[int(wrong.argmax())] if times else None, "times": times})
+        return rows
