@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from attn_cnn_jax import compiling
+from attn_cnn_jax.runs.directory import differing
 from attn_cnn_jax.runs.metrics import append, cut_back, read_records
 
 FILE = "environment.jsonl"
@@ -26,14 +27,12 @@ IN_WORDS = {"processor": "", "vectors": "", "jaxlib": "jaxlib ", "device": "", "
 @functools.cache
 def processor() -> dict[str, str]:
     """Returns the `processor`'s model and the widest `vectors` that it has; "" where the system does not tell."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]  # of macOS
-        text = ""
-        if platform.system() == "Darwin":
-            name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-            return {"processor": name, "vectors": "NEON" if platform.machine() == "arm64" else ""}
+    if platform.system() == "Darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return {"processor": name, "vectors": "NEON" if platform.machine() == "arm64" else ""}
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     words = set(flags[1].split()) if flags else set()
@@ -71,12 +70,6 @@ def in_words(environment: Mapping[str, Any]) -> str:
     return ", ".join(texts) or "not recorded"
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns `key (1 before, 2 now)` of all that shapes numbers and is not the same."""
-    keys = [key for key in now if key != "step" and before.get(key) != now[key]]
-    return [f"{key} ({before.get(key)!r} before, {now[key]!r} now)" for key in keys]
-
-
 def read_environments(workdir: Path) -> list[dict[str, Any]]:
     """Returns the records of environment.jsonl, oldest first; [] for a run of a version that kept none."""
     return read_records(workdir / FILE, step=int)
@@ -101,7 +94,8 @@ def record(workdir: Path, after_step: int, now: Mapping[str, Any]) -> str:
     """Notes which machine continues a run after a step, -1 for a new one; returns a line where it is another."""
     cut_back(workdir / FILE, after_step)
     before = [each for each in read_environments(workdir) if "what" not in each]
-    changed = differences(before[-1], now) if before else []
+    last = {key: before[-1].get(key) for key in now} if before else now
+    changed = differing(last, now, ("before", "now"))
     if changed or not before:
         append(workdir / FILE, {"step": max(0, after_step), **now})
     return f"continuing on another machine or version: {', '.join(changed)}" if changed else ""
