@@ -8,6 +8,7 @@ import secrets
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,13 @@ class Reporter:
         """Returns the time left in words, by the steps so far."""
         done = step - self._first
         seconds = (time.monotonic() - self._started) / max(1, done) * (self._total - step)
-        return f", {clock(seconds)} left" if done > 0 else ""
+        return f", {timedelta(seconds=round(seconds))} left" if done > 0 else ""
 
     def _break_silence(self) -> None:
         """Says how far the run is whenever nothing was said for `SILENCE`, also while a step or the compiler works."""
         while not self._closed.wait(SILENCE / 10):
             if time.monotonic() - self._last_said >= SILENCE:
-                passed = clock(time.monotonic() - self._started)
+                passed = timedelta(seconds=round(time.monotonic() - self._started))
                 self._say(f"step {self._step}/{self._total}: {self._doing}, {passed} so far{self._left(self._step)}")
 
 
@@ -160,13 +161,3 @@ def create_logger(config: ConfigDict, workdir: Path, after_step: int) -> Any:
             "see that package's documentation, or set config.train.logger=none"
         ) from error
     return module
-
-
-def clock(seconds: float) -> str:
-    """Returns a duration as text: `95 -> "1:35"`, `4000 -> "1:06:40"`, `200_000 -> "2 days 8 h"`."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 24:
-        days, hours = divmod(hours + (minutes >= 30), 24)
-        return f"{days} day{'s' if days > 1 else ''} {hours} h"
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

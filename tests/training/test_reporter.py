@@ -84,7 +84,7 @@ def test_a_run_without_a_terminal_says_how_far_it_is_also_during_a_long_step(tmp
             while not any(f"step {step}/40: {doing}" in line for line in said) and time.monotonic() < ends:
                 time.sleep(0.01)
                 said += capsys.readouterr().out.splitlines()
-        assert "step 3/40: compiling the training step, 0:00 so far" in said
+        assert "step 3/40: compiling the training step, 0:00:00 so far" in said
         assert any(line.startswith("step 5/40: training, 0:0") and line.endswith(" left") for line in said)
 
 
