@@ -62,28 +62,19 @@ def split_along(mesh: Mesh, axis: int) -> NamedSharding:
 
 def place(tree: Any, mesh: Mesh) -> Any:
     """Puts the same host values on every device of every process; explicitly, as `jax.transfer_guard` demands."""
-
-    def put(x):
-        copies = [jax.device_put(np.asarray(x), device) for device in mesh.local_devices]
-        return jax.make_array_from_single_device_arrays(np.shape(x), replicated(mesh), copies)
-
-    return jax.tree.map(put, tree)
+    return jax.make_array_from_process_local_data(replicated(mesh), jax.tree.map(np.asarray, tree))
 
 
 def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
-    """Returns which images of a batch the devices of this process hold, device by device."""
+    """Returns which images of a batch the devices of this process hold, in their order."""
     places = split_along(mesh, 0).addressable_devices_indices_map((batch_size,))
     rows = np.arange(batch_size)
-    return np.concatenate([rows[places[device]] for device in mesh.local_devices])
+    return np.sort(np.concatenate([rows[place] for place in places.values()]))
 
 
 def share(rows: np.ndarray, mesh: Mesh, axis: int = 0) -> jax.Array:
     """Splits an array over the devices along an axis, given the rows of this process; explicitly, see `place`."""
-    devices = mesh.local_devices
-    parts = np.split(rows, len(devices), axis=axis)
-    copies = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
-    shape = (*rows.shape[:axis], rows.shape[axis] // len(devices) * mesh.size, *rows.shape[axis + 1 :])
-    return jax.make_array_from_single_device_arrays(shape, split_along(mesh, axis), copies)
+    return jax.make_array_from_process_local_data(split_along(mesh, axis), rows)
 
 
 def placement(mesh: Mesh) -> Placement:
