@@ -42,7 +42,8 @@ class Feed:
         self._batch_size, self._count = config.train.batch_size, len(split.labels)
         self._per_epoch = self._count // self._batch_size
         self._total = config.train.num_epochs * self._per_epoch
-        self._size = batches_per_chunk(split, self._batch_size, self._per_epoch)
+        size = CHUNK_BYTES // (self._batch_size * int(np.prod(split.images.shape[1:])))
+        self._size = max(1, min(size, MAX_STEPS_PER_DISPATCH, self._per_epoch))  # batches of a chunk
         self._data: Any = None if streamed else place(Split(np.asarray(split.images), split.labels), mesh)
         self._steps, self._thread, self._waiting = range(0), ThreadPoolExecutor(1), {}
 
@@ -54,7 +55,8 @@ class Feed:
             found = self._waiting.get(steps) or self._thread.submit(self._read, steps)
             following = [self._chunk_of(steps.stop)] if steps.stop < self._total else []
             self._waiting = {each: self._thread.submit(self._read, each) for each in following}
-            self._data = on_devices(*found.result(), steps.start, self._mesh)
+            images, labels = (share(each, self._mesh, axis=1) for each in found.result())
+            self._data = Chunk(images, labels, place(np.int32(steps.start), self._mesh))
         return self._data
 
     def steps_left(self, step: int) -> int:
@@ -77,14 +79,3 @@ class Feed:
         epoch, position = divmod(step, self._per_epoch)
         first = epoch * self._per_epoch + position // self._size * self._size
         return range(first, min(first + self._size, (epoch + 1) * self._per_epoch))
-
-
-def batches_per_chunk(split: Split, batch_size: int, num_batches: int) -> int:
-    """Returns how many batches make a chunk of about CHUNK_BYTES, at most all of them."""
-    size = CHUNK_BYTES // (batch_size * int(np.prod(split.images.shape[1:])))
-    return max(1, min(size, MAX_STEPS_PER_DISPATCH, num_batches))
-
-
-def on_devices(images: np.ndarray, labels: np.ndarray, first: int, mesh: Mesh) -> Chunk:
-    """Returns a chunk, given the rows of this process of each of its batches; as `jax.transfer_guard` demands."""
-    return Chunk(share(images, mesh, axis=1), share(labels, mesh, axis=1), place(np.int32(first), mesh))

@@ -195,7 +195,15 @@ class Recorder(NamedTuple):
     def blown_up(self, step: int, losses: np.ndarray) -> UserError:
         """Returns the error of steps after `step` that are not finite, once what is being saved is complete."""
         ckpt.finish(self.checkpoints)
-        return blown_up(step, losses, self.run.rate, self.checkpoints.latest_step(), self.run.workdir)
+        bad = np.flatnonzero(~np.isfinite(losses))
+        at = step + int(bad[0]) if bad.size else step + len(losses) - 1
+        what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
+        saved = self.checkpoints.latest_step()
+        good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
+        return UserError(
+            f"{what} in step {at + 1}, at learning rate {rate_at(self.run.rate, at):.4g}; {good} ({self.run.workdir})\n"
+            "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
+        )
 
 
 def evaluations(
@@ -215,15 +223,3 @@ def rate_at(schedule: Callable, step: int) -> float:
     """Returns the learning rate of a step, from 0."""
     with jax.transfer_guard("allow"):  # computed operation by operation
         return float(np.asarray(schedule(step)))
-
-
-def blown_up(step: int, losses: np.ndarray, schedule: Callable, saved: int | None, workdir: Path) -> UserError:
-    """Returns the error of steps after `step` that are not finite: names step, learning rate and last checkpoint."""
-    bad = np.flatnonzero(~np.isfinite(losses))
-    at = step + int(bad[0]) if bad.size else step + len(losses) - 1
-    what = f"the loss is {losses[bad[0]]}" if bad.size else "a parameter is not finite"
-    good = f"the last good checkpoint is that of step {saved}" if saved is not None else "no checkpoint yet"
-    return UserError(
-        f"{what} in step {at + 1}, at learning rate {rate_at(schedule, at):.4g}; {good} ({workdir})\n"
-        "lower config.optimizer.learning_rate or raise config.optimizer.warmup_fraction, in a new --workdir"
-    )
