@@ -65,19 +65,10 @@ def complete(config: ConfigDict, spec: Spec | None = None, num_images: int = 0) 
     check_combinations(config)
     if count := max(0, (num_images or known.train_examples) - config.dataset.num_validation):
         train = config.train
-        train.batch_size = train.batch_size or fitting_batch(count)
-        train.num_epochs = train.num_epochs or fitting_epochs(count // train.batch_size)
+        # A dozen steps per epoch, of 8 to 50 images; 600 steps together, in 12 to 100 epochs.
+        train.batch_size = train.batch_size or min(max(8, count // 12), 50, count)
+        train.num_epochs = train.num_epochs or min(max(12, -(-600 // max(1, count // train.batch_size))), 100)
     return config
-
-
-def fitting_batch(num_images: int) -> int:
-    """Batch size for so many training images: a dozen steps per epoch, of 8 images at least and 50 at most."""
-    return min(max(8, num_images // 12), 50, num_images)
-
-
-def fitting_epochs(steps_per_epoch: int) -> int:
-    """Number of epochs that are 600 steps together, but at least 12 and at most 100."""
-    return min(max(12, -(-600 // max(1, steps_per_epoch))), 100)
 
 
 def spec_of(config: ConfigDict) -> Spec:
