@@ -21,7 +21,7 @@ import numpy as np
 import attn_cnn_jax
 from attn_cnn_jax.errors import UserError, exits_with_messages, shortened
 from attn_cnn_jax.files import write_atomically
-from benchmarks.records import DOCS, markdown, parse, parser, put
+from benchmarks.records import DOCS, markdown, parse, parser, show
 
 PAGE = DOCS / "architectures.md"
 OUTCOMES = ("measured", "in part", "refused", "failed")
@@ -202,9 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         only = [name for name in options.only.split(",") if name]
         measure(options.library, only, options.out / f"{options.library}.json")
     else:
-        print(text := tables(options.show))
-        if options.write:
-            put(PAGE, "architectures", text)
+        show(tables(options.show), PAGE, "architectures", write=options.write)
     return 0
 
 

@@ -48,8 +48,8 @@ from benchmarks.records import (
     markdown,
     parse,
     parser,
-    put,
     put_figure,
+    show,
     with_deviation,
 )
 from benchmarks.tricks import name_of
@@ -101,10 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for seed in options.seeds:
             for row in options.only:
                 train(row, seed, options.out, options.data_dir)
-    text = tables(kept)
-    print(text, end="")
+    show(tables(kept), PAGE, "encodings", write=options.write)
     if options.write:
-        put(PAGE, "encodings", text)
         put_figure(draw(kept), DOCS / "encodings.png")
     return 0
 
@@ -238,8 +236,7 @@ def draw(kept: Path) -> Figure:
         axes.legend(handles, list(kinds), loc="lower right", frameon=False)
         axes.set(xlabel="training, milliseconds per image", ylabel="test accuracy (%)")
         axes.set_xlim(right=axes.get_xlim()[1] + 0.15)
-        axes.grid(color="0.9", linewidth=0.4)
-        axes.spines[["top", "right"]].set_visible(False)
+        style.decorate(axes)
     return figure
 
 

@@ -34,7 +34,7 @@ from attn_cnn_jax.runs.environment import describe
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.run import Run
 from attn_cnn_jax.theorem import heads_needed
-from benchmarks.records import DOCS, RESULTS, markdown, parse, parser, put
+from benchmarks.records import DOCS, RESULTS, markdown, parse, parser, show
 
 PAGE = DOCS / "theorem.md"
 TOLERANCES = (0.0, 0.01, 0.05)
@@ -59,9 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         write_atomically(options.out / f"{name}.json", json.dumps(record, indent=1) + "\n")
     for name, text in tables(options.show or options.out).items():
-        print(text)
-        if options.write:
-            put(PAGE, name, text)
+        show(text, PAGE, name, write=options.write)
     return 0
 
 

@@ -36,7 +36,7 @@ from attn_cnn_jax.training.step import crop_size
 from benchmarks import records
 from benchmarks.measure import turns, write_json
 from benchmarks.networks import SPEC, random_images, training
-from benchmarks.records import kept_runs, markdown, parse, parser, put, with_deviation, write
+from benchmarks.records import kept_runs, markdown, parse, parser, show, with_deviation, write
 from benchmarks.tricks import RESNET
 
 SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
@@ -70,10 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for seed in options.seeds:
             for name in options.only:
                 train(name, seed, options.data_dir, options.out)
-    text = markdown(rows(options.show or options.out / "kept"), COLUMNS)
-    print(text, end="")
-    if options.write:
-        put(PAGE, "contenders", text)
+    show(markdown(rows(options.show or options.out / "kept"), COLUMNS), PAGE, "contenders", write=options.write)
     return 0
 
 

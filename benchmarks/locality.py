@@ -55,11 +55,9 @@ def draw(kept: Path, networks: Sequence[str]) -> Figure:
             column[0].set_title(network.replace("_", "\n"))
             for axes, name in zip(column, PANELS, strict=True):
                 values = of[name].mean(axis=(0, 3)) * (100 if name == "within" else 1)
+                axes.set_prop_cycle(color=colours)
                 lines = axes.plot(of["epoch"], values, marker=".")
-                for line, colour in zip(lines, colours, strict=True):
-                    line.set_color(colour)
-                axes.grid(color="0.9", linewidth=0.4)
-                axes.spines[["top", "right"]].set_visible(False)
+                style.decorate(axes)
                 axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             column[-1].set_xlabel("epoch")
         for row, label in zip(grid, PANELS.values(), strict=True):

@@ -21,6 +21,7 @@ import jax
 from tabulate import tabulate
 
 from attn_cnn_jax.files import write_atomically
+from attn_cnn_jax.runs.environment import processor
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch")
 OUT_OF_MEMORY = "out of memory"
@@ -106,7 +107,7 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
         "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "machine": {
             "platform": platform.platform(),
-            "processor": processor(),
+            **processor(),
             "cores": os.cpu_count(),
             "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
         },
@@ -114,10 +115,3 @@ def write_json(path: Path | str | None, payload: Mapping[str, Any]) -> None:
         | {package: version(package) for package in PACKAGES if importlib.util.find_spec(package)},
     }
     write_atomically(path, json.dumps(where | dict(payload), indent=1) + "\n")
-
-
-def processor() -> str:
-    """What the CPU calls itself."""
-    cpuinfo = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s+: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
-    return names[0] if names else platform.processor()

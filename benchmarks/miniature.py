@@ -47,9 +47,9 @@ from benchmarks.records import (
     minutes,
     parse,
     parser,
-    put,
     put_figure,
     read_config,
+    show,
     train,
     with_deviation,
     write,
@@ -93,10 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 train(options.out, place, configured(network, seed, options.data_dir))
                 keep_heads(options.out / place, options.out / "kept" / place)
     kept = options.show or options.out / "kept"
-    text = tables(kept)
-    print(text, end="")
+    show(tables(kept), PAGE, "results", write=options.write)
     if options.write:
-        put(PAGE, "results", text)
         for networks, size in ((NETWORKS, ""), (LARGER, "_16x16"), (LONG, "_300")):
             if trained := [network for network in networks if kept_runs(kept / network)]:
                 groups = [kept_runs(kept / network) for network in trained]

@@ -125,6 +125,13 @@ def put(page: Path, name: str, text: str) -> None:
     write_atomically(page, marked(name).sub(lambda _: text, page.read_text(encoding="utf-8")))
 
 
+def show(text: str, page: Path, name: str, *, write: bool) -> None:
+    """Prints a text; puts it into a page, too, where that is asked for."""
+    print(text, end="")
+    if write:
+        put(page, name, text)
+
+
 def put_figure(figure: Figure, target: Path) -> None:
     """Draws a figure of the documentation."""
     style.save(figure, target.parent, target.stem)

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.runs.metrics import last_records
-from benchmarks.records import DOCS, kept_runs, markdown, parse, parser, put, train, with_deviation
+from benchmarks.records import DOCS, kept_runs, markdown, parse, parser, show, train, with_deviation
 
 EPOCHS = 2
 # Whole runs, all of which take fifteen minutes.
@@ -156,10 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for change in TABLES[options.table][1]:
                 place = Path(options.table, name_of(change), f"seed_{seed}")
                 train(options.out, place, configured(options.table, change, seed, options.data_dir))
-    text = markdown(rows(options.show or options.out / "kept", options.table), COLUMNS)
-    print(text, end="")
-    if options.write:
-        put(PAGE, f"changes of {options.table}", text)
+    found = rows(options.show or options.out / "kept", options.table)
+    show(markdown(found, COLUMNS), PAGE, f"changes of {options.table}", write=options.write)
     return 0
 
 

@@ -33,7 +33,7 @@ from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument.anatomy import PARTS
 from attn_cnn_jax.instrument.figures import COLOURS
 from benchmarks import dinov2, svtr
-from benchmarks.records import DOCS, markdown, parse, parser, put, put_figure
+from benchmarks.records import DOCS, markdown, parse, parser, put_figure, show
 
 TIMM = {"vit_tiny": "vit_tiny_patch16_224", "convit_tiny": "convit_tiny"}
 SHIPPED = {"dinov2_small": (dinov2, "dinov2"), "svtr": (svtr, "svtr")}  # module, and its tables on a page
@@ -231,17 +231,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.out:
             module.measure(options.out)
         else:
-            print(text := module.tables(options.show))
-            if options.write:
-                put(dinov2.PAGE, name, text)
+            show(module.tables(options.show), dinov2.PAGE, name, write=options.write)
     elif options.out:
         found = measure(options.network, options.epochs, options.data_dir or None)
         options.out.mkdir(parents=True, exist_ok=True)
         write_atomically(path_of(options.out, options.network), json.dumps(found, indent=1) + "\n")
     else:
-        print(text := tables(options.show))
+        show(tables(options.show), PAGE, "networks", write=options.write)
         if options.write:
-            put(PAGE, "networks", text)
             put_figure(draw(options.show), DOCS / "your_network.png")
     return 0
 
