@@ -4,6 +4,7 @@
 #     sh benchmarks/half_hour.sh pack BUNDLE [PYTHON JAX ARCHIVE]     before, where there is a network: 3.12 0.11.2 archive
 #     sh benchmarks/half_hour.sh start BUNDLE                         there: installs and checks
 #     sh benchmarks/half_hour.sh train BUNDLE RUN SECONDS FLAG...     a part of a run, as pieces in RUN-pieces; again: goes on
+#     sh benchmarks/half_hour.sh pieces PIECES RUN                    the pieces alone, of at most 15 MB
 #     sh benchmarks/half_hour.sh back PIECES RUN                      here, or on another machine: the run of pieces
 #
 # ARCHIVE is a copy of CIFAR-10's archive, or "" where the data set needs none. Flags are those of attn-cnn train.
@@ -43,16 +44,27 @@ train)
     # It ends with its state saved; 124 says that its time was over.
     status=0
     timeout "$seconds" python3 -m attn_cnn_jax train --workdir="$run" "$@" || status=$?
-    rm -rf "$run-pieces"
-    python3 -m benchmarks.pieces pack "$run" "$run-pieces"
-    ls -l "$run-pieces"
+    sh "$0" pieces "$run-pieces" "$run"
     exit "$status"
     ;;
+pieces)
+    rm -rf "$bundle"
+    mkdir "$bundle"
+    tar -czf "$bundle/whole" --exclude=.lock -C "$1" .
+    split -a 3 -b "${PIECE:-15000000}" "$bundle/whole" "$bundle/piece_"
+    rm "$bundle/whole"
+    ls -l "$bundle"
+    ;;
 back)
-    python3 -m benchmarks.pieces unpack "$bundle" "$1"
+    if [ -e "$1" ]; then echo "$1 is there" >&2 && exit 1; fi
+    rm -rf "$1.new"
+    mkdir -p "$1.new"
+    # gzip's checksum fails for a piece that is missing or damaged.
+    cat "$bundle"/piece_* | tar -xzf - -C "$1.new"
+    mv "$1.new" "$1"
     ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,11s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
