@@ -70,29 +70,20 @@ def digest(pixels: np.ndarray) -> int:
     return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=8).digest(), "little")
 
 
-def lines_on_identical(
-    digests: Mapping[str, Sequence[int]], labels: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """A line on images, equal once resized, that are in several splits, and one on those in several classes."""
-    splits = list(digests)
-    if not splits:
-        return []
-    values = np.concatenate([np.array(digests[split], np.uint64) for split in splits])
-    of_split = np.repeat(np.arange(len(splits)), [len(digests[split]) for split in splits])
-    of_class = np.concatenate([labels[split] for split in splits])
-    all_names = [name for split in splits for name in names[split]]
-    order = np.argsort(values, kind="stable")
-    starts = np.flatnonzero(np.diff(values[order], prepend=values[order][:1] + 1 if len(order) else 0))
-    groups = [group for group in np.split(order, starts[1:]) if len(group) > 1]
+def lines_on_identical(seen: Mapping[int, Sequence[tuple[str, int, str]]]) -> list[str]:
+    """A line on images, equal once resized, that are in several splits, and one on those in several classes.
+
+    By the `digest` of its pixels, each has its split, class and name.
+    """
     found = []
-    for numbers, what, advice in (
-        (of_split, "in more than one split", "remove one of each: else the test counts what was trained on"),
-        (of_class, "under more than one class", "remove the wrong one of each"),
+    for place, what, advice in (
+        (0, "in more than one split", "remove one of each: else the test counts what was trained on"),
+        (1, "under more than one class", "remove the wrong one of each"),
     ):
-        if equal := sorted((g for g in groups if len(set(numbers[g].tolist())) > 1), key=lambda g: g[0]):
-            pairs = []
-            for group in equal:
-                other = next(n for n in group if numbers[n] != numbers[group[0]])
-                pairs.append(f"{all_names[group[0]]} = {all_names[other]}")
-            found.append(f"{len(equal):,} identical images are {what}: {listed(pairs, NAMED)}; {advice}")
+        pairs = []
+        for first, *others in seen.values():
+            if other := next((each for each in others if each[place] != first[place]), None):
+                pairs.append(f"{first[2]} = {other[2]}")
+        if pairs:
+            found.append(f"{len(pairs):,} identical images are {what}: {listed(pairs, NAMED)}; {advice}")
     return found

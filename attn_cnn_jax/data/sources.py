@@ -210,10 +210,9 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
     files that they come from. UserError, naming the file, for what cannot be read or makes no data set.
     """
     size, channels, skipped, splits = source.image_size, 0, [], {}
-    kinds, digests, names = {}, {}, {}
+    kinds, seen = {}, {}
     for split, entries in collection.splits.items():  # training first
         labels, path, are_grey = array("i"), folder / f"{split}_images.npy", True
-        digests[split], names[split] = array("Q"), []
         with path.open("wb") as file:
             file.seek(HEADER_BYTES)
             for entry in entries:
@@ -231,8 +230,8 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
                 labels.append(entry.label)
                 if is_own(source.name):
                     audit.add(kinds, image)
-                    digests[split].append(audit.digest(pixels if pixels.shape[2] == 3 else pixels.repeat(3, axis=2)))
-                    names[split].append(entry.name)
+                    digest = audit.digest(pixels if pixels.shape[2] == 3 else pixels.repeat(3, axis=2))
+                    seen.setdefault(digest, []).append((split, entry.label, entry.name))
             file.seek(0)
             header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), *size, channels or 3)}
             np.lib.format.write_array_header_1_0(file, header)
@@ -259,9 +258,7 @@ def write(folder: Path, collection: Collection, source: Source, made_from: str |
         all_of = f"{official.train_examples:,} training and {official.test_examples:,} test images"
         notes.append(f"a reduced copy: the official data set has {all_of}")
     if is_own(source.name):
-        of_split = {name: split.labels for name, split in splits.items()}
-        notes += audit.lines_on_levels(kinds, source.value_range)
-        notes += audit.lines_on_identical(digests, of_split, names)
+        notes += audit.lines_on_levels(kinds, source.value_range) + audit.lines_on_identical(seen)
     if skipped:
         notes.append(f"skipped {len(skipped):,} that cannot be read: {listed(skipped)}")
     if collection.ignored:
