@@ -20,7 +20,6 @@ import jax
 import numpy as np
 
 from attn_cnn_jax.analysis import test_images
-from attn_cnn_jax.analysis.assignment import largest_assignment
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import pruning
 from attn_cnn_jax.models.attention import moments
@@ -182,14 +181,6 @@ def grid_shifts(num_heads: int, grid_size: int | None = None) -> np.ndarray:
     """Returns the shifts of a K x K kernel, `(K^2, 2)`; by default of the largest with `K^2 <= num_heads`."""
     size = math.isqrt(num_heads) if grid_size is None else grid_size
     return kernel_shifts((size, size))
-
-
-def grid_coverage(shift_mass: np.ndarray) -> np.ndarray:
-    """Returns the head that serves each shift, `(n,)`, each at most once; -1 where heads run out.
-
-    It is the assignment with the largest total attention, given each head's share on each shift, `(h, n)`.
-    """
-    return largest_assignment(shift_mass)
 
 
 def reasons(run: Run, layer: int, statistics: Statistics) -> list[str]:

@@ -68,13 +68,14 @@ def to_text(records: list[dict]) -> str:
 
 def coverage_text(statistics: "list[Statistics]", effective: list[list[int]], grid_size: int | None) -> str:
     """Returns, per layer, the grid of shifts with the head that serves each and its share of attention there."""
-    from attn_cnn_jax.analysis.heads import COVERED, effective_text, grid_coverage, grid_shifts
+    from attn_cnn_jax.analysis.assignment import largest_assignment
+    from attn_cnn_jax.analysis.heads import COVERED, effective_text, grid_shifts
 
     parts = []
     for layer, (of_layer, counts) in enumerate(zip(statistics, effective, strict=True), start=1):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)
         size, cells, covered = math.isqrt(len(shifts)), [], 0
-        for n, ((row, column), head) in enumerate(zip(shifts, grid_coverage(of_layer.shift_mass), strict=True)):
+        for n, ((row, column), head) in enumerate(zip(shifts, largest_assignment(of_layer.shift_mass), strict=True)):
             share = of_layer.shift_mass[head, n] if head >= 0 else 0.0
             covered += share >= COVERED
             cells.append(f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head"))

@@ -11,6 +11,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, test_images
+from attn_cnn_jax.analysis.assignment import largest_assignment
 from attn_cnn_jax.analysis.history import history
 from attn_cnn_jax.cli.heads import to_text
 from attn_cnn_jax.cli.main import main
@@ -91,8 +92,8 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
     order = np.random.default_rng(1).permutation(9)
     attention = np.stack([shifting(shifts[n], 7, 7) for n in order])[None]
     mass = heads.layer_statistics(attention, shifts).shift_mass
-    np.testing.assert_array_equal(order[heads.grid_coverage(mass)], np.arange(9))
-    np.testing.assert_array_equal(mass[heads.grid_coverage(mass), np.arange(9)], np.ones(9))
+    np.testing.assert_array_equal(order[largest_assignment(mass)], np.arange(9))
+    np.testing.assert_array_equal(mass[largest_assignment(mass), np.arange(9)], np.ones(9))
     assert heads.layer_statistics(attention, shifts).span_residual < 1e-12  # Lemma 1 is a case of Lemma 3
     assert heads.layer_statistics(attention[:, 1:], shifts).span_residual == pytest.approx(1 / 3)  # one of nine missing
 
