@@ -13,11 +13,11 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Grid, Images, Key, Labels
+from attn_cnn_jax.arrays import Activations, Arrays, Grid, Key, Labels
 from attn_cnn_jax.data.augment import augment, epoch_order, normalise, operate
 from attn_cnn_jax.data.sets import Spec, Split
 from attn_cnn_jax.models.attention.layer import for_platform
@@ -66,13 +66,6 @@ def crop_size(config: ConfigDict, epoch: int) -> Grid:
     share = first + (1 - first) * epoch / max(1, config.train.num_epochs - 1)
     rows, columns = (max(1, round(round(8 * share) / 8 * n / patch)) for n in config.model.image_shape[:2])
     return rows * patch, columns * patch
-
-
-def augmented(config: ConfigDict, key: Key, images: Images, crop: Grid | None) -> UInt8[AnyArray, "b h w C"]:
-    """Returns images cropped, mirrored and operated on as `config.augment` says."""
-    padding, count = config.augment.crop_padding, config.augment.operations
-    images = augment(key, images, crop_padding=padding, crop_size=crop, flip=config.augment.flip)
-    return operate(jax.random.fold_in(key, 3), images, count=count, magnitude=MAGNITUDE) if count else images
 
 
 def most_steps(config: ConfigDict, mesh: Mesh) -> int:
@@ -190,7 +183,11 @@ def create_train_steps(
             state, all_losses, all_accuracies = carry
             augment_key, dropout_key = step_keys(config.seed, state.step)
             raw, labels = batch(n)
-            images = augmented(config, augment_key, raw, crop)
+            augmentation = config.augment
+            padding, operations = augmentation.crop_padding, augmentation.operations
+            images = augment(augment_key, raw, crop_padding=padding, crop_size=crop, flip=augmentation.flip)
+            if operations:
+                images = operate(jax.random.fold_in(augment_key, 3), images, count=operations, magnitude=MAGNITUDE)
             images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
 
             gradient = jax.value_and_grad(loss_of(config, mesh, skeleton), has_aux=True)
