@@ -81,12 +81,6 @@ def converted(e: Any, x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64 if jnp.issubdtype(dtype, jnp.floating) else dtype)
 
 
-def bitcast(e: Any, x: np.ndarray) -> np.ndarray | None:
-    """Bits of one type as another of the same size, as random numbers are made."""
-    old, new = np.dtype(e.invars[0].aval.dtype), np.dtype(e.params["new_dtype"])
-    return widened(np.ascontiguousarray(x.astype(old)).view(new)) if old.itemsize == new.itemsize else None
-
-
 def dynamic_slice(e: Any, x: Any, *starts: Any) -> Any:
     sizes = e.params["slice_sizes"]
     return x[placed(x.shape, sizes, starts)]
@@ -211,7 +205,6 @@ RULES: dict[str, Callable] = {
     "conv_general_dilated": conv_general_dilated,
     "broadcast_in_dim": broadcast_in_dim,
     "convert_element_type": converted,
-    "bitcast_convert_type": bitcast,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "slice": sliced,
