@@ -9,21 +9,20 @@ are without imports and without the making of the network; memory is the peak of
 
 import argparse
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from attn_cnn_jax.errors import exits_with_messages
 from attn_cnn_jax.output import table
-from benchmarks.measure import peak_bytes
+from benchmarks.measure import alone, peak_bytes
 
 NETWORKS = {"small": (384, 6, 224, 8), "base": (768, 12, 518, 4)}  # channels, heads, pixels, images
 STAGES = ("forward", "inspect", "replaced")
 
 
-def stage(name: str, network: str) -> None:
-    """Prints CPU seconds and peak memory in GiB of one stage in this process."""
+def stage(name: str, network: str) -> tuple[float, float]:
+    """CPU seconds and peak memory in GiB of one stage in this process."""
     import torch
 
     import attn_cnn_jax
@@ -46,18 +45,15 @@ def stage(name: str, network: str) -> None:
     attn_cnn_jax.inspect(dinov2.create(24, 3, 1), images[:1, :, :28, :28], kernel_size=1)  # imports
     started = time.process_time()
     stages[name]()
-    seconds = time.process_time() - started
-    print(seconds, peak_bytes() / 2**30)
+    return time.process_time() - started, peak_bytes() / 2**30
 
 
 def measure(network: str, turns: int) -> str:
     """Runs the stages in turns; returns a table of medians."""
-    found: dict[str, list[list[float]]] = {name: [] for name in STAGES}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in STAGES}
     for turn in range(turns):
         for name in STAGES:
-            command = [sys.executable, "-m", "benchmarks.instrument", f"--network={network}", f"--stage={name}"]
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            found[name].append([float(x) for x in output.split()[-2:]])
+            found[name].append(alone(stage, name, network))
             print(f"turn {turn + 1} of {turns}: {name} {found[name][-1][0]:.1f} s", file=sys.stderr, flush=True)
     seconds = {name: statistics.median(row[0] for row in rows) for name, rows in found.items()}
     memory = {name: max(row[1] for row in rows) for name, rows in found.items()}
@@ -73,12 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=tuple(NETWORKS), default="small")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.stage:
-        stage(options.stage, options.network)
-    else:
-        print(measure(options.network, options.turns))
+    print(measure(options.network, options.turns))
     return 0
 
 

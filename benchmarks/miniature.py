@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.analysis.convolution import measure_run
 from attn_cnn_jax.analysis.figures import curves
 from attn_cnn_jax.analysis.flops import count_flops, count_parameters, short
-from attn_cnn_jax.analysis.heads import Statistics, run_statistics
+from attn_cnn_jax.analysis.heads import run_statistics
 from attn_cnn_jax.analysis.test_images import grid
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import complete
@@ -37,6 +37,7 @@ from attn_cnn_jax.models.pruning import degenerate_heads
 from attn_cnn_jax.runs.checkpoints import steps_in
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
+from attn_cnn_jax.runs.positions import rounded
 from attn_cnn_jax.training import loop
 from benchmarks import locality
 from benchmarks.records import (
@@ -132,14 +133,9 @@ def keep_heads(run: Path, place: Path) -> None:
         records = []
         for step in reversed(steps_in(run)):
             found = run_statistics(load_run(run, step), num_images=IMAGES)
-            records.append({"step": step, "layers": [head_measures(layer) for layer in found]})
+            layers = [{name: rounded(getattr(layer, name), 4) for name in locality.PANELS} for layer in found]
+            records.append({"step": step, "layers": layers})
         write_atomically(place / "heads.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-
-
-def head_measures(layer: Statistics) -> dict[str, list[float]]:
-    """By head, mean distance (pixels), share of attention within 3x3, entropy (nats)."""
-    arrays = {"distance": layer.distance, "within": layer.within, "entropy": layer.entropy}
-    return {name: [float(f"{value:.4g}") for value in array] for name, array in arrays.items()}
 
 
 def train_on(out: Path, config: ConfigDict) -> None:

@@ -1,7 +1,6 @@
 """Training steps and predictions of a configuration on random images, as benchmarks call them: ours and PyTorch's."""
 
 import argparse
-import ast
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,8 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import attention_config, create_model, validate
+from attn_cnn_jax.cli.configs import load_config
+from attn_cnn_jax.config import create_model, validate
 from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.errors import UserError
@@ -37,17 +37,7 @@ def add_common(parser: argparse.ArgumentParser, batch_size: int, repeats: int) -
     parser.add_argument("--num_layers", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=repeats, help="turns")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
-    of_set = {"type": setting, "nargs": "*", "default": [], "metavar": "KEY=VALUE"}
-    parser.add_argument("--set", help="such as model.num_heads=4", **of_set)
-
-
-def setting(text: str) -> tuple[str, Any]:
-    """`model.num_layers=1 -> ("model.num_layers", 1)`; argparse exits 2 on a ValueError."""
-    key, _, value = text.partition("=")
-    try:
-        return key, ast.literal_eval(value)
-    except SyntaxError as error:
-        raise ValueError from error
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="such as model.num_heads=4")
 
 
 def configuration(options: argparse.Namespace, **model: Any) -> ConfigDict:
@@ -56,13 +46,11 @@ def configuration(options: argparse.Namespace, **model: Any) -> ConfigDict:
     Raises:
       UserError: `--set` names a value that the benchmark chooses, or one that is not allowed.
     """
-    config = attention_config()
-    config.update_from_flattened_dict(dict(options.set))
+    config = load_config("quadratic", [f"--config.{each}" for each in options.set])
     chosen = {f"model.{key}": value for key, value in ({"num_layers": options.num_layers} | model).items()}
     chosen["train.batch_size"] = options.batch_size
-    for key, _ in options.set:
-        if key in chosen:
-            raise UserError(f"--set {key}: chosen by the benchmark; see its --help")
+    if taken := chosen.keys() & {each.partition("=")[0] for each in options.set}:
+        raise UserError(f"--set {min(taken)}: chosen by the benchmark; see its --help")
     config.update_from_flattened_dict(chosen)
     validate(config)
     return config
