@@ -29,7 +29,6 @@ NEEDED = {"torch": "torch", "onnx": "onnx", "onnxruntime": "onnxruntime", "skima
 LAYERS, HEADS, CHANNELS, PATCH, SIZE = 12, 6, 384, 14, 224
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, as the network was trained
 DPI = 300  # 1650 pixels: twice the width of the site's column
-CURVE_CROPS = 9  # of the costs of replacing: one per photograph
 SHIFT_SHARE = 20 / 256  # of attention at one shift, 20 times that of uniform attention: a shift head on the page
 
 

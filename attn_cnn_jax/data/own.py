@@ -226,7 +226,7 @@ def stamp(path: Path) -> str | None:
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arrays of a .npz file
 
 
-def collect_npz(path: Path, source: Source, scratch: Path) -> Collection:
+def collect_npz(path: Path, scratch: Path) -> Collection:
     """The images of a .npz file: `images` and `labels`, also `class_names`, `test_images`, `test_labels`, ...
 
     The arrays are unpacked into the empty folder `scratch`: they need not fit into memory.

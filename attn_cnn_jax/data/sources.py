@@ -197,7 +197,7 @@ def collect(source: Source, data_folder: Path, scratch: Path, archive: Any, repl
     if source.name == "folder":
         return own.collect_folder(own_path(source), source)
     if source.name == "npz":
-        return own.collect_npz(own_path(source), source, scratch)
+        return own.collect_npz(own_path(source), scratch)
     from attn_cnn_jax.data import tfds  # takes long to import
 
     return tfds.collect(source, data_folder, archive, replace)
