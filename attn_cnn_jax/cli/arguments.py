@@ -143,13 +143,11 @@ step = matching(r"latest|best|\d+", lambda text: int(text) if text.isdecimal() e
 RUN = "folder of exported weights, or pretrained:NAME"
 AVERAGED = "test images to average content over (100, or all where there are fewer)"  # `analysis.test_images.AVERAGED`
 SIZE = "run the network at this size in pixels, without training: positions and patches grow with the image"
-LOG = "with --size: multiply scores of attention by log n / log n_train, n pixels of attention"
 SHARED: dict[str, dict[str, Any]] = {
     "run": dict(type=located, metavar="RUN", help=f"run directory, {RUN}"),
     "runs": dict(type=run_directories, metavar="RUN", nargs="+", help=f"run directory or folder of --seeds, {RUN}"),
     "--step": dict(type=step, default="latest", help="checkpoint: latest (default), best, or its number"),
     "--data-dir": dict(metavar="DIR", help="folder of the data set, if not the one used in training"),
     "--size": dict(type=image_size, metavar="N|HxW", help=SIZE),
-    "--log-pixels": dict(action="store_true", help=LOG),
     "--images": dict(type=at_least_one, metavar="N", help=AVERAGED),
 }

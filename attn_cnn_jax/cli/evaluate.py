@@ -43,7 +43,7 @@ BY_CLASS = {
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("run", "--step", "--data-dir", "--size", "--log-pixels")
+    parser.share("run", "--step", "--data-dir", "--size")
     which = "evaluate the first N test images only"
     parser.add_argument("--images", type=at_least_one, metavar="N", help=which)
     parser.add_argument("--mirrored", action="store_true", help="also with every image's mirror image")
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     images, labels = load_dataset(run, args.data_dir).test
     images, labels = images[: args.images], labels[: args.images]
     if args.size:
-        run = run.at_size(args.size, log_pixels=args.log_pixels)
+        run = run.at_size(args.size)
         images = np.stack([fit(as_image(image), args.size) for image in images])
     evaluation = run.evaluate(images, labels)
     if args.out:

@@ -29,7 +29,7 @@ EXAMPLE = "runs/digits image.png --top=3"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("run", "--step", "--size", "--log-pixels")
+    parser.share("run", "--step", "--size")
     parser.add_argument("images", nargs="+", type=as_path, metavar="FILE|DIR", help="images, or folders of images")
     parser.add_argument("--top", type=at_least_one, default=5, metavar="N", help="number of classes per image (5)")
     form = parser.add_mutually_exclusive_group().add_argument
@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     if args.size:
-        run = run.at_size(args.size, log_pixels=args.log_pixels)
+        run = run.at_size(args.size)
     height, width, channels = run.config.model.image_shape
     labelled = [pair for path in args.images for pair in labelled_files(path, run.class_names)]
     paths, labels = [path for path, _ in labelled], [label for _, label in labelled]

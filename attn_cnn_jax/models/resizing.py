@@ -1,4 +1,4 @@
-"""A trained network for images of another size, without training: positions, patches and scores.
+"""A trained network for images of another size, without training: positions and patches.
 
 Images of `s` times the size show the same scene on `s` times as many pixels a side. So heads look `s` times as far
 (`Encoding.rescale`; for eq. 9 `Delta s` and `alpha / s^2`), and each pixel of attention reads a window of `s` times the
@@ -17,20 +17,16 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.classifier import AttentionClassifier
 
 
-def resized(model: AttentionClassifier, before: Grid, after: Grid, *, log_pixels: bool = False) -> AttentionClassifier:
+def resized(model: AttentionClassifier, before: Grid, after: Grid) -> AttentionClassifier:
     """A copy for images of `after` instead of `before` rows and columns; at the same size the same network.
 
-    Sizes are multiples of the network's `downsample`. With `log_pixels` scores are multiplied by `log n / log n_train`,
-    with `n` the pixels that attention works on, which keeps its entropy from growing with them.
+    Sizes are multiples of the network's `downsample`.
     """
     model = nnx.clone(model)
     rows, columns = (new / old for new, old in zip(after, before, strict=True))
     for block in model.blocks:
         for encoding in filter(None, (block.attention.position, block.attention.content)):
             encoding.rescale(rows, columns)
-        if log_pixels:
-            pixels = [math.prod(size) / model.downsample**2 for size in (before, after)]
-            block.attention.score_factor *= math.log(pixels[1]) / math.log(pixels[0])
     channels = model.embedding.in_features // model.downsample**2
     kernel = model.embedding.kernel[...]
     window = max(1, round(math.sqrt(len(kernel) // channels * rows * columns)))

@@ -163,12 +163,10 @@ class Run:
             raise UserError(f"layer {left.index(0)}, counted from 0, would have no head left")
         # Heads that are left need not fill the grid that they began on.
         run = self._changed(model, num_heads=left if len(set(left)) > 1 else left[0], init="paper")
-        fewer: Any = abstract_model(run.config.model)
-        for block, before in zip(fewer.blocks, model.blocks, strict=True):
-            block.attention.score_factor = before.attention.score_factor
-        return dataclasses.replace(run, model=join(split(fewer)[0], prune(model, chosen), split(model)[2]))
+        fewer = split(abstract_model(run.config.model))[0]
+        return dataclasses.replace(run, model=join(fewer, prune(model, chosen), split(model)[2]))
 
-    def at_size(self, size: int | tuple[int, int], *, log_pixels: bool = False) -> "Run":
+    def at_size(self, size: int | tuple[int, int]) -> "Run":
         """Returns a new run for images of another size, without training; see `models.resizing`.
 
         Heads look as many times farther as images are larger, patches are as many times larger; a ResNet takes images
@@ -176,7 +174,6 @@ class Run:
 
         Args:
           size: in pixels, a side or (height, width); UserError if they are no multiples of `downsample`.
-          log_pixels: whether scores of attention are multiplied by `log n / log n_train`.
         """
         height, width = (size, size) if isinstance(size, int) else size
         downsample, before = self.config.model.get("downsample", 1), tuple(self.config.model.image_shape)
@@ -184,7 +181,7 @@ class Run:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample}, at least two")
         model = self.model
         if isinstance(model, AttentionClassifier):
-            model = resized(model, before[:2], (height, width), log_pixels=log_pixels)
+            model = resized(model, before[:2], (height, width))
         return self._changed(model, image_shape=(height, width, before[2]))
 
     def with_centres(self, centres: Sequence[Float[AnyArray, "h 2"] | None]) -> "Run":

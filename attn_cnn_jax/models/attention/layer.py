@@ -40,7 +40,6 @@ class SelfAttention(nnx.Module):
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
       output: linear map from the concatenated head averages, head by head, to the output channels.
-      score_factor: what all scores are multiplied with, see resizing.py.
       platform: what the layer is compiled for, see `for_platform`; None for JAX's default backend.
       devices: the number of devices that share the images.
     """
@@ -50,7 +49,6 @@ class SelfAttention(nnx.Module):
     values = ("value.kernel", "output.kernel")
     platform: str | None = None
     devices: int = 1
-    score_factor: float = 1.0
     not_decayed = ("gate",)  # decay would pull gates half open
 
     def __init__(
@@ -147,18 +145,14 @@ class SelfAttention(nnx.Module):
     def merged_content(self) -> MergedMaps | None:
         """Merged maps of the content scores, where there are such of all of them and values are merged; else None."""
         readers = self.readers
-        if len(readers) != 1 or self.gate is not None or self.value is not None or self.score_factor != 1:
+        if len(readers) != 1 or self.gate is not None or self.value is not None:
             return None
         return readers[0].merged_content()
 
     def position_terms(self, height: int, width: int, query_rows: Rows | None = None) -> Terms:
         """Score terms that depend on the two pixels alone, `(h, i, j, k, l)` by name; of all query rows by default."""
         rows = jnp.arange(height) if query_rows is None else query_rows
-        return self._scaled(self.position.position_terms(height, width, rows))
-
-    def _scaled(self, scores: Any) -> Any:
-        """Scores, a tree of arrays, times `score_factor`."""
-        return scores if self.score_factor == 1 else jax.tree.map(lambda x: x * self.score_factor, scores)
+        return self.position.position_terms(height, width, rows)
 
     def content_terms(self, x: Activations) -> Terms:
         """Score terms that depend on the image, by name; they broadcast to `(b, h, i, j, k, l)`."""
@@ -173,12 +167,12 @@ class SelfAttention(nnx.Module):
         terms = {}
         for reader, projected in zip(self.readers, projections, strict=True):
             terms |= reader.content_terms(projections=projected, query_rows=query_rows)  # nnx.tabulate wants names
-        return self._scaled(terms)
+        return terms
 
     def factors(self, size: Grid, key: PRNGKeyArray | None = None) -> Factors:
         """Row and column softmax of attention that factorises, after dropout where a key is given."""
         assert isinstance(self.position, FactorisingEncoding)
-        rows, columns = map(softmax, self._scaled(self.position.axis_scores(*size)))
+        rows, columns = map(softmax, self.position.axis_scores(*size))
         if key is None:
             return rows, columns
         of_rows, of_columns = jax.random.split(key)
