@@ -64,11 +64,6 @@ def gaussian(
     return -0.5 * (jnp.square(along[0]) + jnp.square(along[1]))
 
 
-def learned_axis(table: Float[Array, "s d"], weight: Float[Array, " d"]) -> Float[Array, " s"]:
-    """One axis of the learned 2-D relative encoding, `w . e[delta]`, for every shift of a table as in `at_shifts`."""
-    return jnp.einsum("sd,d->s", table, weight)
-
-
 def at_shifts(by_shift: Float[Array, "s ..."], shift: Int[Array, "i k"]) -> Float[Array, "i k ..."]:
     """Values that are given by shift, from `-(M - 1)` to `M - 1`, looked up for every query and key of an axis."""
     return by_shift[shift + (by_shift.shape[0] - 1) // 2]

@@ -85,7 +85,7 @@ class Learned(FactorisingEncoding):
 
         def axis(size, table, weight):
             shift = relative_positions(jnp.arange(size), size)
-            return jax.vmap(lambda w: scores.at_shifts(scores.learned_axis(table, w), shift))(weight)
+            return jax.vmap(lambda w: scores.at_shifts(jnp.einsum("sd,d->s", table, w), shift))(weight)
 
         return (
             axis(height, self.tables.row[...], self.row_weight[...]),
