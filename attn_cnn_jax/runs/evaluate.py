@@ -64,8 +64,7 @@ class Placement(NamedTuple):
 
     platform: str | None = None  # of the devices; None for JAX's default
     whole: Callable[[Any], Any] = jax.device_put  # of arrays that every device holds
-    batch: Callable[[np.ndarray], jax.Array] = jax.device_put  # of the images of a batch, those of this process
-    rows: Callable[[int], Any] = lambda size: slice(None)  # which images of a batch those are
+    batch: Callable[[np.ndarray], jax.Array] = jax.device_put  # of the images of a batch, to the devices that share it
     result: Any = None  # the sharding of the logits
     devices: int = 1  # that share a batch evenly
 
@@ -112,7 +111,7 @@ def predictor(
     does not pass the self-check.
     """
     size = -(-batch_size // at.devices) * at.devices
-    numbers, mine = numbers_of(config, spec), at.rows(size)
+    numbers = numbers_of(config, spec)
     skeleton, *parts = split(merged(model, shape))
     arrays = at.whole(tuple(parts))
     of_structure = program("logits", skeleton, numbers, at.platform, at.result)
@@ -126,25 +125,22 @@ def predictor(
         images = selfcheck.noise(size, shape)
         if (known := selfcheck.expected(unmerged, images)) is None:
             return False
-        batch = at.batch(selfcheck.repeated(images, size)[mine])
+        batch = at.batch(selfcheck.repeated(images, size))
         found = np.asarray(compiled.result()(arrays, batch))[: len(images)]
         tolerance = selfcheck.allowed(numbers.dtype, numbers.precision, at.platform)
         selfcheck.compare("the logits of noise", found, known, tolerance)
         return True
 
     if key not in CHECKED:
-        rows = len(np.arange(size)[mine])
-        lowered = of_structure.lower(arrays, at.batch(np.zeros((rows, *shape), np.uint8)))
+        lowered = of_structure.lower(arrays, at.batch(np.zeros((size, *shape), np.uint8)))
         CHECKED[key] = selfcheck.checked(lowered, check)
     call = CHECKED[key]
-
-    def of(images: Images) -> jax.Array:
-        return call(arrays, at.batch(np.asarray(images)[mine]))
 
     def logits(read: Callable[[Any], Images], count: int) -> Iterator[Logits]:
         waiting: jax.Array | None = None
         for start in range(0, count, size):
-            following = of(read(np.minimum(np.arange(start, start + size), count - 1)))
+            images = read(np.minimum(np.arange(start, start + size), count - 1))
+            following = call(arrays, at.batch(np.asarray(images)))
             if waiting is not None:
                 yield np.asarray(waiting)
             waiting = following

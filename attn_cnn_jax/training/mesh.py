@@ -82,8 +82,7 @@ def placement(mesh: Mesh) -> Placement:
     return Placement(
         platform_of(mesh),
         whole=lambda tree: place(tree, mesh),
-        batch=lambda rows: share(rows, mesh),
-        rows=lambda size: rows_of_process(size, mesh),
+        batch=lambda images: share(images[rows_of_process(len(images), mesh)], mesh),
         result=replicated(mesh),
         devices=mesh.size,
     )
