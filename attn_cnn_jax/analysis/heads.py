@@ -71,39 +71,43 @@ def layer_statistics(
     query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
     key = keys[query, shift] @ (width, 1)
     counts = np.bincount(shift, minlength=len(shifts))
-    of_lines = np.concatenate([np.repeat(np.eye(height), width, axis=0), np.tile(np.eye(width), (height, 1))], axis=1)
-    tiny = np.finfo(probabilities.dtype).tiny  # in place of zero in a logarithm
+    of_rows, of_columns = (np.arange(size)[:, None] ** np.arange(3.0) for size in grid)
+    of_rows = np.kron(of_rows, np.eye(3))
+    tiny = np.finfo(probabilities.dtype).tiny  # added to zero in a logarithm
     mean: Any = None
-    total: list[Any] = [0.0] * 6
+    total: list[Any] = [0.0] * 5
     for image in probabilities:  # one at a time: an image of a large network has a gigabyte
-        flat = image.reshape(len(image), height * width, -1).astype(np.float64)
-        lines = flat @ of_lines
-        whole = lines[..., :height].sum(axis=-1, keepdims=True)
-        flat /= whole
-        by_row, by_column = np.split(lines / whole, [height], axis=-1)
-        centres = np.stack([by_row @ np.arange(height), by_column @ np.arange(width)], axis=-1)
+        narrow = image.reshape(len(image), height * width, -1)
+        flat = narrow.astype(np.float64)
+        # Sums of row^m column^n. They are exact for whole numbers: a one-pixel attention has no spread.
+        by_row = (flat.reshape(-1, width) @ of_columns).reshape(-1, 3 * height)
+        sums = (by_row @ of_rows).reshape(*flat.shape[:2], 3, 3).transpose(2, 3, 0, 1)
+        whole = sums[0, 0]
+        flat /= whole[..., None]
+        row, column, product, row_row, column_column = (
+            sums[m, n] / whole for m, n in ((1, 0), (0, 1), (1, 1), (2, 0), (0, 2))
+        )
+        centres = np.stack([row, column], axis=-1)
         interior = (centres[:, inner] - places[inner]).mean(axis=1)
-        flat, centre = flat[:, asked], centres[:, asked]
+        flat, narrow, centre = flat[:, asked], narrow[:, asked], centres[:, asked]
         mean = flat.copy() if mean is None else np.add(mean, flat, out=mean)
-        square = flat.reshape(*flat.shape[:2], *grid)
-        # Around the centre rather than E[xx] - E[x]E[x]: a one-pixel attention then has exactly no spread.
-        rows, columns = (np.arange(size) - centre[..., axis, None] for axis, size in enumerate(grid))
-        row_row = np.vecdot(by_row[:, asked], rows**2).mean(axis=1)
-        column_column = np.vecdot(by_column[:, asked], columns**2).mean(axis=1)
-        row_column = np.vecdot(np.matmul(square, columns[..., None])[..., 0], rows).mean(axis=1)
-        covariance = np.stack([np.stack([row_row, row_column], -1), np.stack([row_column, column_column], -1)], -2)
+        product = product - row * column
+        covariance = [[row_row - row**2, product], [product, column_column - column**2]]
         nearest = np.floor(centre + 0.5).astype(int) @ np.array([width, 1])
-        narrow = flat.astype(probabilities.dtype)  # logarithms of float32 take a quarter of the time
+        logarithms = narrow + tiny  # of float32: a quarter of the time
+        np.log(logarithms, out=logarithms)
+        of_whole = whole[:, asked]
+        entropy = np.log(of_whole) - np.vecdot(narrow, logarithms) / of_whole
         of_images = (
             (centre - at).mean(axis=1),
             interior,
-            covariance,
-            -np.vecdot(narrow, np.log(np.maximum(narrow, tiny))).mean(axis=1, dtype=np.float64),
+            np.moveaxis(np.array(covariance)[..., asked].mean(axis=-1), -1, 0),
+            entropy.mean(axis=1),
             np.take_along_axis(flat, nearest[..., None], axis=-1).mean(axis=(1, 2)),
-            span.residuals(image, shifts, some).mean(),
         )
         total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, of_images, strict=True)]
-    centre, interior, covariance, entropy, at_centre, residual = total
+    centre, interior, covariance, entropy, at_centre = total
+    residual = span.residuals(probabilities, shifts, some).mean()
     mean = mean / len(probabilities)
     distance, within = (np.einsum("hqp,qp->h", mean, weights) / len(at) for weights in (lengths, near))
     masses = np.zeros((len(shifts), len(mean)))

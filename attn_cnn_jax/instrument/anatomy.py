@@ -34,6 +34,8 @@ class Anatomy(NamedTuple):
     profile: Float[np.ndarray, "h r s"]  # `r`, by shift from `-(H - 1), -(W - 1)` on; its sum is 1
     mean: Float[np.ndarray, "w h q p"]  # attention, over images
     squares: Float[np.ndarray, " h"]  # sum of attention squared, over images, windows, queries and keys
+    by_key: Float[np.ndarray, " h"]  # sum of (mean over queries - 1 / P)^2, over the same
+    photos: int  # how many images are independent of each other
 
 
 def anatomy(
@@ -73,17 +75,16 @@ def anatomy(
     mean_mean, mean_relative, place_place, place_relative = (
         inner(x, y) for x, y in ((mean, mean), (mean, relative), (place, place), (place, relative))
     )
-    squares, rows = np.zeros(shape[1]), []
+    squares, by_key, rows = np.zeros(shape[1]), np.zeros(shape[1]), []
     for group in range(groups.max() + 1):
         members = np.flatnonzero(groups == group)
-        whole = images[members[0]].astype(np.float64)
-        own = own_whole = inner(whole, whole)
-        for n in members[1:]:
+        own, whole = np.zeros(shape[1]), np.zeros(shape if len(members) > 1 else 0)
+        for n in members:
             image = images[n].astype(np.float64)
-            own = own + inner(image, image)
-            whole += image
-        if len(members) > 1:
-            own_whole = inner(whole, whole)
+            own += inner(image, image)
+            by_key += pixels * np.square(image.mean(axis=2) - 1 / pixels).sum(axis=(0, 2))
+            whole = whole + image if len(members) > 1 else image
+        own_whole = inner(whole, whole) if len(members) > 1 else own
         squares += own
         rows.append((len(members), own, own_whole, inner(whole, mean), inner(whole, relative)))
 
@@ -98,7 +99,7 @@ def anatomy(
 
     shares = shares_of(place_place, place_relative, np.maximum(squares / count - mean_mean, 0), count)
     if min(count, len(rows)) < 3:
-        return Anatomy(shares, None, profile, mean, squares)
+        return Anatomy(shares, None, profile, mean, squares, by_key, len(rows))
     without = []  # a group; not cut at 0, where a share would seem certain
     for size, own, whole_whole, whole_mean, whole_relative in rows:
         n = count - size
@@ -108,7 +109,8 @@ def anatomy(
         shift_then = place_relative + (size * mean_relative - whole_relative) / n
         within_then = (squares - own) / n - (mean_mean + 2 * moved / n + around / n**2)
         without.append(shares_of(place_then, shift_then, np.maximum(within_then, 0), n, -np.inf))
-    return Anatomy(shares, np.sqrt((len(rows) - 1) * np.stack(without).var(axis=0)), profile, mean, squares)
+    errors = np.sqrt((len(rows) - 1) * np.stack(without).var(axis=0))
+    return Anatomy(shares, errors, profile, mean, squares, by_key, len(rows))
 
 
 def inner(a: Float[np.ndarray, "w h q p"], b: Float[np.ndarray, "w h q p"]) -> Float[np.ndarray, " h"]:

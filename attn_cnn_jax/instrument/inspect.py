@@ -131,7 +131,8 @@ def watch(
             raise UserError(f"layer {site.number + 1}: averages from attention and values differ by {difference:.1e}")
         attention = layout.by_window(call.attention())
         own, alike = np.split(attention, [count * layout.windows])
-        layer = measure(site.number, layout, own, sizes, keep, groups, layout.by_window(call.values()))
+        values = layout.by_window(call.values()), layout.by_window(call.averages())
+        layer = measure(site.number, layout, own, sizes, keep, groups, values)
         measured.append(layer._replace(difference=difference, position_alone=position_alone(alike, layer)))
         say(f"layer {site.number + 1} of {len(sites)} measured")
 

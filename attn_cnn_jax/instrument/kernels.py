@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.instrument.anatomy import by_place, by_shift, inner
-from attn_cnn_jax.theorem.to_convolution import interior, kernel_axis, shift_weights, taps
+from attn_cnn_jax.theorem.to_convolution import interior, kernel_axis, on_shifts, taps
 
 INSTEAD = ("kernel", "uniform", "mean")  # of a head's attention
 
@@ -51,7 +51,7 @@ def best_kernel(
     rows, columns = (shifts + size - 1 + kernel_size for size in grid)
     weights, repeated = np.pad(profile, beyond)[:, rows[:, None], columns], np.zeros(len(profile), bool)
     if keys is None:
-        inner_weights = np.asarray(shift_weights(whole.reshape(-1, *grid, *grid), kernel_size), np.float64)
+        inner_weights = np.asarray(on_shifts(whole.reshape(-1, *grid, *grid), kernel_size))
         edges = (taps(kernel_size, size, "edge").astype(float) for size in grid)
         other = np.einsum("hrt,rik,tjl->hijkl", inner_weights, *edges, optimize=True).reshape(whole.shape)
         repeated = np.less(*(inner(*[(kernel - whole)[None]] * 2) for kernel in (other, cut)))

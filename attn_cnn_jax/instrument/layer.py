@@ -82,9 +82,12 @@ def measure(
     sizes: Sequence[int],
     keep: int,
     groups: Any = None,
-    values: np.ndarray | None = None,
+    values: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Layer:
-    """Measures attention over all tokens `(n, h, q, p)`, images (times windows) first; keeps maps of `keep` images."""
+    """Measures attention over all tokens `(n, h, q, p)`, images (times windows) first; keeps maps of `keep` images.
+
+    `values` are those of keys, and their averages.
+    """
     part, kept = between(attention, layout)
     grid, windows, pixels = layout.grid, layout.windows, math.prod(layout.grid)
     keys = None
@@ -99,11 +102,10 @@ def measure(
         kernel, _ = kernels.best_kernel(mean, found.profile, grid, size, keys)
         errors[size] = np.sqrt(inner(kernel - mean, kernel - mean) / inner(mean, mean))
         if values is not None and change is None:
-            change = output_change(values, attention, kept, kernel, layout)
+            change = output_change(*values, attention, kept, kernel, layout)
     attention = attention[: keep * windows]
     # Of sum (A - 1/P)^2 the squares are known, and the sum of A from the mean.
     variance = found.squares - 2 / pixels * mean.sum(axis=(0, 2, 3)) * len(part) / windows + len(part)
-    by_key = sum(np.square(image.mean(axis=1, dtype=np.float64) - 1 / pixels).sum(axis=1) for image in part) * pixels
     had = (1 - kept.mean(axis=(0, 2, 3), dtype=np.float64)).clip(0) * bool(len(layout.others))
     return Layer(
         number,
@@ -113,7 +115,7 @@ def measure(
         found._replace(mean=mean.astype(np.float32)),
         layer_statistics(part.reshape(*part.shape[:2], *grid, *grid), grid_shifts(1, sizes[0])),
         had,
-        np.where(variance > 1e-9 * len(part), by_key / np.maximum(variance, 1e-12), 0),
+        np.where(variance > 1e-9 * len(part), found.by_key / np.maximum(variance, 1e-12), 0),
         kernels.best_shift(mean, grid),
         kernels.within(mean, grid, sizes[0]),
         errors,
@@ -145,25 +147,29 @@ def replaced(attention: np.ndarray, instead: np.ndarray, layout: Layout, heads: 
 
 
 def output_change(
-    values: np.ndarray, attention: np.ndarray, kept: np.ndarray, kernel: np.ndarray, layout: Layout
+    values: np.ndarray,
+    averages: np.ndarray,
+    attention: np.ndarray,
+    kept: np.ndarray,
+    kernel: np.ndarray,
+    layout: Layout,
 ) -> Float[np.ndarray, " h"]:
     """Returns the relative change of each head's averages with its kernel, over patches, images and windows.
 
-    Of attention over all tokens and their values, `(n, h, ...)` each, and what patches had of it.
+    Of averages of values by attention over all tokens, `(n, h, ...)` each, and what patches had of it.
     """
-    rows, tokens = patches_of(layout)
-    kernel = kernel.astype(np.float32)
-    own, change = np.zeros((2, attention.shape[1]))
-    for n, (image, value) in enumerate(zip(attention, values, strict=False)):  # values perhaps of more images
-        patches = value[:, tokens if isinstance(tokens, slice) else tokens.ravel()]
-        averages = image[:, rows, tokens] @ patches
-        change += squares_of(averages - kept[n] * (kernel[n % layout.windows] @ patches))
-        if len(layout.others):
-            averages += image[:, layout.tokens[0][:, None], layout.others] @ value[:, layout.others]
-        own += squares_of(averages)
-    return np.sqrt(change / np.maximum(own, 1e-30))
+    tokens, rows = layout.tokens[0], layout.tokens[0][:, None]
+    values, averages = values[: len(attention)], averages[: len(attention)]
+    own = of_patches = averages[:, :, tokens]
+    if len(layout.others):
+        of_patches = own - attention[:, :, rows, layout.others] @ values[:, :, layout.others]
+    # All images in one product of a kernel: (w, h, p, n c).
+    by_window = values[:, :, tokens].reshape(-1, layout.windows, values.shape[1], len(tokens), values.shape[-1])
+    blurred = kernel.astype(np.float32) @ by_window.transpose(1, 2, 3, 0, 4).reshape(*by_window.shape[1:4], -1)
+    blurred = blurred.reshape(*blurred.shape[:3], len(by_window), -1).transpose(3, 0, 1, 2, 4).reshape(own.shape)
+    return np.sqrt(squares_of(of_patches - kept * blurred) / np.maximum(squares_of(own), 1e-30))
 
 
-def squares_of(averages: Float[np.ndarray, "h q c"]) -> Float[np.ndarray, " h"]:
+def squares_of(averages: Float[np.ndarray, "n h q c"]) -> Float[np.ndarray, " h"]:
     """The sum of squares by head."""
-    return np.square(averages, dtype=np.float64).sum(axis=(1, 2))
+    return np.square(averages, dtype=np.float64).sum(axis=(0, 2, 3))

@@ -43,38 +43,39 @@ class Mixing(NamedTuple):
 
 
 def systems(
-    attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None
-) -> tuple[Float[np.ndarray, "q pixels h"], Float[np.ndarray, "q pixels n"]]:
-    """Returns `A_q` and `E_q` of query pixels, None for all, row by row; in float64.
+    attention: Float[AnyArray, "*b h i j k l"], shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None
+) -> tuple[Float[np.ndarray, "*b q pixels h"], Float[np.ndarray, "q pixels n"]]:
+    """Returns `A_q`, of every image, and `E_q` of query pixels, None for all, row by row; in float64.
 
     A column of `E_q` has a one at pixel `q + delta`, and only zeros where that lies outside.
     """
-    grid = attention.shape[1], attention.shape[2]
+    grid = attention.shape[-2], attention.shape[-1]
     at = np.array(list(np.ndindex(*grid)) if queries is None else queries)
     keys = shifts + at[:, None]
     expected = np.zeros((len(at), *grid, len(shifts)))
     query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
     expected[query, *keys[query, shift].T, shift] = 1
-    maps = np.asarray(attention[:, *at.T], np.float64).reshape(len(attention), len(at), -1)
-    return maps.transpose(1, 2, 0), expected.reshape(*maps.shape[1:], -1)
+    maps = np.asarray(attention[..., at[:, 0], at[:, 1], :, :], np.float64)
+    maps = np.moveaxis(maps.reshape(*maps.shape[:-2], -1), -3, -1)
+    return maps, expected.reshape(*maps.shape[-3:-1], -1)
 
 
 def residuals(
-    attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None
-) -> Float[np.ndarray, " q"]:
+    attention: Float[AnyArray, "*b h i j k l"], shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None
+) -> Float[np.ndarray, "*b q"]:
     """Returns `min_X |A_q X - E_q| / |E_q|` of each query, 0 where the lemma's condition holds, up to 1.
 
     Args:
-      attention: of one layer, `(h, i, j, k, l)`; of a layer that attends by content, to one picture.
+      attention: of one layer, `(h, i, j, k, l)`, or of several images, `(b, h, i, j, k, l)`.
       shifts: of the kernel, in pixels, row first.
       queries: the query pixels; None for all, row by row.
     """
     maps, expected = systems(attention, shifts, queries)
     left, values, _ = np.linalg.svd(maps, full_matrices=False)
-    basis = left * (values > SINGULAR * values[:, :1])[:, None]  # heads that attend alike count once
+    basis = left * (values > SINGULAR * values[..., :1])[..., None, :]  # heads that attend alike count once
     missed = expected - basis @ (basis.swapaxes(-1, -2) @ expected)
-    lengths = np.linalg.norm(expected, axis=(1, 2))
-    return np.linalg.norm(missed, axis=(1, 2)) / np.maximum(lengths, 1e-300)
+    lengths = np.linalg.norm(expected, axis=(-2, -1))
+    return np.linalg.norm(missed, axis=(-2, -1)) / np.maximum(lengths, 1e-300)
 
 
 def mixing(attention: SharedAttention, shifts: Int[np.ndarray, "n 2"], queries: Queries | None = None) -> Mixing:

@@ -90,6 +90,11 @@ def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights
     A shift that leads out of the image from the centre is read off the query nearest to it for which it does not; a
     shift longer than the image gets zero.
     """
+    return on_shifts(attention, kernel_size)
+
+
+def on_shifts(attention: SharedAttention, kernel_size: int) -> KernelWeights:
+    """`shift_weights`, not compiled: of arrays of NumPy in their precision."""
     queries, keys, inside = zip(*(lookup(kernel_size, size) for size in attention.shape[1:3]), strict=True)
     # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, t, 1, j).
     places = [(rows[:, None, :, None], columns[None, :, None, :]) for rows, columns in (queries, keys)]

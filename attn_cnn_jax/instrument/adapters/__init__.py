@@ -27,7 +27,8 @@ class Call(NamedTuple):
     shape: tuple[int, int, int, int]  # images (times windows), heads, queries, keys
     attention: Callable[[], Attention]  # float32, before a replacement
     values: Callable[[], Float[np.ndarray, "b h p c"]]  # one for all heads where they share them
-    difference: Callable[[], float]  # of the network's averages from `attention values`, relative to the largest
+    averages: Callable[[], Float[np.ndarray, "b h q c"]]  # `attention values`
+    difference: Callable[[], float]  # of the network's averages from these, relative to the largest
     exact: bool = True  # computed in float32 or wider
     place: int = -1  # among all operations that may be products, whatever their numbers; see adapters/replaced_*.py
 

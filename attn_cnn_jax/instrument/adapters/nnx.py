@@ -128,6 +128,7 @@ class Watching:
             attention.shape,
             lambda: numbers(attention),
             lambda: numbers(values),
+            lambda: numbers(attention) @ numbers(values),
             lambda: difference(numbers(again), numbers(own)),
             values.dtype == np.float32,
         )
@@ -194,7 +195,8 @@ class Watching:
             return difference(numbers(averages(a, other)), numbers(own))
 
         exact = a.dtype == np.float32
-        used = self.show("dot_general", shape, attention, values, proof, exact, 2 * self.place + which)
+        again = lambda: attention() @ values()  # noqa: E731
+        used = self.show("dot_general", shape, attention, values, again, proof, exact, 2 * self.place + which)
         if used is None:
             return own
         used = jnp.asarray(used, a.dtype).reshape([a.shape[axis] for axis in order])

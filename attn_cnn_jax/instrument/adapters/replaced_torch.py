@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND, softmax_of
+from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND, scores_of
 from attn_cnn_jax.theorem.to_convolution import kernel_axis
 
 
@@ -105,7 +105,7 @@ class Replacing(TorchFunctionMode):
             own[:, others] = FUSED(*(x[:, others] for x in (query, key, value)), attn_mask=mask(others), scale=scale)
         attention = None
         if len(convolved.tokens) < value.shape[2]:
-            attention = softmax_of(query[:, heads], key[:, heads], mask(heads), scale)
+            attention = scores_of(query[:, heads], key[:, heads], mask(heads), scale).softmax(dim=-1)
             own[:, heads] = attention @ value[:, heads]
         return replaced(convolved, attention, value, own)
 

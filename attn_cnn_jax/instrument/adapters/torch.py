@@ -87,13 +87,13 @@ class Watching(TorchFunctionMode):
         whole = functools.cache(lambda: four(attention()))
         averages = functools.cache(own)
 
-        def again() -> float:
-            return difference(numbers(whole().float() @ values.float()), numbers(four(averages())))
+        again = functools.cache(lambda: numbers(whole().float() @ values.float()))
 
         count = *flat, shape[-2], values.shape[-2]
         exact = values.dtype in (torch.float32, torch.float64)
         arrays = (lambda: numbers(whole())), (lambda: numbers(values)), again
-        call = Call(self.calls, kind, count, *arrays, exact, self.place)
+        proof = lambda: difference(again(), numbers(four(averages())))  # noqa: E731
+        call = Call(self.calls, kind, count, *arrays, proof, exact, self.place)
         self.calls += 1
         if (used := self.visit(call)) is None:
             return averages()
@@ -114,7 +114,8 @@ class Watching(TorchFunctionMode):
 
         def attention():
             causal = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
-            return softmax_of(query.float(), key.float(), causal if is_causal else attn_mask, scale)
+            scores = scores_of(query.float(), key.float(), causal if is_causal else attn_mask, scale)
+            return torch.softmax(scores, -1, out=scores)  # a layer of ViT-B at 518 pixels has half a gigabyte
 
         return self.show("scaled_dot_product_attention", attention, value, own, shape)
 
@@ -153,12 +154,12 @@ class Watching(TorchFunctionMode):
         return torch.einsum(f"{shared}{free}{channels}->{to}", used)
 
 
-def softmax_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
-    """The attention of `scaled_dot_product_attention`."""
-    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return scores.softmax(dim=-1)
+def scores_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
+    """The scores of `scaled_dot_product_attention`."""
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
 
 
 def is_attention(a: Any) -> bool:
