@@ -38,7 +38,7 @@ def summary(report: "Report") -> str:
 
 def opening(report: "Report") -> list[str]:
     """What was measured, and how sure it is."""
-    images, grids = report.images, list(dict.fromkeys(report.grids))
+    images, photos, grids = report.images, report.anatomies[0].photos, list(dict.fromkeys(report.grids))
     sizes = ", ".join(f"{rows}x{columns}" for rows, columns in grids)
     windows = max(layer.layout.windows for layer in report.layers_measured)
     where = "patches of windows" if windows > 1 else "patches"
@@ -53,8 +53,9 @@ def opening(report: "Report") -> list[str]:
         text.append("one image: what is its content counts as place")
     elif report.anatomies[0].errors is None:
         text.append(f"{images} images: shares without errors, which take three images, or photos of groups=")
-    elif images < 8:
-        text.append(f"{images} images: errors from fewer than 8 are themselves uncertain")
+    elif photos < 8:
+        of = f" of {photos} photos" if photos < images else ""
+        text.append(f"{images} images{of}: errors from fewer than 8 are themselves uncertain")
     return [line for part in [*text, *report.notes] for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
 
 

@@ -67,6 +67,7 @@ def test_two_photos_give_no_errors_rather_than_errors_of_zero(random):
     assert "error" not in two.rows()[0]
     assert "shares without errors" in str(two)
     assert three.rows()[0]["error"] > 0
+    assert "6 images of 3 photos: errors from fewer than 8" in str(three)
 
 
 @pytest.fixture(scope="module")
