@@ -8,6 +8,7 @@ whatever the patches are: beside each other, overlapping (a convolutional stem),
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,12 @@ ALIKE = 0.1  # of the image: standard deviation of centres; of patches it is 0.2
 TOGETHER = 0.12  # most by which the tokens of a head may be displaced on the mean, in steps
 SCATTER = 0.35  # and root mean square
 CHANNELS = "its tokens respond to the whole image alike: perhaps channels, or places that convolutions before blur"
-UNREACHED = "no change of the image reaches it while attention is local, as after a layer of fewer queries than keys"
+UNREACHED = (
+    "no change of the image reaches it while attention is local: as after a layer of fewer queries than keys, or where "
+    "random weights are too small"
+)
 PADDED = "some windows have tokens that are no patches (padding): try images that windows divide"
+QUERIES = "its queries are no places, or not those of its keys, as in attention between two sequences"
 NO_GRID = "its tokens could not be mapped to places of the image"
 
 
@@ -71,26 +76,39 @@ def pixels(network: Network, grid: Grid | None) -> Grid:
 
 
 def halves(layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np.ndarray, "n H W"]]:
-    """Returns random halves of all places, and their pixels, of patches that do not overlap.
+    """Returns halves of all places, and their pixels.
 
-    Two halves; of up to 16 places so many that no two places are in the same ones.
+    Random ones of patches that do not overlap: one, of up to 100 places two, of up to 16 so many that no two places are
+    in the same ones. Of others upper and left ones.
     """
+    if (patch := layout.patch(size)) is None:
+        cells, masks = (
+            np.stack([x < length / 2 for x, length, n in zip(np.indices(of), of, layout.image, strict=True) if n > 1])
+            for of in (layout.image, size)
+        )
+        return cells.reshape(len(cells), -1), masks
     numbers = np.random.default_rng(1).permutation(math.prod(layout.image))
-    count = 2 if len(numbers) > 16 else math.ceil(math.log2(len(numbers)))
+    count = 1 + (len(numbers) <= 100) if len(numbers) > 16 else math.ceil(math.log2(len(numbers)))
     cells = (numbers >> np.arange(count)[:, None] & 1).astype(bool).reshape(-1, *layout.image)
     rows, columns = (
-        np.minimum(np.arange(length) // patch, most - 1)
-        for length, patch, most in zip(size, layout.patch(size) or (1, 1), layout.image, strict=True)
+        np.minimum(np.arange(length) // own, most - 1)
+        for length, own, most in zip(size, patch, layout.image, strict=True)
     )
     return cells.reshape(count, -1), cells[:, rows][:, :, columns]
 
 
 def respond(
-    network: Network, masks: Bool[np.ndarray, "k H W"], calls: list[int], draw: int = 0, twice: bool = False
+    network: Network,
+    masks: Bool[np.ndarray, "k H W"],
+    calls: list[int],
+    draw: int = 0,
+    twice: bool = False,
+    look: Callable[[Call], None] = lambda call: None,
 ) -> list[Float[np.ndarray, "k w h t"]]:
     """Returns by call the energy by which the values of every token change with each mask; ends after the last call.
 
     Relative to the mean energy of a token. UserError where one image, `twice` in a batch, does not give the same.
+    `look` sees the calls too.
     """
     parts: dict[int, list[np.ndarray]] = {call: [] for call in calls}
     for first in range(0, len(masks), AT_ONCE):
@@ -99,7 +117,11 @@ def respond(
 
         def visit(call: Call, images: Any = images, count: int = count) -> str:
             if call.number in parts:
+                look(call)
                 values = call.values()
+                if len(values) % len(images):
+                    what = f"a layer of {network.name} has shape {call.shape} for {len(images)} images"
+                    raise UserError(f"{what}: its first axis is not of images")
                 values = values.reshape(len(images), -1, *values.shape[1:])  # image, window, head, token, channel
                 energy = np.square(values - values[:1]).sum(axis=-1)
                 scale = max(np.square(values[0]).sum(axis=-1).mean(), 1e-30)
@@ -153,7 +175,7 @@ def decode(energy: Float[np.ndarray, "k w h t"], of: Strips, grid: Grid | None) 
         centres, sharp = centres_of(whole, of.middles)
         patch = reached(whole) & (sharp >= SHARP)
         if windows > 1 and not patch.all():
-            why = PADDED if len(np.unique(patch.sum(axis=1))) > 1 else why
+            why = PADDED if first > 1 and len(np.unique(patch.sum(axis=1))) > 1 else why
             continue
         tokens = np.flatnonzero(patch[0])
         found = lattice_of_windows(centres[:, :, tokens], of.size, grid)

@@ -8,12 +8,17 @@ from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, listed
-from attn_cnn_jax.instrument.experiment import CHANNELS, NO_GRID, UNREACHED, decode, halves, respond, strips
+from attn_cnn_jax.instrument.adapters import Call
+from attn_cnn_jax.instrument.experiment import CHANNELS, NO_GRID, QUERIES, UNREACHED, decode, halves, respond, strips
+from attn_cnn_jax.instrument.layer import between
 from attn_cnn_jax.instrument.layout import Layout, given
 from attn_cnn_jax.instrument.network import Network
 
-NAMED = CHANNELS, UNREACHED  # what layers are left out for that have no places
+NAMED = CHANNELS, UNREACHED, QUERIES  # what layers are left out for that have no places
+ROUNDING, STILL = 1e-12, 1e-8  # of squares: what is rounding, and what says too little of queries
 SHARPLY = 4  # times the energy of tokens that ought not to change, of those that ought to
+MORE, FEW = 1.5, 64  # the same where places are blurred, and of how many places it is asked for
+EXACT = 1e6  # the same where nothing but attention mixes places
 DRAWS = 8  # of noise: a layout that one does not prove needs two halves of them to agree
 
 
@@ -59,7 +64,9 @@ def prove(network: Network, grid: Grid | None, tokens: Any, layers: Sequence[int
     """
     sites, output = survey(network)
     if not sites:
-        raise UserError(f"no attention was found in {network.name}: it calls no softmax over three or more axes")
+        raise UserError(
+            f"no attention was found in {network.name}: it calls no softmax over three or more axes, or hides it"
+        )
     if network.images.ndim not in (3, 4):
         raise UserError(f"images of shape {tuple(network.images.shape)}: allowed are (b, H, W, C) and (b, C, H, W)")
     asked = set(range(len(sites)) if layers is None else layers)
@@ -109,16 +116,16 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
 
     Strips map the first one. Then random halves of all places change, with other noise: layers whose tokens follow them
     sharply have theirs where the first one has. Layers for which one of the two fails are mapped by strips alone, until
-    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows.
+    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows. Then queries of
+    layers without windows have to be where keys are.
     """
     (windows, heads, _, count), calls = group[0].shape, [site.call or 0 for site in group]
     of, found = strips(network, grid, windows * count), dict[int, Layout | str]()
     (energy,) = respond(network, of.masks, calls[:1], twice=True)
     layout = decode(energy, of, grid)
     if isinstance(layout, Layout):
-        cells, masks = halves(layout, of.size)
-        answers = respond(network, masks, calls, draw=1)
-        found |= {call: layout for call, answer in zip(calls, answers, strict=True) if follows(answer, layout, cells)}
+        checked = by_halves(network, layout, calls, of.size)
+        found |= {call: layout if there else QUERIES for call, (sharp, there) in checked.items() if sharp}
     elif layout in NAMED:
         found[calls[0]] = layout
     for finer, draws in ((1, 2), (heads, DRAWS)):
@@ -132,12 +139,31 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
                     one, other = (decode(np.sum(energies[call][n::2], axis=0), of, grid) for n in range(2))
                     if same(one, other) and one != NO_GRID:  # patches overlap: their distance is not that of centres
                         found[call] = one._replace(centres=None) if isinstance(one, Layout) else one
+    rough = {n: x for n, x in found.items() if isinstance(x, Layout) and x.centres is None and x.windows == 1}
+    for layout in {x.image: x for x in rough.values()}.values():
+        checked = by_halves(network, layout, [n for n in calls if n in rough and same(rough[n], layout)], of.size)
+        found |= {n: QUERIES for n, (_, there) in checked.items() if not there}
     why = NO_GRID if grid is None else f"{NO_GRID} as {grid[0]}x{grid[1]} patches"
     layouts = [found.get(call, why) for call in calls]
     return [
         site._replace(layout=x) if isinstance(x, Layout) else site._replace(why=x)
         for site, x in zip(group, layouts, strict=True)
     ]
+
+
+def by_halves(network: Network, layout: Layout, calls: list[int], size: Grid) -> dict[int, tuple[bool, bool]]:
+    """Returns by call whether the values of its tokens follow halves of all places sharply, and whether queries do.
+
+    Queries have to do so sharply where values do exactly. Where convolutions blur both, a little is enough, and of few
+    places, of which a half may move more by chance, nothing is asked.
+    """
+    cells, masks = halves(layout, size)
+    queries = list[float]()
+    energies = respond(network, masks, calls, 1, look=lambda call: queries.append(attends(call, layout, cells)))
+    values = [follows(energy, layout, cells) for energy in energies]
+    blurred = MORE if cells.shape[1] >= FEW else 0
+    found = [(x > SHARPLY, y > (SHARPLY if x > EXACT else blurred)) for x, y in zip(values, queries, strict=True)]
+    return dict(zip(calls, found, strict=True))
 
 
 def same(one: Layout | str, other: Layout | str) -> bool:
@@ -148,11 +174,28 @@ def same(one: Layout | str, other: Layout | str) -> bool:
     return one.image == other.image and all(np.array_equal(a, b) for a, b in arrays)
 
 
-def follows(energy: Float[np.ndarray, "n w h t"], layout: Layout, cells: Bool[np.ndarray, "n P"]) -> bool:
-    """Whether every token that ought to change with a half of all places does so more than all those that ought not."""
+def follows(energy: Float[np.ndarray, "n w h t"], layout: Layout, cells: Bool[np.ndarray, "n P"]) -> float:
+    """Returns how many times as much all tokens that ought to change with a half of places do so as any other."""
     by_window = energy.sum(axis=1 if layout.swapped else 2)
     moved = np.take_along_axis(by_window, layout.tokens[None], axis=2)
     ought = np.broadcast_to(cells[:, layout.places], moved.shape).reshape(len(cells), -1)
     moved = moved.reshape(len(cells), -1)
     least = moved.min(axis=1, where=ought, initial=np.inf)
-    return bool((least > SHARPLY * moved.max(axis=1, where=~ought, initial=0)).all())
+    return float((least / np.maximum(moved.max(axis=1, where=~ought, initial=0), 1e-30)).min())
+
+
+def attends(call: Call, layout: Layout, cells: Bool[np.ndarray, "n P"]) -> float:
+    """Returns how many times as much queries that ought to change with a half of places do so as others.
+
+    As seen in their attention to keys that do not change. Infinite where images hardly change attention.
+    """
+    part, _ = between(layout.by_window(call.attention()), layout)
+    own, *others = part.reshape(1 + len(cells), layout.windows, *part.shape[1:])
+    sums = np.zeros(3)  # squares of what moves: queries that change, others, rounding
+    for changed, ought in zip(others, cells[:, layout.places], strict=True):
+        if np.square(changed - own).sum() > STILL * np.square(own).sum():
+            first, second = (x * ~ought[:, None, None] for x in (own, changed))
+            first, second = (x / np.maximum(x.sum(axis=-1, keepdims=True), 1e-30) for x in (first, second))
+            moved, size = (np.square(x).sum(axis=(1, 3)) for x in (second - first, first))
+            sums += moved[ought].mean(), moved[~ought].mean(), ROUNDING * size.mean()
+    return np.inf if not sums[2] else float(sums[0] / sums[1:].sum())

@@ -141,7 +141,14 @@ class Scanned(SmallViT):
         return self.classifier(step(x, self.layers)[:, 0])
 
 
-@pytest.mark.parametrize("kind", [Jitted, Rematerialised, Scanned])
+class Looped(SmallViT):
+    def __call__(self, x):
+        x = jnp.concatenate([jnp.broadcast_to(self.token[...], (len(x), 1, 12)), x], axis=1)
+        step = lambda state: (state[0] + 1, state[1] + self.layers[0](state[1]))  # noqa: E731
+        return self.classifier(jax.lax.while_loop(lambda state: state[0] < 2, step, (0, x))[1][:, 0])
+
+
+@pytest.mark.parametrize("kind", [Jitted, Rematerialised, Scanned, Looped])
 def test_nnx_networks_that_transform_their_layers_are_watched(kind, random, capsys, self_check):
     model, x = kind(nnx.Rngs(0)), random.normal(size=(2, 16, 12)).astype(np.float32)
     report = inspect(model, x)

@@ -31,6 +31,20 @@ def heads_with_images(query, key, value):
     return torch.bmm((query @ key.mT / 2).softmax(dim=-1), value).unflatten(0, (-1, HEADS))
 
 
+def transposed(query, key, value):
+    """As EfficientViT multiplies them, channels before tokens."""
+    return (value.mT @ (query @ key.mT / 2).softmax(dim=-1).mT).mT
+
+
+def heads_before_images(query, key, value):
+    return fused(*(x.transpose(0, 1) for x in (query, key, value))).transpose(0, 1)
+
+
+def other_queries(query, key, value):
+    """Keys of one sequence, in another order than the queries of the other."""
+    return fused(query, key.roll(7, 2), value.roll(7, 2))
+
+
 def channels(query, key, value):
     weights = (query.mT @ key / 8).softmax(dim=-1)
     return (weights @ value.mT).mT
@@ -50,7 +64,7 @@ def shuffled(x):
     return x.gather(1, order.expand_as(x))
 
 
-@pytest.mark.parametrize("attend", [fused, einsum, heads_with_images])
+@pytest.mark.parametrize("attend", [fused, einsum, heads_with_images, transposed])
 def test_grids_and_other_tokens_are_found(attend, network, torch):
     model = network(attend, between_tokens).eval()
     report = inspect(model, torch.randn(2, 3, 12, 20), kernel_size=(3, 5))
@@ -123,6 +137,45 @@ def test_channels_and_shuffled_patches_are_refused(network, torch):
         inspect(network(channels), torch.randn(2, 3, 16, 16))
     with pytest.raises(UserError, match="shuffled"):
         inspect(network(fused, shuffled), torch.randn(2, 3, 16, 16))
+
+
+class Latents:
+    """Attends from as many vectors of its own as there are patches."""
+
+    def __init__(self, torch):
+        self.queries = torch.randn(1, HEADS, 16, D // HEADS)
+
+    def __call__(self, query, key, value):
+        return fused(self.queries.expand_as(key), key, value)
+
+
+@pytest.mark.parametrize("how", ["latents", "order", "overlap"])
+def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
+    """Of the second layer; the first has its own."""
+    attend, calls = Latents(torch) if how == "latents" else other_queries, []
+
+    def mixed(*parts):
+        calls.append(0)
+        return (attend if len(calls) == 2 else fused)(*parts)
+
+    model = network(mixed, lambda x: calls.clear() or x, patches=stem(torch, 2) if how == "overlap" else None)
+    size = 32 if how == "overlap" else 16
+    layers = inspect(model, torch.randn(2, 3, size, size))
+    assert [layer.number for layer in layers.layers_measured] == [0]
+    assert "its queries are no places, or not those of its keys" in layers.notes[0]
+
+
+def test_calls_whose_first_axis_is_not_of_images_are_refused(network, torch):
+    with pytest.raises(UserError, match=r"shape \(3, \d+, 16, 16\) for \d+ images: its first axis is not of images"):
+        inspect(network(heads_before_images), torch.randn(2, 3, 16, 16))
+
+
+def test_flex_attention_is_refused_rather_than_left_out(network, torch, monkeypatch):
+    from torch.nn.attention import flex_attention as module
+
+    monkeypatch.setattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # 16 seconds
+    with pytest.raises(UserError, match="calls flex_attention"):
+        inspect(network(module.flex_attention), torch.randn(2, 3, 16, 16))
 
 
 def test_a_product_that_is_not_seen_is_refused_and_the_layers_that_are_can_be_chosen(network, torch):

@@ -88,6 +88,8 @@ class Watching:
             return self.over_pixels(*read)
         if name == "scan":
             return self.scan(read, **parameters)
+        if name == "while":
+            return self.loop(read, **parameters)
         if name == "cond":
             branch = parameters["branches"][int(read[0])]
             return self.run(branch.jaxpr, branch.consts, *read[1:])
@@ -120,6 +122,14 @@ class Watching:
             rows.append(results[num_carried:])
         rows = rows[::-1] if reverse else rows
         return [*carry, *map(jnp.stack, zip(*rows, strict=True))]
+
+    def loop(self, read: list[Any], *, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts) -> list[Any]:
+        """A loop that ends when a condition says so."""
+        constants, rest = read[:cond_nconsts], read[cond_nconsts:]
+        of_body, state = rest[:body_nconsts], rest[body_nconsts:]
+        while self.run(cond_jaxpr.jaxpr, cond_jaxpr.consts, *constants, *state)[0]:
+            state = self.run(body_jaxpr.jaxpr, body_jaxpr.consts, *of_body, *state)
+        return state
 
     def over_pixels(self, attention: jax.Array, values: jax.Array, again: jax.Array, own: jax.Array) -> tuple:
         """Shows a layer of this package's networks."""

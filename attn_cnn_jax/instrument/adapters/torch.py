@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import CLOSE, HALF, Call, Seen, Softmax, Visit, absorb, difference, numbers
 
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
@@ -35,6 +36,10 @@ def run(model: torch.nn.Module, images: torch.Tensor, visit: Visit) -> Seen:
         model.eval()
         with torch.no_grad(), watching:
             output = model(images)
+        if watching.hidden:
+            raise UserError(
+                f"{type(model).__name__} calls flex_attention, which shows no attention: choose another form"
+            )
     finally:
         for module, was in training.items():
             module.training = was
@@ -47,10 +52,12 @@ class Watching(TorchFunctionMode):
     def __init__(self, visit: Visit):
         super().__init__()
         self.visit, self.calls, self.place, self.unseen = visit, 0, -1, list[Softmax]()
+        self.hidden = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         self.place += func in MAY_ATTEND
+        self.hidden |= func is getattr(torch.ops.higher_order, "flex_attention", None)
         if func is FUSED:
             return self.fused(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
@@ -60,8 +67,11 @@ class Watching(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func in SOFTMAXES and result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
             self.unseen.append(Softmax(self.calls, tuple(result.shape), weakref.ref(result)))
-        if func in PRODUCTS and len(args) == 2 and is_attention(args[0]) and args[1].ndim == args[0].ndim:
-            return self.product(args[0], args[1], result, func.__name__)
+        if func in PRODUCTS and len(args) == 2 and args[0].ndim == args[1].ndim > 2:
+            if is_attention(args[0]):
+                return self.product(args[0], args[1], result, func.__name__)
+            if is_attention(args[1].mT):  # EfficientViT multiplies values, channels first, with the transpose
+                return self.product(args[1].mT, args[0].mT, result.mT, func.__name__).mT
         return result
 
     def product(self, attention: torch.Tensor, values: torch.Tensor, own: torch.Tensor, kind: str) -> torch.Tensor:
