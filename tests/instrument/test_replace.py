@@ -51,6 +51,18 @@ def test_it_is_trained_saved_and_exported_as_other_networks(network, torch):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # of the exporter that needs no further package
+def test_onnx_runtime_computes_the_same(network, torch, tmp_path):
+    onnxruntime, path = pytest.importorskip("onnxruntime"), tmp_path / "network.onnx"
+    images = torch.randn(2, 3, 12, 20)
+    replaced = inspect(network(fused, between_tokens), images).replaced_network(3)
+    torch.onnx.export(replaced, (images,), path, dynamo=False)
+    session = onnxruntime.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    np.testing.assert_allclose(found, replaced(images).detach(), atol=1e-5)
+
+
+@pytest.mark.torch
 def test_what_cannot_be_replaced_for_good_is_refused(network, windowed, torch):
     with pytest.raises(UserError, match="einsum"):
         inspect(network(einsum), torch.randn(2, 3, 12, 20)).replaced_network(2)

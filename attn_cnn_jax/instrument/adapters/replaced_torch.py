@@ -31,7 +31,7 @@ class Convolved(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         images, count, _, channels = values.shape
-        x = values.mT.reshape(images, -1, *self.grid)
+        x = values.transpose(-2, -1).reshape(images, -1, *self.grid)
         weights = self.weights.to(values.dtype)
         by_channel = weights.repeat_interleave(channels, dim=0)
         repeated = functional.conv2d(functional.pad(x, self.padding, "replicate"), by_channel, groups=len(by_channel))
@@ -41,7 +41,7 @@ class Convolved(nn.Module):
         shape = images, count, channels, *self.grid
         chosen: Any = self.repeated
         averages = torch.where(chosen, repeated.reshape(shape), cut.reshape(shape) / inside)
-        return averages.flatten(3).mT
+        return averages.flatten(3).transpose(-2, -1)
 
 
 class Replaced(nn.Module):
@@ -81,9 +81,10 @@ class Replacing(TorchFunctionMode):
                 return func(*args, **kwargs)
             finally:
                 functional.scaled_dot_product_attention = FUSED
-        if func is torch.einsum or args[0].ndim != 4:
-            raise UserError("heads that einsum averages, or that are an axis of images, cannot be replaced for good")
-        return replaced(convolved, args[0][:, convolved.heads], args[1], func(*args, **kwargs).clone())
+        if func is torch.einsum or args[0].ndim != 4 or args[0].shape[-1] != args[0].shape[-2]:
+            what = "that einsum averages, that are an axis of images, or whose map is transposed"
+            raise UserError(f"heads {what}, cannot be replaced for good")
+        return replaced(convolved, args[0][:, convolved.heads], args[1], func(*args, **kwargs))
 
     def fused(
         self, convolved, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **options
@@ -102,11 +103,12 @@ class Replacing(TorchFunctionMode):
 
         own = value.new_zeros(*query.shape[:-1], value.shape[-1])
         if others:
-            own[:, others] = FUSED(*(x[:, others] for x in (query, key, value)), attn_mask=mask(others), scale=scale)
+            kept = FUSED(*(x[:, others] for x in (query, key, value)), attn_mask=mask(others), scale=scale)
+            own = put(own, 1, others, kept)
         attention = None
         if len(convolved.tokens) < value.shape[2]:
             attention = scores_of(query[:, heads], key[:, heads], mask(heads), scale).softmax(dim=-1)
-            own[:, heads] = attention @ value[:, heads]
+            own = put(own, 1, heads, attention @ value[:, heads])
         return replaced(convolved, attention, value, own)
 
 
@@ -118,5 +120,9 @@ def replaced(convolved: Any, attention: Any, value: torch.Tensor, own: torch.Ten
     if rest := np.setdiff1d(np.arange(value.shape[2]), tokens).tolist():
         shares = attention[:, :, tokens]
         averages = shares[..., tokens].sum(dim=-1, keepdim=True) * averages + shares[..., rest] @ value[:, :, rest]
-    own[:, [[head] for head in heads], tokens] = averages
-    return own
+    return put(own, 1, heads, put(own[:, heads], 2, tokens, averages))
+
+
+def put(array: torch.Tensor, axis: int, places: list[int], part: torch.Tensor) -> torch.Tensor:
+    """A copy with a part along an axis replaced: unlike an assignment, exporters to ONNX compute it right."""
+    return array.index_copy(axis, torch.tensor(places, device=array.device), part)
