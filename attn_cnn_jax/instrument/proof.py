@@ -103,6 +103,8 @@ def refuse(sites: list[Site], refused: list[Site], measured: list[int]) -> None:
     """Says what was seen, and what to give."""
     first, *more = sorted(refused, key=lambda site: site.number)
     give = "grid=(rows, columns) and tokens= state where patches are"
+    if any(site.call is None for site in refused):
+        give = "attention that you save can be inspected as an array"
     if measured:
         give = f"layers={sorted(measured)}, numbers from 0, measures the others"
     raise UserError(

@@ -50,6 +50,11 @@ def channels(query, key, value):
     return (weights @ value.mT).mT
 
 
+def summed(query, key, value):
+    """Without a product: no function that is called has both attention and values."""
+    return ((query @ key.mT / 2).softmax(dim=-1)[..., None] * value[:, :, None]).sum(dim=3)
+
+
 def between_tokens(x):
     """Two tokens after the patches, and one before."""
     import torch
@@ -135,6 +140,8 @@ def test_windows_that_attend_by_a_table_of_biases_alone_give_it_back(windowed, t
 def test_channels_and_shuffled_patches_are_refused(network, torch):
     with pytest.raises(UserError, match="perhaps channels"):
         inspect(network(channels), torch.randn(2, 3, 16, 16))
+    with pytest.raises(UserError, match=r"no product of it with values.*save can be inspected as an array"):
+        inspect(network(summed), torch.randn(2, 3, 16, 16))
     with pytest.raises(UserError, match="shuffled"):
         inspect(network(fused, shuffled), torch.randn(2, 3, 16, 16))
 
