@@ -56,6 +56,11 @@ SMALL = dict(
 )
 WINDOWS: dict[str, Any] = {"image_size": 64, "patch_size": 4, "embed_dim": 12, "depths": [2, 2], "num_heads": [2, 4]}
 WINDOWS |= {"window_size": 4}
+MOBILE = {
+    "image_size": 224,
+    "patch_size": 2,
+    "initializer_range": 0.1,
+}  # its own is so small that no image reaches a layer
 SAM = {"window_size": 2, "global_attn_indexes": [1], "output_channels": 16, "mlp_dim": 48}
 # Configuration and network of transformers, what differs from SMALL (None: the configuration's own sizes).
 TRANSFORMERS: dict[str, tuple[str, str, dict | None]] = {
@@ -81,7 +86,7 @@ TRANSFORMERS: dict[str, tuple[str, str, dict | None]] = {
     "PVT": ("PvtConfig", "PvtModel", None),
     "PVT v2": ("PvtV2Config", "PvtV2Model", None),
     "LeViT": ("LevitConfig", "LevitModel", None),
-    "MobileViT": ("MobileViTConfig", "MobileViTModel", None),
+    "MobileViT": ("MobileViTConfig", "MobileViTModel", MOBILE),
     "MobileViT v2": ("MobileViTV2Config", "MobileViTV2Model", None),
     "CvT": ("CvtConfig", "CvtModel", None),
     "PoolFormer": ("PoolFormerConfig", "PoolFormerModel", None),
@@ -116,7 +121,7 @@ def transformers_networks() -> dict[str, tuple[int, Callable[[], Any]]]:
         return getattr(library, network)(getattr(library, config)(**own))
 
     return {
-        name: (224 if options is None else 64, lambda row=(config, network, options): make(*row))
+        name: (224 if options in (None, MOBILE) else 64, lambda row=(config, network, options): make(*row))
         for name, (config, network, options) in TRANSFORMERS.items()
     }
 
