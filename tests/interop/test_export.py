@@ -21,7 +21,7 @@ from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import export as export_module
 from attn_cnn_jax.interop.card import card, markdown
-from attn_cnn_jax.interop.export import export
+from attn_cnn_jax.interop.export import check_for_onnx, export, inference
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import weights
 from attn_cnn_jax.runs.directory import to_json
@@ -158,6 +158,32 @@ def test_onnx_runtime_computes_the_logits_of_any_batch(name, run_of, tmp_path):
     for count in (1, 5):
         (found,) = session.run(["logits"], {"images": noise(count)})
         np.testing.assert_allclose(found, expected[:count], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        (lambda x: jax.nn.softmax(x, axis=(1, 2)), "a softmax over several axes"),
+        (lambda x: jax.jit(lambda y: jax.nn.softmax(y, axis=(1, 2)))(x), "a softmax over several axes"),
+        (lambda x: jax.image.resize(x, (1, 8, 8), "linear"), "jax.image.resize"),
+        (lambda x: x.astype(jnp.bfloat16) @ x.astype(jnp.bfloat16), "products in bfloat16"),
+        (lambda x: jax.nn.softmax(x).sum() + x.max(axis=(1, 2)) + jax.nn.logsumexp(x, axis=(1, 2)), None),
+    ],
+)
+def test_what_onnx_lacks_is_said_before_the_export(operation, said):
+    program = jax.make_jaxpr(operation)(jnp.ones((1, 4, 4))).jaxpr
+    if said:
+        with pytest.raises(UserError, match=f"^--format=onnx: this network has {said}"):
+            check_for_onnx(program)
+    else:
+        check_for_onnx(program)
+
+
+def test_no_network_of_the_package_lacks_anything_for_onnx(run_of):
+    run = run_of("quadratic")
+    run.config.model.dtype = "bfloat16"  # exported in float32
+    program = jax.make_jaxpr(inference(run, "float32"))(np.zeros((1, *run.config.model.image_shape), np.uint8))
+    check_for_onnx(program.jaxpr)
 
 
 def test_what_a_format_needs_is_named_with_how_to_install_it(run_of, tmp_path, monkeypatch, capsys):
