@@ -30,6 +30,7 @@ from attn_cnn_jax.runs.run import Run
 
 TITLE = "What the heads attend to"  # in a notebook
 TEST_IMAGES = 100  # whose accuracy the page counts
+MOST_HEADS = 1024
 
 WEB = Path(__file__).parent / "web"
 # Only what this file holds: no script, style or address of anybody else.
@@ -78,6 +79,8 @@ def check(run: Run, size: tuple[int, int]) -> None:
     heads = sum(block.attention.num_heads for block in blocks)
     pixels = size[0] * size[1] // model.downsample**2
     for what, amount, most in (
+        ("heads in all", heads, MOST_HEADS),
+        ("pixels to attend to", pixels, 128 * 128),
         ("pixels on a side", max(size), 512 * model.downsample),  # scores of columns grow as their square
         ("heads times pixels", heads * pixels, 4_000_000),  # scores that are computed when the query moves
     ):
