@@ -79,7 +79,7 @@ def layer_statistics(
     for image in probabilities:  # one at a time: an image of a large network has a gigabyte
         narrow = image.reshape(len(image), height * width, -1)
         flat = narrow.astype(np.float64)
-        # Sums of row^m column^n. They are exact for whole numbers: a one-pixel attention has no spread.
+        # Sums of row^m column^n times float32, exact in float64 where one pixel has all: it has exactly no spread.
         by_row = (flat.reshape(-1, width) @ of_columns).reshape(-1, 3 * height)
         sums = (by_row @ of_rows).reshape(*flat.shape[:2], 3, 3).transpose(2, 3, 0, 1)
         whole = sums[0, 0]
@@ -102,7 +102,7 @@ def layer_statistics(
             (centre - at).mean(axis=1),
             interior,
             np.moveaxis(np.array(covariance)[..., asked].mean(axis=-1), -1, 0),
-            entropy.mean(axis=1),
+            np.maximum(entropy, 0).mean(axis=1),  # that of one pixel is rounded
             np.take_along_axis(flat, nearest[..., None], axis=-1).mean(axis=(1, 2)),
         )
         total = [so_far + of_image / len(probabilities) for so_far, of_image in zip(total, of_images, strict=True)]

@@ -63,6 +63,10 @@ def test_one_pixel_attention_has_no_spread_and_no_entropy_whatever_its_rounding(
     np.testing.assert_array_equal(moments.centre_of_mass(attention), (3, 30))
     np.testing.assert_array_equal(moments.covariance(attention), np.zeros((2, 2)))
     assert moments.entropy(attention) == 0
+    found = heads.layer_statistics(np.broadcast_to(attention, (1, 41, 37, 41, 37)), kernel_shifts((1, 1)))
+    np.testing.assert_array_equal(found.covariance, np.zeros((1, 2, 2)))
+    assert found.mass_at_centre == 1
+    assert 0 <= found.entropy[0] < 1e-12  # 1e-6, rounded by 2^-24; below zero it was shown as -0.000
 
 
 def test_three_readings_of_a_centre(quadratic_run):
