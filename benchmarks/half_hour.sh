@@ -48,8 +48,8 @@ train)
     exit "$status"
     ;;
 pieces)
-    rm -rf "$bundle"
-    mkdir "$bundle"
+    mkdir -p "$bundle"
+    rm -f "$bundle"/piece_* # of a part before; nothing else, should RUN be given first
     tar -czf "$bundle/whole" --exclude=.lock -C "$1" .
     split -a 3 -b "${PIECE:-15000000}" "$bundle/whole" "$bundle/piece_"
     rm "$bundle/whole"
