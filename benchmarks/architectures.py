@@ -56,11 +56,8 @@ SMALL = dict(
 )
 WINDOWS: dict[str, Any] = {"image_size": 64, "patch_size": 4, "embed_dim": 12, "depths": [2, 2], "num_heads": [2, 4]}
 WINDOWS |= {"window_size": 4}
-MOBILE = {
-    "image_size": 224,
-    "patch_size": 2,
-    "initializer_range": 0.1,
-}  # its own is so small that no image reaches a layer
+# Its own range of weights is so small that no image reaches a layer.
+MOBILE = {"image_size": 224, "patch_size": 2, "initializer_range": 0.1}
 SAM = {"window_size": 2, "global_attn_indexes": [1], "output_channels": 16, "mlp_dim": 48}
 # Configuration and network of transformers, what differs from SMALL (None: the configuration's own sizes).
 TRANSFORMERS: dict[str, tuple[str, str, dict | None]] = {
