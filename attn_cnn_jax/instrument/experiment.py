@@ -79,22 +79,22 @@ def halves(layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np
     """Returns halves of all places, and their pixels.
 
     Random ones of patches that do not overlap: one, of up to 100 places two, of up to 16 so many that no two places are
-    in the same ones. Of others upper and left ones.
+    in the same ones. Of others the upper one and the left one of every window.
     """
-    if (patch := layout.patch(size)) is None:
-        cells, masks = (
-            np.stack([x < length / 2 for x, length, n in zip(np.indices(of), of, layout.image, strict=True) if n > 1])
-            for of in (layout.image, size)
-        )
-        return cells.reshape(len(cells), -1), masks
-    numbers = np.random.default_rng(1).permutation(math.prod(layout.image))
-    count = 1 + (len(numbers) <= 100) if len(numbers) > 16 else math.ceil(math.log2(len(numbers)))
-    cells = (numbers >> np.arange(count)[:, None] & 1).astype(bool).reshape(-1, *layout.image)
+    count, patch = math.prod(layout.image), layout.patch(size)
+    if patch is None:
+        sides = [n for n, length in enumerate(layout.grid) if length > 1]
+        inside = np.indices(layout.grid).reshape(2, -1)[sides] < np.array(layout.grid)[sides, None] / 2
+        cells = np.zeros((len(sides), count), bool)
+        cells[:, layout.places] = inside[:, None]
+    else:
+        draws = 1 + (count <= 100) if count > 16 else math.ceil(math.log2(count))
+        cells = (np.random.default_rng(1).permutation(count) >> np.arange(draws)[:, None] & 1).astype(bool)
     rows, columns = (
-        np.minimum(np.arange(length) // own, most - 1)
-        for length, own, most in zip(size, patch, layout.image, strict=True)
+        np.arange(length) * most // length if patch is None else np.minimum(np.arange(length) // patch[axis], most - 1)
+        for axis, (length, most) in enumerate(zip(size, layout.image, strict=True))
     )
-    return cells.reshape(count, -1), cells[:, rows][:, :, columns]
+    return cells, cells.reshape(-1, *layout.image)[:, rows][:, :, columns]
 
 
 def respond(

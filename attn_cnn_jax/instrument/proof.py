@@ -17,7 +17,8 @@ from attn_cnn_jax.instrument.network import Network
 NAMED = CHANNELS, UNREACHED, QUERIES  # what layers are left out for that have no places
 ROUNDING, STILL = 1e-12, 1e-8  # of squares: what is rounding, and what says too little of queries
 SHARPLY = 4  # times the energy of tokens that ought not to change, of those that ought to
-MORE, FEW = 1.5, 64  # the same where places are blurred, and of how many places it is asked for
+MORE = 1.5  # the same where places are blurred; asked for of so many, in the image or in each of its windows
+PLACES, IN_WINDOWS = 64, 49
 EXACT = 1e6  # the same where nothing but attention mixes places
 DRAWS = 8  # of noise: a layout that one does not prove needs two halves of them to agree
 
@@ -118,8 +119,8 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
 
     Strips map the first one. Then random halves of all places change, with other noise: layers whose tokens follow them
     sharply have theirs where the first one has. Layers for which one of the two fails are mapped by strips alone, until
-    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows. Then queries of
-    layers without windows have to be where keys are.
+    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows. Then their
+    queries have to be where keys are.
     """
     (windows, heads, _, count), calls = group[0].shape, [site.call or 0 for site in group]
     of, found = strips(network, grid, windows * count), dict[int, Layout | str]()
@@ -141,10 +142,12 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
                     one, other = (decode(np.sum(energies[call][n::2], axis=0), of, grid) for n in range(2))
                     if same(one, other) and one != NO_GRID:  # patches overlap: their distance is not that of centres
                         found[call] = one._replace(centres=None) if isinstance(one, Layout) else one
-    rough = {n: x for n, x in found.items() if isinstance(x, Layout) and x.centres is None and x.windows == 1}
-    for layout in {x.image: x for x in rough.values()}.values():
-        checked = by_halves(network, layout, [n for n in calls if n in rough and same(rough[n], layout)], of.size)
-        found |= {n: QUERIES for n, (_, there) in checked.items() if not there}
+    rough = {n: x for n, x in found.items() if isinstance(x, Layout) and x.centres is None}
+    while rough:
+        layout = next(iter(rough.values()))
+        alike = [n for n in calls if n in rough and same(rough[n], layout)]
+        found |= {n: QUERIES for n, (_, there) in by_halves(network, layout, alike, of.size).items() if not there}
+        rough = {n: x for n, x in rough.items() if n not in alike}
     why = NO_GRID if grid is None else f"{NO_GRID} as {grid[0]}x{grid[1]} patches"
     layouts = [found.get(call, why) for call in calls]
     return [
@@ -163,7 +166,7 @@ def by_halves(network: Network, layout: Layout, calls: list[int], size: Grid) ->
     queries = list[float]()
     energies = respond(network, masks, calls, 1, look=lambda call: queries.append(attends(call, layout, cells)))
     values = [follows(energy, layout, cells) for energy in energies]
-    blurred = MORE if cells.shape[1] >= FEW else 0
+    blurred = MORE if layout.places.shape[1] >= (PLACES if layout.windows == 1 else IN_WINDOWS) else 0
     found = [(x > SHARPLY, y > (SHARPLY if x > EXACT else blurred)) for x, y in zip(values, queries, strict=True)]
     return dict(zip(calls, found, strict=True))
 

@@ -150,25 +150,42 @@ def test_channels_and_shuffled_patches_are_refused(network, torch):
 class Latents:
     """Attends from as many vectors of its own as there are patches."""
 
-    def __init__(self, torch):
-        self.queries = torch.randn(1, HEADS, 16, D // HEADS)
+    def __init__(self, torch, count=16):
+        self.queries = torch.randn(1, HEADS, count, D // HEADS)
 
     def __call__(self, query, key, value):
         return fused(self.queries.expand_as(key), key, value)
 
 
-@pytest.mark.parametrize("how", ["latents", "order", "overlap"])
+def in_windows(attend):
+    """Attention in windows of 7x7 places of 14x14."""
+
+    def cut(x):
+        return x.unflatten(2, (2, 7, 2, 7)).permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
+
+    def attended(*parts):
+        x = attend(*map(cut, parts)).unflatten(0, (-1, 2, 2)).unflatten(4, (7, 7))
+        return x.permute(0, 3, 1, 4, 2, 5, 6).flatten(2, 5)
+
+    return attended
+
+
+@pytest.mark.parametrize("how", ["latents", "order", "overlap", "windows"])
 def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
-    """Of the second layer; the first has its own."""
-    torch.manual_seed(1)
-    attend, calls = Latents(torch) if how == "latents" else other_queries, []
+    """Of the second layer; the first has its own. Those of windows are the same for all, as GCViT's."""
+    torch.manual_seed(2)
+    attend = {"latents": Latents(torch), "windows": Latents(torch, 49)}.get(how, other_queries)
+    calls = []
 
     def mixed(*parts):
         calls.append(0)
         return (attend if len(calls) == 2 else fused)(*parts)
 
-    model = network(mixed, lambda x: calls.clear() or x, patches=stem(torch, 2) if how == "overlap" else None)
-    size = 32 if how == "overlap" else 16
+    mixed, size = (in_windows(mixed), 56) if how == "windows" else (mixed, 32 if how == "overlap" else 16)
+    patches = stem(torch, 2) if how in ("overlap", "windows") else None
+    model = network(mixed, lambda x: calls.clear() or x, patches=patches)
+    with torch.no_grad():
+        model.qkv.weight *= 3  # attention that is far from uniform
     layers = inspect(model, torch.randn(2, 3, size, size))
     assert [layer.number for layer in layers.layers_measured] == [0]
     assert "its queries are no places, or not those of its keys" in layers.notes[0]
