@@ -118,12 +118,12 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
     """Returns layers of one shape with their layouts, or why they have none.
 
     Strips map the first one. Then random halves of all places change, with other noise: layers whose tokens follow them
-    sharply have theirs where the first one has. Layers for which one of the two fails are mapped by strips alone, until
-    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows. Then their
-    queries have to be where keys are.
+    sharply have theirs where the first one has. Layers for which one of the two fails are mapped by more strips, until
+    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows. Then random
+    halves are tried again, and where patches overlap queries have to be where keys are.
     """
     (windows, heads, _, count), calls = group[0].shape, [site.call or 0 for site in group]
-    of, found = strips(network, grid, windows * count), dict[int, Layout | str]()
+    of, found, rough = strips(network, grid, windows * count), dict[int, Layout | str](), dict[int, Layout]()
     (energy,) = respond(network, of.masks, calls[:1], twice=True)
     layout = decode(energy, of, grid)
     if isinstance(layout, Layout):
@@ -140,14 +140,18 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
                 energies.setdefault(call, []).append(energy)
                 if draw % 2:
                     one, other = (decode(np.sum(energies[call][n::2], axis=0), of, grid) for n in range(2))
-                    if same(one, other) and one != NO_GRID:  # patches overlap: their distance is not that of centres
-                        found[call] = one._replace(centres=None) if isinstance(one, Layout) else one
-    rough = {n: x for n, x in found.items() if isinstance(x, Layout) and x.centres is None}
+                    if isinstance(one, str) and one != NO_GRID and one == other:
+                        found[call] = one
+                    elif isinstance(one, Layout) and same(one, other):
+                        found[call] = rough[call] = one
     while rough:
         layout = next(iter(rough.values()))
-        alike = [n for n in calls if n in rough and same(rough[n], layout)]
-        found |= {n: QUERIES for n, (_, there) in by_halves(network, layout, alike, of.size).items() if not there}
-        rough = {n: x for n, x in rough.items() if n not in alike}
+        alike = [call for call in rough if same(rough[call], layout)]
+        rough = {call: x for call, x in rough.items() if call not in alike}
+        for x in (layout, layout._replace(centres=None)):  # patches overlap: their distance is not that of centres
+            checked = by_halves(network, x, alike, of.size) if alike else {}
+            alike = [call for call, (sharp, _) in checked.items() if not sharp and x.centres is not None]
+            found |= {call: x if there else QUERIES for call, (_, there) in checked.items() if call not in alike}
     why = NO_GRID if grid is None else f"{NO_GRID} as {grid[0]}x{grid[1]} patches"
     layouts = [found.get(call, why) for call in calls]
     return [

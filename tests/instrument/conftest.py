@@ -5,8 +5,9 @@ import pytest
 D, HEADS = 12, 3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def torch():
+    """Whatever tests ran before draws no other numbers."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     return torch

@@ -70,7 +70,7 @@ def test_two_photos_give_no_errors_rather_than_errors_of_zero(random):
     assert "6 images of 3 photos: errors from fewer than 8" in str(three)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mixtures(torch):
     """A network whose heads mix attention by place, `(h, q, p)`, and by likeness, with weights by head for place."""
     from torch import nn

@@ -247,10 +247,12 @@ def test_patches_that_overlap_or_do_not_fill_the_image_are_found(network, torch)
     report = inspect(network(fused, between_tokens, patches=stem(torch)), torch.randn(2, 3, 32, 48))
     assert report.grids == [(4, 6)] * 2
     assert report.layers_measured[1].layout.others.tolist() == [0, 25, 26]
-    model = network(fused, lambda x: x[:, torch.arange(15).flip(0)])
-    layout = inspect(model, torch.randn(2, 3, 14, 22)).layers_measured[1].layout
-    assert (layout.grid, layout.patch((14, 22))) == ((3, 5), (4, 4))
-    np.testing.assert_array_equal(layout.tokens[0], np.arange(15)[::-1])
+    for seed in (0, 2, 17):  # of the last two the first strips say too little
+        torch.manual_seed(seed)
+        model = network(fused, lambda x: x[:, torch.arange(15).flip(0)])
+        layout = inspect(model, torch.randn(2, 3, 14, 22)).layers_measured[1].layout
+        assert (layout.grid, layout.patch((14, 22))) == ((3, 5), (4, 4))
+        np.testing.assert_array_equal(layout.tokens[0], np.arange(15)[::-1])
 
 
 @pytest.mark.parametrize("heads_first", [False, True])

@@ -9,7 +9,7 @@ from attn_cnn_jax.instrument.inspect import inspect
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def networks(torch):
     """Networks of one layer over 16 patches that compute attention in each of three ways, with 9 planted heads."""
     from torch import nn
