@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from attn_cnn_jax.reference.operations import RULES, SIMPLE, widened
 
 Values = Sequence[Any]
+Run = Callable[[Any, Values, Values], list[Any]]  # as `run`
 
 
 def evaluate(function: Callable, *args: Any) -> Any:
@@ -53,7 +55,7 @@ def apply(equation: Any, inputs: list[Any]) -> list[Any]:
     """Returns the results of one operation."""
     name, parameters = equation.primitive.name, equation.params
     if name in CONTROL:
-        return CONTROL[name](parameters, inputs)
+        return CONTROL[name](parameters, inputs, run)
     inner = next((parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters), None)
     if inner is not None:  # jit, checkpoint, functions with derivatives of their own
         return run(*((inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())), inputs)
@@ -85,7 +87,7 @@ def scan_counts(p: dict[str, Any]) -> tuple[int, int]:
     return p["num_consts"], p["num_carry"]
 
 
-def scan(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
+def scan(p: dict[str, Any], inputs: list[Any], run: Run) -> list[Any]:
     """`lax.scan`: constants, then carried values, then arrays whose first axis is scanned over."""
     num_constants, num_carried = scan_counts(p)
     constants, rest = inputs[:num_constants], inputs[num_constants:]
@@ -96,10 +98,10 @@ def scan(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
         carry = out[:num_carried]
         ys.append(out[num_carried:])
     ordered = zip(*(reversed(ys) if p["reverse"] else ys), strict=True)
-    return [*carry, *map(np.stack, ordered)]
+    return [*carry, *((jnp if isinstance(rows[0], jax.Array) else np).stack(rows) for rows in ordered)]
 
 
-def while_loop(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
+def while_loop(p: dict[str, Any], inputs: list[Any], run: Run) -> list[Any]:
     """`lax.while_loop` and `lax.fori_loop`."""
     condition, body = p["cond_jaxpr"], p["body_jaxpr"]
     of_condition, rest = inputs[: p["cond_nconsts"]], inputs[p["cond_nconsts"] :]
@@ -109,15 +111,16 @@ def while_loop(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
     return list(carry)
 
 
-def cond(p: dict[str, Any], inputs: list[Any]) -> list[Any]:
+def cond(p: dict[str, Any], inputs: list[Any], run: Run) -> list[Any]:
     """`lax.cond` and `lax.switch`."""
     branch = p["branches"][int(np.clip(int(inputs[0]), 0, len(p["branches"]) - 1))]
     return run(branch.jaxpr, branch.consts, inputs[1:])
 
 
-CONTROL: dict[str, Callable[[dict[str, Any], list[Any]], list[Any]]] = {
+# By parameters, inputs, and what evaluates the programs inside.
+CONTROL: dict[str, Callable[[dict[str, Any], list[Any], Run], list[Any]]] = {
     "scan": scan,
     "while": while_loop,
     "cond": cond,
-    "optimization_barrier": lambda _, inputs: inputs,
+    "optimization_barrier": lambda _, inputs, run: inputs,
 }

@@ -22,7 +22,7 @@ from attn_cnn_jax import compiling
 from attn_cnn_jax.instrument.adapters import Call, Seen, Softmax, Visit, absorb, difference, numbers, sums_to_one
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
-from attn_cnn_jax.reference import scan_counts
+from attn_cnn_jax.reference import CONTROL
 
 OWN = "own_attention"  # the name of a traced function that is run as a whole
 
@@ -43,7 +43,7 @@ def run(model: nnx.Module, images: Any, visit: Visit) -> Seen:
     arguments = state, jnp.asarray(images)
     program, shape = jax.make_jaxpr(lambda state, x: nnx.merge(graph, state)(x), return_shape=True)(*arguments)
     watching = Watching(visit)
-    leaves = watching.run(program.jaxpr, program.consts, *jax.tree.leaves(arguments))
+    leaves = watching.run(program.jaxpr, program.consts, jax.tree.leaves(arguments))
     return Seen(jax.tree.unflatten(jax.tree.structure(shape), leaves), watching.unseen)
 
 
@@ -73,7 +73,7 @@ class Watching:
     def __init__(self, visit: Visit):
         self.visit, self.calls, self.place, self.unseen = visit, 0, -1, list[Softmax]()
 
-    def run(self, jaxpr: Any, constants: Sequence[Any], *arguments: Any) -> list[Any]:
+    def run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """Returns the results of a program, equation by equation."""
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
         for equation in jaxpr.eqns:
@@ -86,17 +86,12 @@ class Watching:
         name, parameters = equation.primitive.name, equation.params
         if equation.primitive is shown:
             return self.over_pixels(*read)
-        if name == "scan":
-            return self.scan(read, **parameters)
-        if name == "while":
-            return self.loop(read, **parameters)
-        if name == "cond":
-            branch = parameters["branches"][int(read[0])]
-            return self.run(branch.jaxpr, branch.consts, *read[1:])
+        if name in CONTROL:
+            return CONTROL[name](parameters, read, self.run)
         inner = parameters.get("jaxpr", parameters.get("call_jaxpr"))
         if inner is not None and parameters.get("name") != OWN:
             closed = hasattr(inner, "consts")
-            return self.run(inner.jaxpr if closed else inner, inner.consts if closed else [], *read)
+            return self.run(inner.jaxpr if closed else inner, inner.consts if closed else [], read)
         results = equation.primitive.bind(*read, **parameters)
         if name == "dot_general":
             self.place += 1
@@ -109,27 +104,6 @@ class Watching:
         """Lists a result that is one."""
         if result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
             self.unseen.append(Softmax(self.calls, result.shape, weakref.ref(result)))
-
-    def scan(self, read: list[Any], *, jaxpr, length, reverse, **parameters) -> list[Any]:
-        """A loop over layers, one at a time."""
-        num_constants, num_carried = scan_counts(parameters)
-        constants, rest = read[:num_constants], read[num_constants:]
-        carry, stacked = rest[:num_carried], rest[num_carried:]
-        rows = []
-        for n in reversed(range(length)) if reverse else range(length):
-            results = self.run(jaxpr.jaxpr, jaxpr.consts, *constants, *carry, *(array[n] for array in stacked))
-            carry = results[:num_carried]
-            rows.append(results[num_carried:])
-        rows = rows[::-1] if reverse else rows
-        return [*carry, *map(jnp.stack, zip(*rows, strict=True))]
-
-    def loop(self, read: list[Any], *, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts) -> list[Any]:
-        """A loop that ends when a condition says so."""
-        constants, rest = read[:cond_nconsts], read[cond_nconsts:]
-        of_body, state = rest[:body_nconsts], rest[body_nconsts:]
-        while self.run(cond_jaxpr.jaxpr, cond_jaxpr.consts, *constants, *state)[0]:
-            state = self.run(body_jaxpr.jaxpr, body_jaxpr.consts, *of_body, *state)
-        return state
 
     def over_pixels(self, attention: jax.Array, values: jax.Array, again: jax.Array, own: jax.Array) -> tuple:
         """Shows a layer of this package's networks."""

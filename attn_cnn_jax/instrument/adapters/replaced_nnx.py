@@ -31,7 +31,7 @@ class Replaced(nnx.Module):
         replacing = Replacing(
             dict(self.replacements), {int(name): weights[...] for name, weights in self.weights.items()}
         )
-        leaves = replacing.run(program.jaxpr, program.consts, *jax.tree.leaves(arguments))
+        leaves = replacing.run(program.jaxpr, program.consts, jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shape), leaves)
 
 
