@@ -63,3 +63,9 @@ def test_values_and_gradients_are_those_of_jax(name):
 def test_precision_is_double():
     x = np.float32(2**-20)
     assert reference.evaluate(lambda x: (1 + x * x) - 1, x) == pytest.approx(2.0**-40, rel=1e-3)
+
+
+def test_an_array_that_would_fill_the_memory_is_refused():
+    """`attn-cnn page --size=128` took 24 GB for its self-check, of attention over 16,384 pixels."""
+    with pytest.raises(MemoryError, match=r"mul of shape \(32768, 32768\) takes 8 GiB in double precision"):
+        reference.evaluate(lambda x: jnp.sum(x * jnp.ones((1, 32768), np.float32)), np.ones((32768, 1), np.float32))

@@ -4,6 +4,7 @@ What `selfcheck` and tests hold compiled programs against. Operations without a 
 numbers) are computed by JAX one at a time on the CPU, in their own precision.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from attn_cnn_jax.reference.operations import RULES, SIMPLE, widened
 
 Values = Sequence[Any]
 Run = Callable[[Any, Values, Values], list[Any]]  # as `run`
+MOST_BYTES = 2**31  # of an array: attention over 128x128 pixels would take 18 GiB a layer
 
 
 def evaluate(function: Callable, *args: Any) -> Any:
@@ -24,6 +26,9 @@ def evaluate(function: Callable, *args: Any) -> Any:
     Args:
       function: of trees of arrays, traced once; never compiled.
       args: arrays in the shapes and types that it is called with.
+
+    Raises:
+      MemoryError: an array would take more than 2 GiB in double precision.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     values = run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
@@ -54,6 +59,9 @@ def run(jaxpr: Jaxpr, consts: Values, args: Values) -> list[Any]:
 def apply(equation: Any, inputs: list[Any]) -> list[Any]:
     """Returns the results of one operation."""
     name, parameters = equation.primitive.name, equation.params
+    for v in equation.outvars:
+        if (size := 8 * math.prod(v.aval.shape)) > MOST_BYTES:
+            raise MemoryError(f"{name} of shape {v.aval.shape} takes {size / 2**30:.0f} GiB in double precision")
     if name in CONTROL:
         return CONTROL[name](parameters, inputs, run)
     inner = next((parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters), None)
