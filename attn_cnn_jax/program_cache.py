@@ -1,5 +1,6 @@
 """Programs that commands compiled, kept in the user's cache folder for the next command."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -14,10 +15,15 @@ MOST_BYTES = 2**28  # of a folder: then JAX removes what was not used for the lo
 def keep_programs() -> None:
     """Sets JAX's persistent compilation cache for the commands of this process.
 
-    Nothing is kept where the user set JAX_COMPILATION_CACHE_DIR, or has no cache folder (XDG_CACHE_HOME, ~/.cache).
+    Nothing is kept where the user set JAX_COMPILATION_CACHE_DIR, or where nothing can be written below XDG_CACHE_HOME,
+    which is ~/.cache by default and is made where it is not there.
     """
     cache = cache_folder()
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or cache is None or not os.access(cache.parent, os.W_OK):
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or cache is None:
+        return
+    with contextlib.suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+    if not os.access(cache, os.W_OK):
         return
     values = {
         "jax_compilation_cache_dir": str(cache / f"programs-{compiler()}"),

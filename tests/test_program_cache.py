@@ -23,7 +23,7 @@ def set_in_jax(monkeypatch):
 
 
 def test_the_folder_is_the_users_and_of_this_compiler(set_in_jax, tmp_path, monkeypatch):
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path)
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path := tmp_path / "not there yet")
     assert set_in_jax() == str(tmp_path / "attn_cnn_jax" / f"programs-{program_cache.compiler()}")
     assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == program_cache.MOST_BYTES
     here = program_cache.compiler()
@@ -32,7 +32,8 @@ def test_the_folder_is_the_users_and_of_this_compiler(set_in_jax, tmp_path, monk
 
 
 def test_nothing_is_set_without_a_cache_folder_or_beside_the_users_own(set_in_jax, tmp_path):
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path / "none")
+    (tmp_path / "file").touch()
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path / "file")
     assert set_in_jax() is None
     os.environ |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": "mine"}
     assert set_in_jax() == "mine"
