@@ -21,6 +21,7 @@ import optax
 from flax import nnx
 from matplotlib.figure import Figure
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.analysis.figures import style
 from attn_cnn_jax.cli.arguments import at_least_one, integers
 from attn_cnn_jax.errors import exits_with_messages
@@ -74,7 +75,7 @@ def train(rank: int, heads: int, seeds: list[int], steps: int) -> list[dict]:
     margin = ((learning.MARGIN - 1,) * 2,) * 2
     wide = jnp.stack([np.pad(kernel, (*margin, (0, 0), (0, 0))).reshape(WINDOW**2, -1) for kernel in kernels])
     scores, values = jax.vmap(lambda key: start(key, heads))(jnp.stack([jax.random.key(seed) for seed in seeds]))
-    scores, values = jax.jit(jax.vmap(lambda *each: fitted(*each, steps)))(scores, values, wide)
+    scores, values = compiling.jit(jax.vmap(lambda *each: fitted(*each, steps)))(scores, values, wide)
     seconds = round((time.process_time() - started) / len(seeds), 2)
     found = []
     for n, (seed, kernel) in enumerate(zip(seeds, kernels, strict=True)):

@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from attn_cnn_jax import compiling
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import create_model, validate
 from attn_cnn_jax.data.augment import normalise
@@ -99,7 +100,7 @@ def inference(config: ConfigDict, mesh: Mesh, images: Split) -> Callable[[int], 
     """`predict(count)`: the logits of a batch, that many times, by the network merged for inference."""
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
     skeleton, *arrays = split(merged(network, config.model.image_shape))
-    predict = jax.jit(lambda arrays, batch: join(skeleton, *arrays)(batch)[0])
+    predict = compiling.jit(lambda arrays, batch: join(skeleton, *arrays)(batch)[0])
     batch = normalise(images.images[: config.train.batch_size], SPEC.mean, SPEC.std, jnp.dtype(config.model.dtype))
     jax.block_until_ready(batch)
 
