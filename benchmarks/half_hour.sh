@@ -32,7 +32,7 @@ pack)
     ;;
 start)
     PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --no-index --find-links "$bundle/wheels" attn-cnn-jax
-    for archive in "$bundle"/*cifar10*; do
+    for archive in "$bundle"/*cifar*.tar*; do
         if [ -e "$archive" ]; then python3 -m attn_cnn_jax prepare cifar10 --archive "$archive" --data-dir "$bundle/data"; fi
     done
     python3 -c 'import jax; print(jax.__version__, jax.devices())'
