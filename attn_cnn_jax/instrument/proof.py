@@ -9,7 +9,17 @@ from jaxtyping import Bool, Float
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.instrument.adapters import Call
-from attn_cnn_jax.instrument.experiment import CHANNELS, NO_GRID, QUERIES, UNREACHED, decode, halves, respond, strips
+from attn_cnn_jax.instrument.experiment import (
+    CHANNELS,
+    NO_GRID,
+    QUERIES,
+    UNREACHED,
+    decode,
+    halves,
+    pixels,
+    respond,
+    strips,
+)
 from attn_cnn_jax.instrument.layer import between
 from attn_cnn_jax.instrument.layout import Layout, given
 from attn_cnn_jax.instrument.network import Network
@@ -118,12 +128,10 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
     """Returns layers of one shape with their layouts, or why they have none.
 
     Strips map the first one. Then random halves of all places change, with other noise: layers whose tokens follow them
-    sharply have theirs where the first one has. Layers for which one of the two fails are mapped by more strips, until
-    two halves of several draws of noise agree; finer ones, in case the axis of heads is one of windows. Then random
-    halves are tried again, and where patches overlap queries have to be where keys are.
+    sharply have theirs where the first one has. Those for which one of the two fails are mapped by more strips.
     """
-    (windows, heads, _, count), calls = group[0].shape, [site.call or 0 for site in group]
-    of, found, rough = strips(network, grid, windows * count), dict[int, Layout | str](), dict[int, Layout]()
+    (windows, _, _, count), calls = group[0].shape, [site.call or 0 for site in group]
+    of, found = strips(network, grid, windows * count), dict[int, Layout | str]()
     (energy,) = respond(network, of.masks, calls[:1], twice=True)
     layout = decode(energy, of, grid)
     if isinstance(layout, Layout):
@@ -131,6 +139,25 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
         found |= {call: layout if there else QUERIES for call, (sharp, there) in checked.items() if sharp}
     elif layout in NAMED:
         found[calls[0]] = layout
+    found |= by_more_strips(network, group[0].shape, [call for call in calls if call not in found], grid)
+    why = NO_GRID if grid is None else f"{NO_GRID} as {grid[0]}x{grid[1]} patches"
+    layouts = [found.get(call, why) for call in calls]
+    return [
+        site._replace(layout=x) if isinstance(x, Layout) else site._replace(why=x)
+        for site, x in zip(group, layouts, strict=True)
+    ]
+
+
+def by_more_strips(
+    network: Network, shape: tuple[int, ...], calls: list[int], grid: Grid | None
+) -> dict[int, Layout | str]:
+    """Returns by call the layout, or why there is none, in which two halves of several draws of noise agree.
+
+    The second time strips are finer, in case the axis of heads is one of windows. Then random halves of all places are
+    tried again; where patches overlap, the halves of windows have to say that queries are where keys are.
+    """
+    (windows, heads, _, count), size = shape, pixels(network, grid)
+    found, rough = dict[int, Layout | str](), dict[int, Layout]()
     for finer, draws in ((1, 2), (heads, DRAWS)):
         of, energies = strips(network, grid, windows * finer * count), dict[int, list[np.ndarray]]()
         for draw in range(draws):
@@ -149,15 +176,10 @@ def of_group(network: Network, group: list[Site], grid: Grid | None) -> list[Sit
         alike = [call for call in rough if same(rough[call], layout)]
         rough = {call: x for call, x in rough.items() if call not in alike}
         for x in (layout, layout._replace(centres=None)):  # patches overlap: their distance is not that of centres
-            checked = by_halves(network, x, alike, of.size) if alike else {}
+            checked = by_halves(network, x, alike, size) if alike else {}
             alike = [call for call, (sharp, _) in checked.items() if not sharp and x.centres is not None]
             found |= {call: x if there else QUERIES for call, (_, there) in checked.items() if call not in alike}
-    why = NO_GRID if grid is None else f"{NO_GRID} as {grid[0]}x{grid[1]} patches"
-    layouts = [found.get(call, why) for call in calls]
-    return [
-        site._replace(layout=x) if isinstance(x, Layout) else site._replace(why=x)
-        for site, x in zip(group, layouts, strict=True)
-    ]
+    return found
 
 
 def by_halves(network: Network, layout: Layout, calls: list[int], size: Grid) -> dict[int, tuple[bool, bool]]:
