@@ -189,12 +189,13 @@ def by_halves(network: Network, layout: Layout, calls: list[int], size: Grid) ->
     places, of which a half may move more by chance, nothing is asked.
     """
     cells, masks = halves(layout, size)
-    queries = list[float]()
-    energies = respond(network, masks, calls, 1, look=lambda call: queries.append(attends(call, layout, cells)))
-    values = [follows(energy, layout, cells) for energy in energies]
+    queries = dict[int, float]()
+    energies = respond(
+        network, masks, calls, 1, look=lambda call: queries.update({call.number: attends(call, layout, cells)})
+    )
     blurred = MORE if layout.places.shape[1] >= (PLACES if layout.windows == 1 else IN_WINDOWS) else 0
-    found = [(x > SHARPLY, y > (SHARPLY if x > EXACT else blurred)) for x, y in zip(values, queries, strict=True)]
-    return dict(zip(calls, found, strict=True))
+    values = {call: follows(energy, layout, cells) for call, energy in zip(calls, energies, strict=True)}
+    return {call: (x > SHARPLY, queries[call] > (SHARPLY if x > EXACT else blurred)) for call, x in values.items()}
 
 
 def same(one: Layout | str, other: Layout | str) -> bool:

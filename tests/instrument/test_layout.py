@@ -6,6 +6,8 @@ import pytest
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.instrument.layout import arranged, lattice
+from attn_cnn_jax.instrument.network import Network
+from attn_cnn_jax.instrument.proof import by_halves, prove
 from tests.instrument.conftest import HEADS, D
 
 pytestmark = pytest.mark.torch
@@ -189,6 +191,22 @@ def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
     layers = inspect(model, torch.randn(2, 3, size, size))
     assert [layer.number for layer in layers.layers_measured] == [0]
     assert "its queries are no places, or not those of its keys" in layers.notes[0]
+
+
+def test_queries_are_asked_of_layers_in_any_order(network, torch):
+    """GCViT's second layer was mapped before its first one, which then was left out in its place."""
+    attend, calls = Latents(torch), []
+
+    def mixed(*parts):
+        calls.append(0)
+        return (attend if len(calls) == 2 else fused)(*parts)
+
+    model = network(mixed, lambda x: calls.clear() or x)
+    with torch.no_grad():
+        model.qkv.weight *= 3
+    watched = Network(model, torch.randn(2, 3, 16, 16))
+    layout = prove(watched, None, None, None)[0][0].layout
+    assert by_halves(watched, layout, [1, 0], (16, 16)) == {1: (True, False), 0: (True, True)}
 
 
 def test_calls_whose_first_axis_is_not_of_images_are_refused(network, torch):
