@@ -157,7 +157,7 @@ def by_more_strips(
     tried again; where patches overlap, the halves of windows have to say that queries are where keys are.
     """
     (windows, heads, _, count), size = shape, pixels(network, grid)
-    found, rough = dict[int, Layout | str](), dict[int, Layout]()
+    found = dict[int, Layout | str]()
     for finer, draws in ((1, 2), (heads, DRAWS)):
         of, energies = strips(network, grid, windows * finer * count), dict[int, list[np.ndarray]]()
         for draw in range(draws):
@@ -167,10 +167,9 @@ def by_more_strips(
                 energies.setdefault(call, []).append(energy)
                 if draw % 2:
                     one, other = (decode(np.sum(energies[call][n::2], axis=0), of, grid) for n in range(2))
-                    if isinstance(one, str) and one != NO_GRID and one == other:
+                    if same(one, other) and one != NO_GRID:
                         found[call] = one
-                    elif isinstance(one, Layout) and same(one, other):
-                        found[call] = rough[call] = one
+    rough = {call: x for call, x in found.items() if isinstance(x, Layout)}
     while rough:
         layout = next(iter(rough.values()))
         alike = [call for call in rough if same(rough[call], layout)]
