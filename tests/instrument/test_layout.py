@@ -172,22 +172,31 @@ def in_windows(attend):
     return attended
 
 
-@pytest.mark.parametrize("how", ["latents", "order", "overlap", "windows"])
-def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
-    """Of the second layer; the first has its own. Those of windows are the same for all, as GCViT's."""
-    torch.manual_seed(2)
-    attend = {"latents": Latents(torch), "windows": Latents(torch, 49)}.get(how, other_queries)
+def with_second_layer(network, attend, patches=None, around=lambda attend: attend):
+    """A network whose first layer has queries of its own, and attention that is far from uniform."""
+    import torch
+
     calls = []
 
     def mixed(*parts):
         calls.append(0)
         return (attend if len(calls) == 2 else fused)(*parts)
 
-    mixed, size = (in_windows(mixed), 56) if how == "windows" else (mixed, 32 if how == "overlap" else 16)
-    patches = stem(torch, 2) if how in ("overlap", "windows") else None
-    model = network(mixed, lambda x: calls.clear() or x, patches=patches)
+    model = network(around(mixed), lambda x: calls.clear() or x, patches=patches)
     with torch.no_grad():
-        model.qkv.weight *= 3  # attention that is far from uniform
+        model.qkv.weight *= 3
+    return model
+
+
+@pytest.mark.parametrize("how", ["latents", "order", "overlap", "windows"])
+def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
+    """Of the second layer; the first has its own. Those of windows are the same for all, as GCViT's."""
+    torch.manual_seed(2)
+    attend = {"latents": Latents(torch), "windows": Latents(torch, 49)}.get(how, other_queries)
+    patches = stem(torch, 2) if how in ("overlap", "windows") else None
+    around = {"around": in_windows} if how == "windows" else {}
+    model = with_second_layer(network, attend, patches, **around)
+    size = {"overlap": 32, "windows": 56}.get(how, 16)
     layers = inspect(model, torch.randn(2, 3, size, size))
     assert [layer.number for layer in layers.layers_measured] == [0]
     assert "its queries are no places, or not those of its keys" in layers.notes[0]
@@ -195,15 +204,7 @@ def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
 
 def test_queries_are_asked_of_layers_in_any_order(network, torch):
     """GCViT's second layer was mapped before its first one, which then was left out in its place."""
-    attend, calls = Latents(torch), []
-
-    def mixed(*parts):
-        calls.append(0)
-        return (attend if len(calls) == 2 else fused)(*parts)
-
-    model = network(mixed, lambda x: calls.clear() or x)
-    with torch.no_grad():
-        model.qkv.weight *= 3
+    model = with_second_layer(network, Latents(torch))
     watched = Network(model, torch.randn(2, 3, 16, 16))
     layout = prove(watched, None, None, None)[0][0].layout
     assert by_halves(watched, layout, [1, 0], (16, 16)) == {1: (True, False), 0: (True, True)}
