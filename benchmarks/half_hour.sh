@@ -27,12 +27,12 @@ pack)
         --implementation cp $platforms "$bundle"/wheels/attn_cnn_jax-*.whl "jax==$jax"
     rm "$bundle"/wheels/jax-*.whl "$bundle"/wheels/jaxlib-*.whl # the machine's own, with CUDA, stay
     git archive -o "$bundle/checkout.tar" HEAD
-    if [ -n "$archive" ]; then cp "$archive" "$bundle/"; fi
+    if [ -n "$archive" ]; then mkdir -p "$bundle/archive" && cp "$archive" "$bundle/archive/"; fi
     du -sh "$bundle"
     ;;
 start)
     PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --no-index --find-links "$bundle/wheels" attn-cnn-jax
-    for archive in "$bundle"/*cifar*.tar*; do
+    for archive in "$bundle"/archive/*; do
         if [ -e "$archive" ]; then python3 -m attn_cnn_jax prepare cifar10 --archive "$archive" --data-dir "$bundle/data"; fi
     done
     python3 -c 'import jax; print(jax.__version__, jax.devices())'
