@@ -5,6 +5,7 @@ did something else with the run, such as an evaluation of that step.
 """
 
 import functools
+import os
 import platform
 import re
 import subprocess
@@ -21,7 +22,14 @@ from attn_cnn_jax.runs.metrics import append, cut_back, read_records
 
 FILE = "environment.jsonl"
 WIDTHS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sse4_2": "SSE4.2", "sve": "SVE", "asimd": "NEON"}
-IN_WORDS = {"processor": "", "vectors": "", "jaxlib": "jaxlib ", "device": "", "xla_flags": "XLA_FLAGS="}
+IN_WORDS = {
+    "processor": "{}",
+    "vectors": "{}",
+    "cores": "cores: {}",
+    "jaxlib": "jaxlib {}",
+    "device": "{}",
+    "xla_flags": "XLA_FLAGS={}",
+}
 
 
 @functools.cache
@@ -40,10 +48,18 @@ def processor() -> dict[str, str]:
     return {"processor": (model[1] if model else platform.processor() or platform.machine()).strip(), "vectors": widest}
 
 
+def cores() -> int:
+    """Returns how many CPU cores XLA divides a program among: by how many it divides a sum, whose rounding follows."""
+    if given := os.environ.get("PJRT_NPROC") or os.environ.get("NPROC"):
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe(mesh_device: Any = None) -> dict[str, Any]:
     """Returns versions, device, processor, XLA_FLAGS and compiler options that shape the numbers of this process."""
     device = mesh_device or jax.local_devices()[0]
-    kind = "cpu" if device.platform == "cpu" else f"{device.platform} {device.device_kind}"
+    on_cpu = device.platform == "cpu"
+    kind = "cpu" if on_cpu else f"{device.platform} {device.device_kind}"
     return {
         "jax": jax.__version__,
         "jaxlib": compiling.JAXLIB,
@@ -51,6 +67,7 @@ def describe(mesh_device: Any = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "device": kind,
         **processor(),
+        **({"cores": cores()} if on_cpu else {}),
         "xla_flags": compiling.FLAGS_AT_IMPORT,
         "options": compiling.options(device.platform),
     }
@@ -65,8 +82,8 @@ def package_version() -> str:
 
 
 def in_words(environment: Mapping[str, Any]) -> str:
-    """Returns processor, jaxlib, device and flags as one line; "not recorded" for none."""
-    texts = [f"{word}{environment[key]}" for key, word in IN_WORDS.items() if environment.get(key)]
+    """Returns processor, cores, jaxlib, device and flags as one line; "not recorded" for none."""
+    texts = [words.format(environment[key]) for key, words in IN_WORDS.items() if environment.get(key)]
     return ", ".join(texts) or "not recorded"
 
 
@@ -94,7 +111,7 @@ def record(workdir: Path, after_step: int, now: Mapping[str, Any]) -> str:
     """Notes which machine continues a run after a step, -1 for a new one; returns a line where it is another."""
     cut_back(workdir / FILE, after_step)
     before = [each for each in read_environments(workdir) if "what" not in each]
-    last = {key: before[-1].get(key) for key in now} if before else now
+    last = {key: before[-1].get(key, now[key]) for key in now} if before else now  # an older version noted less
     changed = differing(last, now, ("before", "now"))
     if changed or not before:
         append(workdir / FILE, {"step": max(0, after_step), **now})

@@ -1,6 +1,7 @@
 """Which machine made a number: kept with a run, said where a run continues or was measured on another one."""
 
 import json
+import os
 
 import pytest
 
@@ -23,6 +24,32 @@ def test_a_machine_is_noted_once_and_another_one_said(tmp_path):
     assert made_by == [here["jaxlib"], "0.12.0", "0.12.0"]
     environment.record(tmp_path, 40, here)  # a checkpoint before: what came after it is forgotten
     assert [each["step"] for each in environment.read_environments(tmp_path)] == [0]
+
+
+def test_another_number_of_cores_is_another_machine(tmp_path, monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC", raising=False)
+    monkeypatch.delenv("NPROC", raising=False)
+    here = environment.describe()
+    environment.record(tmp_path, -1, {key: value for key, value in here.items() if key != "cores"})
+    assert environment.record(tmp_path, 10, here) == ""  # an earlier version did not count them
+    for name, many in (("NPROC", 96), ("PJRT_NPROC", 97)):  # XLA reads the second first
+        monkeypatch.setenv(name, str(many))
+        assert environment.describe()["cores"] == many
+    environment.record(tmp_path, -1, here)
+    assert f"cores ({here['cores']} before, 97 now)" in environment.record(tmp_path, 20, environment.describe())
+    assert "cores: 97" in environment.in_words(environment.describe())
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores")
+def test_cores_that_a_process_may_not_use_do_not_count(monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC", raising=False)
+    monkeypatch.delenv("NPROC", raising=False)
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert environment.describe()["cores"] == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_a_record_of_an_earlier_version_is_named_until_it_is_measured_again(quadratic_run, tmp_path, capsys):
