@@ -211,6 +211,8 @@ class Run:
         Works under `jax.jit` too: `jax.jit(lambda images: run.model(run.normalised(images))[0])` gives logits.
         """
         images = self._checked(images)
+        if isinstance(images, np.ndarray):
+            images = images.copy()  # JAX reads it after this returns, when its owner may have filled it again
         return normalise(jnp.asarray(images), self.spec.mean, self.spec.std, jnp.dtype(self.config.model.dtype))
 
     def _checked(self, images: Any, batch_size: Any = 1, *, own_size: bool = False) -> Images:

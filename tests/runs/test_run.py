@@ -45,6 +45,17 @@ def test_the_face_of_the_package():
     ]
 
 
+def test_a_buffer_may_be_filled_again_once_its_images_are_normalised(by_position):
+    buffer, before = np.empty((8192, 8, 8, 1), np.uint8), []
+    values = np.tile(np.arange(0, 256, 5), 5)  # JAX may be done in time: many images, to see that it need not be
+    for value in values:
+        buffer[:] = value
+        before.append(by_position.normalised(buffer))
+    seen = np.array([[x.min(), x.max()] for x in map(np.asarray, before)])
+    expected = (values[:, None] / 255 - by_position.spec.mean[0]) / by_position.spec.std[0]
+    np.testing.assert_allclose(seen, np.broadcast_to(expected, seen.shape), rtol=1e-5, atol=1e-6)
+
+
 def test_a_network_of_explicit_values():
     model = create_model(image_shape=(4, 4, 1), num_layers=1, num_heads=2, hidden_size=8, downsample=1)
     assert [block.attention.num_heads for block in model.blocks] == [2]
