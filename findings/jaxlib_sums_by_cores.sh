@@ -2,12 +2,12 @@
 # jaxlib, CPU: a sum over a large array is rounded otherwise on another number of cores, so training is not repeated.
 #
 # Versions: jax and jaxlib 0.10.2 (0.10.0: the gradient alone), numpy 2.4.6; Python 3.11; x86-64 (AMD EPYC, Zen 3).
-# One would expect: one program, one processor, one jaxlib: the same bits; the number of threads
-# changes the time alone, or, as in a BLAS, products.
+# One would expect: one program, one processor, one jaxlib: the same bits; the number of threads changes the time alone,
+# or, as in a BLAS, products.
 # Seen: XLA divides a sum among the cores that the process may use, and adds the parts: `jnp.sum` of 3.2 million numbers
-# and the gradient of a map over 200,000 rows have other last bits on one core than on two or four, the same in each process of one kind.
-# Small products, softmax and sums of short rows are equal. Affinity counts (`taskset`, a container's set of
-# CPUs), and so do the variables PJRT_NPROC and NPROC, which this script sets; a quota of CPU time does not.
+# and the gradient of a map over 200,000 rows have other last bits on one core than on two, the same in each process of
+# one kind. Small products, softmax and sums of short rows are equal. Affinity counts (`taskset`, a container's set of
+# CPUs), and so do the variables PJRT_NPROC and NPROC, of which this script sets one.
 # Where it is met: "bit for bit" checks and golden numbers that pass on a workstation and fail in CI on two cores; a run
 # that is resumed in a container of another size.
 # Output: "sum: differs", "sum, twice on two: equal", "gradient of a map: differs", "product: equal", "softmax: equal",
