@@ -157,7 +157,7 @@ REST = {
         "weight_decay": number(1e-4, 0),  # see training/optimizer.py: decoupled with Muon
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any
         "covariance_penalty": number(0.0, 0),  # times the mean of (condition number of Sigma^-1 - 1)^2
-        "schedule": choice("cosine", "step", "constant"),  # of the learning rate, after the warm-up
+        "schedule": choice("cosine", "step", "linear", "constant"),  # of the learning rate, after the warm-up
         "warmup_fraction": number(0.05, 0, 1),  # of all steps
     },
     "train": {

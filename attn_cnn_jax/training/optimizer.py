@@ -52,6 +52,8 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
         case "step":
             steps = {round(share * total) - warmup: 0.1 for share in STEP_SHARES}
             after = optax.piecewise_constant_schedule(config.learning_rate, steps)
+        case "linear":
+            after = optax.linear_schedule(config.learning_rate, 0.0, max(1, total - warmup))
         case "constant":
             after = optax.constant_schedule(config.learning_rate)
 

@@ -43,6 +43,14 @@ def test_step_decay_divides_by_ten_after_80_150_and_250_of_300_epochs_with_warm_
         np.testing.assert_allclose(rates(config, 10, 3), expected, rtol=1e-5, atol=1e-9)
 
 
+def test_linear_decay_falls_to_zero_after_the_warm_up():
+    config = attention_config().optimizer
+    config.update({"schedule": "linear", "warmup_fraction": 0.2})
+    expected = [0, 0.05, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125]
+    np.testing.assert_allclose(rates(config, 2, 5), expected, rtol=1e-5, atol=1e-9)
+    assert learning_rate(config, 2, 5)(10) == 0
+
+
 def optimizer_of(held=None, **values):
     """An optimizer at the constant learning rate 0.1, without weight decay unless given."""
     config = attention_config().optimizer
