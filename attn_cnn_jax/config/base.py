@@ -153,6 +153,7 @@ REST = {
     "optimizer": {
         "name": choice("sgd", "adam", "muon"),  # Muon: for the matrices inside blocks; Adam for the rest
         "learning_rate": number(0.1, 0, open_low=True),  # the highest of the schedule
+        "bias_rate": number(1.0, 0, open_low=True),  # times the learning rate, of biases and of norms' scales
         "momentum": number(0.9, 0, 1),  # of SGD and Muon; Adam has decay rates of its own
         "weight_decay": number(1e-4, 0),  # see training/optimizer.py: decoupled with Muon
         "max_grad_norm": number(0.0, 0),  # longest gradient, of all that is trained together; 0: any

@@ -26,6 +26,7 @@ from attn_cnn_jax.models.variables import split
 
 # Shares of a run after which schedule "step" divides the learning rate by ten: the paper's ResNet's epochs of 300.
 STEP_SHARES = 80 / 300, 150 / 300, 250 / 300
+BIASES = re.compile(r"(\.bias|norm\d*\.scale)$")  # names of biases and of norms' scales; FIRE has another scale
 RMS = 0.2  # root mean square of an orthogonal update, near that of Adam's: one learning rate serves both
 
 
@@ -86,7 +87,8 @@ def create_optimizer(
 
     Before that the gradient is scaled to `config.max_grad_norm` where it is longer; 0 leaves it as it is. Its norm is
     that of what is trained. `fixed` has, by a parameter's name, a boolean array that broadcasts to it, true where it
-    must not change; gradients that nothing needs are not computed.
+    must not change; gradients that nothing needs are not computed. Updates of biases and norms' scales are multiplied
+    by `config.bias_rate` in the end.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decayed)
     match config.name:
@@ -105,6 +107,12 @@ def create_optimizer(
 
         # Before the rule, so that XLA leaves gradients out and they have no norm; after it, for weight decay.
         parts = [optax.stateless(zeroed), *parts, optax.stateless(zeroed)]
+    if (factor := config.bias_rate) != 1:  # else the state has the structure that it has in older checkpoints
+
+        def faster(updates: Any, _: Any) -> Any:
+            return {name: x * factor if BIASES.search(name) else x for name, x in updates.items()}
+
+        parts.append(optax.stateless(faster))
     return optax.chain(*parts)
 
 

@@ -56,8 +56,8 @@ def test_the_encodings_that_are_known_without_jax_are_those_that_are_registered(
     assert ours == OURS
 
 
-def test_a_network_of_attention_has_at_most_61_keys():
-    assert len(flatten(attention_config())) <= 61
+def test_a_network_of_attention_has_at_most_64_keys():
+    assert len(flatten(attention_config())) <= 64
 
 
 def test_every_key_refuses_what_makes_no_sense():

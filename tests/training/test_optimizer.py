@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ from flax import nnx
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.training.optimizer import create_optimizer, decayed, learning_rate, matrices
+from attn_cnn_jax.training.optimizer import Matrices, create_optimizer, decayed, learning_rate, matrices
 from attn_cnn_jax.training.step import losses, smoothed
 
 
@@ -106,6 +107,32 @@ def test_every_parameter_is_decayed_but_positions_and_gates():
         found = {name for name, value in by_name.items() if not value}
         assert found == {name for name in by_name if name.endswith((".centre", ".spread", ".gate"))}
         assert {name.rpartition(".")[2] for name in found} >= set(spared)
+
+
+def test_biases_and_scales_of_norms_have_a_learning_rate_of_their_own():
+    """Every optimizer's updates of them, weight decay included, are multiplied; all others stay, FIRE's scale too."""
+    fast = ["classifier.bias", "norm.scale", "stem_norm.bias", "blocks.0.attention_norm.scale", "blocks.1.norm2.scale"]
+    names = [*fast, "blocks.0.dense.kernel", "classifier.kernel", "blocks.0.attention.position.row.scale"]
+    parameters = {name: jnp.array([[1.0, -2.0], [0.5, n]]) for n, name in enumerate(names)}
+    gradients, fixed = {name: 0.3 * p + 1 for name, p in parameters.items()}, {"classifier.bias": np.array(True)}
+    shaped = {"blocks.0.dense.kernel": Matrices((2, 2), optax.contrib.MuonDimensionNumbers(0, 1))}
+    config = attention_config().optimizer
+    for kind in ("sgd", "adam", "muon"):
+        updates, states = [], []
+        for factor in (1.0, 8.0):
+            config.update({"name": kind, "weight_decay": 0.1, "bias_rate": factor})
+            rule = create_optimizer(config, lambda step: 0.1, fixed, shaped=shaped)
+            states.append(rule.init(parameters))
+            with jax.numpy_dtype_promotion("standard"):
+                updates.append(jax.jit(rule.update)(gradients, states[-1], parameters)[0])
+        chex.assert_trees_all_equal(*map(jax.tree.leaves, states))
+        for name in names:
+            factor = 8 if name in fast else 1
+            np.testing.assert_allclose(updates[1][name], factor * updates[0][name], rtol=1e-6, err_msg=name)
+            assert np.any(updates[1][name]) == (name not in fixed)
+        if kind == "sgd":
+            expected = -8 * 0.1 * (0.3 * parameters["norm.scale"] + 1 + 0.1 * parameters["norm.scale"])
+            np.testing.assert_allclose(updates[1]["norm.scale"], expected, rtol=1e-6)
 
 
 def orthogonalised(matrix, steps=5):
