@@ -144,7 +144,8 @@ REST = {
         ),
     },
     "augment": {
-        "crop_padding": integer(4, 0, 1000),  # pixels of zeros around an image before a random crop
+        "crop_padding": integer(4, 0, 1000),  # pixels put around an image before a random crop
+        "border": choice("black", "mirrored"),  # these pixels: zeros, or the image turned over at its outermost pixels
         # Of a side that a crop has in the first epoch; from there it grows to 1 in the last one, in whole patches.
         "crop_fraction": share(1.0),
         "flip": choice(True, False),  # mirror half of the images
@@ -260,6 +261,7 @@ OTHER_NAMES = {
     "optimizer.max_grad_norm": ("clip_grad", "clip_norm", "gradient_clip_val", "grad_clip"),
     "optimizer.schedule": ("sched", "scheduler", "lr_scheduler", "lr_scheduler_type"),
     "optimizer.name": ("opt", "optim"),
+    "augment.border": ("padding_mode", "pad_mode"),
     "train.num_epochs": ("epochs", "epoch", "max_epochs", "num_train_epochs", "n_epochs"),
     "train.batch_size": ("batch", "bs", "per_device_train_batch_size", "train_batch_size"),
     "train.label_smoothing": ("smoothing", "label_smoothing_factor"),

@@ -20,6 +20,7 @@ from attn_cnn_jax.arrays import AnyArray, Grid, Images, Key
 Image = Float[Array, "H W C"]
 Amount = Float[AnyArray, ""]
 Affine = Float[Array, "2 3"]
+BORDERS = {"black": "constant", "mirrored": "reflect"}  # by `config.augment.border`, modes of `pad`
 
 
 def epoch_order(seed: int, epoch: int | Int[Array, ""], num_images: int) -> Int[Array, " n"]:
@@ -46,12 +47,13 @@ def draw(key: Key, batch_size: int, choices: tuple[int, int]) -> tuple[Int32[Arr
 
 
 def augment(
-    key: Key, images: Images, *, crop_padding: int, crop_size: Grid | None = None, flip: bool
+    key: Key, images: Images, *, crop_padding: int, crop_size: Grid | None = None, border: str = "black", flip: bool
 ) -> UInt8[AnyArray, "b h w C"]:
-    """The images, values 0 .. 255, each cropped at random after black padding, then half of them mirrored.
+    """The images, values 0 .. 255, each cropped at random after padding, then half of them mirrored.
 
-    The padding is `crop_padding` pixels on every side; a crop has the height and width `crop_size`, or those of the
-    image. The same key and batch give the same images.
+    The padding is `crop_padding` pixels on every side: black, or with the `border` "mirrored" the image turned over at
+    its outermost pixels, again and again where it is smaller. A crop has the height and width `crop_size`, or those of
+    the image. The same key and batch give the same images.
     """
     _, height, width, channels = images.shape
     size = crop_size or (height, width)
@@ -60,7 +62,7 @@ def augment(
     borders = ((crop_padding, crop_padding), (crop_padding, crop_padding), (0, 0))
 
     def crop(image: UInt8[AnyArray, "H W C"], offset: Int32[AnyArray, "2"]) -> UInt8[Array, "h w C"]:
-        padded = jnp.pad(image, borders)
+        padded = jnp.pad(image, borders, mode=BORDERS[border])
         return jax.lax.dynamic_slice(padded, (offset[0], offset[1], jnp.int32(0)), (*size, channels))
 
     if choices != (1, 1):

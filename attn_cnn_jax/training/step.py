@@ -183,10 +183,9 @@ def create_train_steps(
             state, all_losses, all_accuracies = carry
             augment_key, dropout_key = step_keys(config.seed, state.step)
             raw, labels = batch(n)
-            augmentation = config.augment
-            padding, operations = augmentation.crop_padding, augmentation.operations
-            images = augment(augment_key, raw, crop_padding=padding, crop_size=crop, flip=augmentation.flip)
-            if operations:
+            chosen = {key: config.augment[key] for key in ("crop_padding", "border", "flip")}
+            images = augment(augment_key, raw, crop_size=crop, **chosen)
+            if operations := config.augment.operations:
                 images = operate(jax.random.fold_in(augment_key, 3), images, count=operations, magnitude=MAGNITUDE)
             images = normalise(images, spec.mean, spec.std, jnp.dtype(config.model.dtype))
 

@@ -98,7 +98,7 @@ def test_unknown_keys_are_refused_with_what_was_probably_meant():
     for key, said in (
         ("model.num_heds", "did you mean config.model.num_heads?"),
         ("trian", "did you mean config.train?"),
-        ("augment.xyz", "allowed are crop_fraction, crop_padding, flip, operations"),
+        ("augment.xyz", "allowed are border, crop_fraction, crop_padding, flip, operations"),
         ("model.depth", "did you mean config.model.num_layers?"),
     ):
         line = f"config.{key} is not a configuration key: {said}"

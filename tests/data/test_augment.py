@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from attn_cnn_jax.data import augment
 from attn_cnn_jax.training.mesh import data_mesh
 
-run = jax.jit(augment.augment, static_argnames=("crop_padding", "crop_size", "flip"))
+run = jax.jit(augment.augment, static_argnames=("crop_padding", "crop_size", "border", "flip"))
 
 
 def pictures(count, shape=(8, 8, 3)):
@@ -45,6 +45,16 @@ def test_every_pixel_is_that_of_the_loop():
         assert got.dtype == jnp.uint8
         assert len({*flips}) == 2
         chex.assert_trees_all_equal(np.asarray(got), augment_by_loop(images, offsets, flips & flip, padding, size))
+
+
+def test_a_mirrored_border_is_that_of_numpy_where_it_is_wider_than_the_image_too():
+    for shape, padding in (((8, 6, 3), 2), ((3, 2, 1), 7), ((1, 4, 1), 2)):
+        key, images = jax.random.key(3), pictures(16, shape)
+        got = run(key, images, crop_padding=padding, border="mirrored", flip=False)
+        offsets, _ = augment.draw(key, 16, (2 * padding + 1, 2 * padding + 1))
+        for image, (row, column), found in zip(images, np.asarray(offsets), got, strict=True):
+            whole = np.pad(image, ((padding, padding), (padding, padding), (0, 0)), mode="reflect")
+            np.testing.assert_array_equal(found, whole[row : row + shape[0], column : column + shape[1]])
 
 
 def test_offsets_are_uniform_over_0_to_8_and_half_are_flipped():

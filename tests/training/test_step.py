@@ -88,6 +88,7 @@ def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, d
 
 def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
     config = small_config("quadratic")
+    config.augment.border = "mirrored"
     state, data, train_steps, skeleton, optimizer = prepare(config, 1, crop=(6, 4))
     parameters, optimizer_state = jax.tree.map(jnp.copy, (state.parameters, state.optimizer))
 
@@ -108,7 +109,9 @@ def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
         epoch, place_in_epoch = divmod(step, 5)
         indices = epoch_order(config.seed, epoch, 40)[place_in_epoch * 8 : place_in_epoch * 8 + 8]
         augment_key, dropout_key = step_keys(config.seed, step)
-        images = augment(augment_key, data.images[indices], crop_padding=4, crop_size=(6, 4), flip=True)
+        images = augment(
+            augment_key, data.images[indices], crop_padding=4, crop_size=(6, 4), border="mirrored", flip=True
+        )
         x = normalise(images, SPEC.mean, SPEC.std)
         loss, parameters, optimizer_state = one_step(parameters, optimizer_state, x, data.labels[indices], dropout_key)
         expected.append(float(loss))
