@@ -85,6 +85,7 @@ ATTENTION = {
     "head_size": integer(0, 0, 100_000),  # 0: the hidden size
     "intermediate_size": integer(512, 1, 100_000),  # channels between the two linear maps
     "downsample": integer(2, 1, 1000),  # side of the squares of pixels that become one
+    "window": integer(0, 0, 1000),  # side of the window of pixels that is read around each square; 0: the square itself
     "dropout": DROPOUT,  # rate, after attention and after the linear maps
     "attention_dropout": DROPOUT,  # rate, of attention probabilities
     "attention_dropout_on": choice("probabilities", "factors"),  # one by one, or rows and columns of the product
@@ -145,7 +146,7 @@ REST = {
     },
     "augment": {
         "crop_padding": integer(4, 0, 1000),  # pixels put around an image before a random crop
-        "border": choice("black", "mirrored"),  # these pixels: zeros, or the image turned over at its outermost pixels
+        "border": choice("black", "mirrored"),  # what they are: zeros, or the image turned over at its outermost pixels
         # Of a side that a crop has in the first epoch; from there it grows to 1 in the last one, in whole patches.
         "crop_fraction": share(1.0),
         "flip": choice(True, False),  # mirror half of the images

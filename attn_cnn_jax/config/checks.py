@@ -155,6 +155,8 @@ def check_attention(model: ConfigDict, encoding: type[Encoding]) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
         not_allowed("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
+    if 0 < model.window < model.downsample:
+        not_allowed("model.window", model.window, f"0, or at least {model.downsample} (config.model.downsample)")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         not_allowed("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     if model.init in ("grid", "identity", "impulse"):

@@ -224,6 +224,7 @@ def check_release_has(model: ConfigDict) -> None:
         lacking = {
             "encoding": model.encoding not in ENCODINGS,
             "gate": model.gate,
+            "window": model.window not in (0, model.downsample),
             "block": model.block != "post_norm",
             "content": model.content and not learned,
             "head_size": size < model.hidden_size or (model.content and size != model.hidden_size),
@@ -232,7 +233,8 @@ def check_release_has(model: ConfigDict) -> None:
     if which := next((key for key, lacks in lacking.items() if lacks), None):
         raise UserError(
             f"config.model.{which}={model[which]!r}: the authors' release has no such network; it has quadratic "
-            "encodings, learned relative ones of square images, heads of the hidden size, post-norm blocks, and ResNets"
+            "encodings, learned relative ones of square images, heads of the hidden size, "
+            "squares of pixels that do not overlap, post-norm blocks, and ResNets"
         )
 
 

@@ -36,8 +36,10 @@ def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Ar
     Channels are in the order `(dy, dx, C)`; beyond the border its pixels repeat.
     """
     before = (window - size) // 2  # pixels from a window's first to its square's; negative where the window is smaller
-    pads = (before, window - size - before)
-    x = jnp.pad(images, ((0, 0), pads, pads, (0, 0)), mode="edge") if window > size else images
+    x = images
+    for axis in (1, 2) if window > size else ():  # not `jnp.pad`, whose repeats of length 0 are 1 in jax2onnx
+        first, last = (jax.lax.slice_in_dim(x, n, n + 1, axis=axis) for n in (0, x.shape[axis] - 1))
+        x = jnp.concatenate([*before * [first], x, *(window - size - before) * [last]], axis)
     rows, columns = (n - size + 1 for n in images.shape[1:3])
     along = range(max(0, -before), max(0, -before) + window)
     places = [(dy, dx) for dy in along for dx in along]
@@ -140,6 +142,7 @@ class AttentionClassifier(nnx.Module):
         head_size: int,
         intermediate_size: int,
         downsample: int,
+        window: int,
         dropout: float,
         attention_dropout: float,
         attention_dropout_on: str,
@@ -156,6 +159,7 @@ class AttentionClassifier(nnx.Module):
           encoding, encoding_options: name of a registered encoding, and the values of its own options.
           num_heads: `N_h`, one number or (after pruning) one per layer.
           block: "post_norm" or "pre_norm", see `Block`; pre-norm blocks are followed by one more norm.
+          window: side of what the embedding reads around each square of `downsample` pixels, see `patches`; 0: of it.
           hidden_size, head_size: `D` and `D_h`, where no 0 stands for `D`.
           dropout: rate after `dense` and after the feed-forward part; of attention see `SelfAttention`.
         """
@@ -166,7 +170,7 @@ class AttentionClassifier(nnx.Module):
         counts = (num_heads,) * num_layers if isinstance(num_heads, int) else tuple(num_heads)
 
         self.downsample = downsample
-        self.embedding = linear(channels * downsample**2, hidden_size, **common)
+        self.embedding = linear(channels * (window or downsample) ** 2, hidden_size, **common)
         blocks: list[Block] = []
         for n, heads in enumerate(counts):
             sizes = Sizes(heads, hidden_size, head_size, grid, jnp.dtype(dtype), n, len(counts))
@@ -222,7 +226,7 @@ class AttentionClassifier(nnx.Module):
     def embedded(self, images: Float[AnyArray, "b H W C"]) -> Float[Array, "b i j d"]:
         """Activations before the first block."""
         images, kernel = jnp.asarray(images), self.embedding.kernel
-        window = math.isqrt(kernel.shape[0] // images.shape[3])  # `downsample`, or larger: see resizing.py
+        window = math.isqrt(kernel.shape[0] // images.shape[3])  # of another image size another one: see resizing.py
         return flattened(self.embedding, patches(images, self.downsample, window))
 
     def classified(

@@ -6,6 +6,7 @@ side, by the kernel resized with the image (FlexiViT, arXiv 2212.08013). Neighbo
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +18,20 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.models.classifier import AttentionClassifier
 
 
-def resized(model: AttentionClassifier, before: Grid, after: Grid) -> AttentionClassifier:
-    """A copy for images of `after` instead of `before` rows and columns; at the same size the same network.
+def resized(model: AttentionClassifier, before: Sequence[int], after: Grid) -> AttentionClassifier:
+    """A copy for images of `after` rows and columns instead of the shape `before`; at the same size the same network.
 
     Sizes are multiples of the network's `downsample`.
     """
     model = nnx.clone(model)
-    rows, columns = (new / old for new, old in zip(after, before, strict=True))
+    rows, columns = (new / old for new, old in zip(after, before[:2], strict=True))
     for block in model.blocks:
         for encoding in filter(None, (block.attention.position, block.attention.content)):
             encoding.rescale(rows, columns)
-    channels = model.embedding.in_features // model.downsample**2
-    kernel = model.embedding.kernel[...]
+    kernel, channels = model.embedding.kernel[...], before[2]
     window = max(1, round(math.sqrt(len(kernel) // channels * rows * columns)))
     model.embedding.kernel = nnx.Param(resized_kernel(kernel, channels, window))
+    model.embedding.in_features = window**2 * channels
     return model
 
 

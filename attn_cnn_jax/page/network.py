@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,10 +43,10 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
 
     `test`: `pixels`, base64 of the bytes of test images, and `labels`, numbers of their classes; None without any.
     `weights`: all arrays as one base64 text, little-endian: float16 if `half`, where that changes no number, as in the
-    networks that come along, else float32. `downsample`, `mean`, `std` (of the data set's normalisation), `epsilon` (of
-    layer norm), `classes` (names), and `embedding`, `layers`, `norm` (of a pre-norm network, before the classifier;
-    else None) and `classifier`, in which every array is `{at, shape}`: where it begins in the weights, in numbers, and
-    its shape. Linear maps that follow one another are merged where that is cheaper.
+    networks that come along, else float32. `downsample`, `window` (a side in pixels), `mean`, `std` (of the data set's
+    normalisation), `epsilon` (of layer norm), `classes` (names), and `embedding`, `layers`, `norm` (of a pre-norm
+    network, before the classifier; else None) and `classifier`, in which every array is `{at, shape}`: where it begins
+    in the weights, in numbers, and its shape. Linear maps that follow one another are merged where that is cheaper.
     """
     config, spec = run.config, spec_of(run.config)
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])
@@ -84,6 +85,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     pixels, labels = [image.pixels for image in test], [class_names.index(image.label) for image in test]
     return {
         "downsample": config.model.downsample,
+        "window": math.isqrt(model.embedding.kernel.shape[0] // config.model.image_shape[2]),
         "mean": list(spec.mean),
         "std": list(spec.std),
         "classes": list(names),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -179,10 +180,13 @@ class Run:
         downsample, before = self.config.model.get("downsample", 1), tuple(self.config.model.image_shape)
         if height < 2 * downsample or width < 2 * downsample or height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample}, at least two")
-        model = self.model
+        model, described = self.model, {}
         if isinstance(model, AttentionClassifier):
-            model = resized(model, before[:2], (height, width))
-        return self._changed(model, image_shape=(height, width, before[2]))
+            model = resized(model, before, (height, width))
+            window = math.isqrt(model.embedding.in_features // before[2])
+            if window >= downsample:  # no configuration describes a smaller one, which leaves pixels out
+                described["window"] = window if window > downsample else 0
+        return self._changed(model, image_shape=(height, width, before[2]), **described)
 
     def with_centres(self, centres: Sequence[Float[AnyArray, "h 2"] | None]) -> "Run":
         """Returns a new run whose heads look elsewhere: with other centres of a quadratic encoding.

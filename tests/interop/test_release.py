@@ -218,6 +218,7 @@ def test_what_the_release_does_not_have_is_not_written(imported, tmp_path):
         ({"content": True}, "content=True"),
         ({"head_size": 4}, "head_size=4"),
         ({"block": "pre_norm"}, "block='pre_norm'"),
+        ({"window": 3}, "window=3"),
         ({"encoding": "learned", "image_shape": (8, 16, 1)}, "image_shape=.8, 16, 1."),
     ):
         with pytest.raises(UserError, match=f"^config.model.{which}: .* no such network"):

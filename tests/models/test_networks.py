@@ -200,6 +200,18 @@ def test_deep_resnets_are_made_of_bottlenecks():
     assert layers == [((1, 1, 8, 4), 1), ((3, 3, 4, 4), 2), ((1, 1, 4, 16), 1), ((1, 1, 8, 16), 2)]
 
 
+def test_a_window_reads_around_its_square_and_repeats_what_is_at_the_border():
+    """Side 6 around squares of 4: a pixel more on every side."""
+    model, images = network("quadratic", image_shape=(8, 12, 3), downsample=4, window=6), np.asarray(PICTURES)
+    images = np.concatenate([images, images + 1], axis=1).repeat(2, axis=2)
+    read = np.zeros((2, 2, 3, 6, 6, 3), np.float32)
+    for b, i, j, dy, dx in np.ndindex(read.shape[:-1]):
+        read[b, i, j, dy, dx] = images[b, np.clip(4 * i + dy - 1, 0, 7), np.clip(4 * j + dx - 1, 0, 11)]
+    kernel, bias = (np.asarray(array[...]) for array in (model.embedding.kernel, model.embedding.bias))
+    assert kernel.shape == (6 * 6 * 3, 16)
+    np.testing.assert_allclose(model.embedded(images), read.reshape(2, 2, 3, -1) @ kernel + bias, atol=1e-5)
+
+
 def test_a_window_smaller_than_its_square_reads_the_middle():
     images = jnp.arange(64.0).reshape(1, 8, 8, 1)
     np.testing.assert_array_equal(classifier.patches(images, 4, 2)[0, 0], [[9, 10, 17, 18], [13, 14, 21, 22]])

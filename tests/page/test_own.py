@@ -171,7 +171,7 @@ def test_exports_open_and_answer_as_in_jax(open_page, tmp_path):
     own = page.logits()
     runs = {name: load_pretrained(name) for name in ("digits", "cifar10")}
     runs["gated"] = random_run(2, encoding="quadratic_generalized", content=True, gate=True, head_size=4)
-    runs["pre_norm"] = random_run(2, block="pre_norm")
+    runs["pre_norm"] = random_run(2, block="pre_norm", window=3)
     for name, run in runs.items():
         half = FOLDER / name / "model.safetensors"  # of cifar10, as it comes along
         assert opened(page, half if name == "cifar10" else exported(run, tmp_path / name)) == ""

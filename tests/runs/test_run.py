@@ -6,12 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from scipy.special import log_softmax
 
 import attn_cnn_jax
 from attn_cnn_jax import create_model, load_pretrained, load_run
+from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
@@ -168,17 +171,24 @@ def test_the_networks_of_the_package_are_small_and_digits_is_as_accurate_as_its_
     assert [record["epoch"] for record in run.positions] == list(range(13))
 
 
-def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_dir):
-    """`pretrained:digits` at twice its size, images enlarged."""
+@pytest.mark.parametrize("window", [0, 3])
+def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_dir, window):
+    """`pretrained:digits` at twice its size, images enlarged; and as a network that reads windows for their middle."""
     run, (images, labels) = load_pretrained("digits"), sources.load("digits", data_dir).test.at(range(100))
+    if window:
+        run.config.model.window, embedding = window, run.model.embedding
+        kernel = embedding.kernel[...]
+        embedding.kernel = nnx.Param(jnp.zeros((window**2, kernel.shape[1])).at[window**2 // 2].set(kernel[0]))
     same = run.at_size(8)
     np.testing.assert_array_equal(same.logits(images), run.logits(images))
     large, resized = np.stack([fit(as_image(image), (16, 16)) for image in images]), run.at_size(16)
     right = [r.evaluate(x, labels).right for r, x in ((run, images), (run, large), (resized, large))]
     assert right[2] >= right[0] - 3 > right[1], right
-    assert resized.config.model.image_shape == (16, 16, 1)
+    assert (resized.config.model.image_shape, resized.config.model.window) == ((16, 16, 1), 2 * (window or 1))
+    assert abstract_model(resized.config.model).embedding.kernel.shape == resized.model.embedding.kernel.shape
+    assert (same.config.model.image_shape, same.config.model.window) == ((8, 8, 1), window)
     small = np.stack([fit(as_image(image), (4, 4)) for image in images])
-    assert run.at_size(4).evaluate(small, labels).right > 30  # of 100
+    assert window or run.at_size(4).evaluate(small, labels).right > 30  # of 100; half of such a window is blurred
     fewer = run.at_size((16, 16)).without_heads([(0, 1)])
     np.testing.assert_allclose(fewer.attention()[0], np.delete(resized.attention()[0], 1, 0))
     with pytest.raises(UserError, match="images of 0x0 pixels: allowed are multiples of 1, at least two"):

@@ -40,6 +40,7 @@ interface Block {
 }
 interface Network {
   downsample: number;
+  window: number;
   mean: number[];
   std: number[];
   epsilon: number;

@@ -68,7 +68,8 @@ function exportOf(bytes, given, name) {
     size: [height, width], grid: [height, width].map((side) => side / model.downsample), channels,
     terms: [...contentTerms, "position"], contentTerms, layers, epochs: [], pictures: [],
     network: {
-      downsample: model.downsample, mean: dataset.mean, std: dataset.std, epsilon: data.epsilon, test: null, costliest: null, weights,
+      downsample: model.downsample, window: model.window || model.downsample,
+      mean: dataset.mean, std: dataset.std, epsilon: data.epsilon, test: null, costliest: null, weights,
       classes: Array.from({ length: model.num_classes }, (_, n) => dataset.class_names[n] ?? `class ${n}`),
       embedding: linear("embedding"), layers: ofNetwork, classifier: linear("classifier"),
       norm: entries["norm.scale"] ? norm("norm") : null,

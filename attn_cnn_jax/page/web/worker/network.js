@@ -35,11 +35,26 @@ function spaceToDepth(x, size, grid, isBack = false) {
   return y;
 }
 
+/** Windows around the middle of such squares as one pixel each, alike; beyond the border its pixels repeat. */
+function windows(x, size, window, grid) {
+  const [height, width] = grid.map((side) => side * size), channels = x.length / (height * width);
+  const before = Math.floor((window - size) / 2), y = new Float32Array(grid[0] * grid[1] * window * window * channels);
+  const place = (square, offset, side) => Math.min(Math.max(square * size - before + offset, 0), side - 1);
+  for (let n = 0, to = 0; n < grid[0] * grid[1]; n++) for (let dy = 0; dy < window; dy++) {
+    const row = place(Math.floor(n / grid[1]), dy, height);
+    for (let dx = 0; dx < window; dx++, to += channels) {
+      const from = (row * width + place(n % grid[1], dx, width)) * channels;
+      y.set(x.subarray(from, from + channels), to);
+    }
+  }
+  return y;
+}
+
 /** Activations before the first layer.
     @type {(bytes: Bytes, network: Network, grid: Grid) => Float32Array} */
-function embed(bytes, { downsample, mean, std, embedding }, grid) {
+function embed(bytes, { downsample, window, mean, std, embedding }, grid) {
   const x = Float32Array.from(bytes, (byte, n) => (byte / 255 - mean[n % mean.length]) / std[n % std.length]);
-  return linear(spaceToDepth(x, downsample, grid), embedding, grid[0] * grid[1]);
+  return linear(windows(x, downsample, window, grid), embedding, grid[0] * grid[1]);
 }
 
 /** Content scores of a layer as factors[head][term] = {rank, query, key}; null where nothing reads the picture.
