@@ -43,6 +43,7 @@ SGD = (*RESNET["batches of 100, SGD at 0.1"], "train.num_epochs=11")
 ADAM_DECAY = "optimizer.weight_decay=0.0001"  # of what Adam trains in PyTorch; Muon's matrices have none
 CONTENDERS = {
     "attention": ("cifar10_cpu", (), "attention, this trainer"),
+    "windows": ("cifar10_cpu:windows", (), "attention, windows that overlap"),
     "wide_heads": ("cifar10_cpu:wide_heads", (), "wide heads, this trainer"),
     "resnet": ("cifar10_cpu:resnet", (), "ResNet-10 of 16 channels, this trainer"),
     "resnet_sgd": ("cifar10_cpu:resnet", SGD, "ResNet-10 of 12 channels, SGD"),

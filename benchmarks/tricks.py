@@ -25,6 +25,12 @@ from benchmarks.records import DOCS, kept_runs, markdown, parse, parser, show, t
 EPOCHS = 2
 # Whole runs, all of which take fifteen minutes.
 WHOLE = "train.num_epochs=12"
+MIRRORED = (  # with windows: `cifar10_cpu:windows`
+    "augment.border=mirrored",
+    "augment.crop_padding=2",
+    "optimizer.schedule=linear",
+    "optimizer.bias_rate=8.0",
+)
 ATTENTION = {
     "the recipe, 12 epochs": (WHOLE,),
     "padded by 2 pixels": ("augment.crop_padding=2", WHOLE),
@@ -45,6 +51,7 @@ ATTENTION = {
         "model.intermediate_size=224",
         WHOLE,
     ),
+    "windows of 6x6, mirrored border, linear rate, fast biases": ("model.window=6", *MIRRORED, WHOLE),
 }
 # A third of a whole run: crops of 24, 28, 28 and 32 pixels. Three epochs without crops take as long.
 SHORT = "train.num_epochs=4"
@@ -130,6 +137,7 @@ WIDTHS = {
 RESNET_WHOLE = {
     "padded by 2 pixels, 9 epochs": ("train.num_epochs=9",),
     "growing crops, 12 epochs": ("augment.crop_padding=0", "augment.crop_fraction=0.75", WHOLE),
+    "mirrored border, linear rate, fast biases, 9 epochs": (*MIRRORED, "train.num_epochs=9"),
 }
 # The network of configs/cifar10_cpu.py, and what is changed; the first row is what others are compared with.
 TABLES = {

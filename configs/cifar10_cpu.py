@@ -30,6 +30,15 @@ def attention() -> ConfigDict:
     return config
 
 
+def windows() -> ConfigDict:
+    """Patches that overlap by a pixel, mirrored borders, and a linear schedule, eight times as high for biases."""
+    config = attention()
+    config.model.window = 6
+    config.augment.update({"border": "mirrored", "crop_padding": 2})
+    config.optimizer.update({"schedule": "linear", "bias_rate": 8.0})
+    return config
+
+
 def small_heads() -> ConfigDict:
     """Heads of 16 channels pay for 144 in the place of 64, on a grid: the network of docs/encodings.md."""
     config = wide_heads()
@@ -58,4 +67,4 @@ def resnet() -> ConfigDict:
     return config
 
 
-NETWORKS = {"attention": attention, "small_heads": small_heads, "wide_heads": wide_heads, "resnet": resnet}
+NETWORKS = {each.__name__: each for each in (attention, windows, small_heads, wide_heads, resnet)}
