@@ -31,7 +31,10 @@ def attention() -> ConfigDict:
 
 
 def windows() -> ConfigDict:
-    """Patches that overlap by a pixel, mirrored borders, a linear schedule, eight times as high for biases: 85.6%."""
+    """Patches that overlap by a pixel, mirrored borders, a linear schedule, eight times as high for biases.
+
+    85.6 and 85.7% of the test images, seeds 0 and 1.
+    """
     config = attention()
     config.model.window = 6
     config.augment.update({"border": "mirrored", "crop_padding": 2})

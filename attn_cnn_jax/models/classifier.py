@@ -30,6 +30,11 @@ from attn_cnn_jax.models.layers import (
 Intermediates = dict[str, Any]
 
 
+def window_side(kernel: Any, channels: int) -> int:
+    """Side of the windows of pixels that the kernel of an embedding reads, `(side^2 channels, d)`; see resizing.py."""
+    return math.isqrt(kernel.shape[0] // channels)
+
+
 def patches(images: Float[Array, "b H W C"], size: int, window: int) -> Float[Array, "b i j f"]:
     """Images in which windows around the middle of squares of `size` pixels are one pixel, `f = window^2 C`.
 
@@ -225,8 +230,8 @@ class AttentionClassifier(nnx.Module):
 
     def embedded(self, images: Float[AnyArray, "b H W C"]) -> Float[Array, "b i j d"]:
         """Activations before the first block."""
-        images, kernel = jnp.asarray(images), self.embedding.kernel
-        window = math.isqrt(kernel.shape[0] // images.shape[3])  # of another image size another one: see resizing.py
+        images = jnp.asarray(images)
+        window = window_side(self.embedding.kernel, images.shape[3])
         return flattened(self.embedding, patches(images, self.downsample, window))
 
     def classified(

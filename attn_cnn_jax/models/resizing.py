@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.classifier import AttentionClassifier, window_side
 
 
 def resized(model: AttentionClassifier, before: Sequence[int], after: Grid) -> AttentionClassifier:
@@ -41,7 +41,7 @@ def resized_kernel(kernel: Float[Array, "f d"], channels: int, window: int) -> F
     The one whose product with a resized patch is nearest to the kernel's with the patch: for larger patches the same,
     `B^+T k` where a patch is resized by `B`.
     """
-    size = math.isqrt(len(kernel) // channels)
+    size = window_side(kernel, channels)
     if size == window:
         return kernel
     axis = np.asarray(jax.image.resize(jnp.eye(size), (size, window), "cubic"), np.float64).T

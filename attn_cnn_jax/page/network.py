@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.config import spec_of
 from attn_cnn_jax.data.image_files import LabelledImage
+from attn_cnn_jax.models.classifier import window_side
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page import MOST_PARAMETERS
@@ -85,7 +85,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     pixels, labels = [image.pixels for image in test], [class_names.index(image.label) for image in test]
     return {
         "downsample": config.model.downsample,
-        "window": math.isqrt(model.embedding.kernel.shape[0] // config.model.image_shape[2]),
+        "window": window_side(model.embedding.kernel, config.model.image_shape[2]),
         "mean": list(spec.mean),
         "std": list(spec.std),
         "classes": list(names),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from attn_cnn_jax.data.augment import normalise
 from attn_cnn_jax.data.labels import class_numbers
 from attn_cnn_jax.data.sets import Fingerprint, Spec
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.models.classifier import AttentionClassifier
+from attn_cnn_jax.models.classifier import AttentionClassifier, window_side
 from attn_cnn_jax.models.pruning import prune
 from attn_cnn_jax.models.resizing import resized
 from attn_cnn_jax.models.resnet import ResNet
@@ -183,7 +182,7 @@ class Run:
         model, described = self.model, {}
         if isinstance(model, AttentionClassifier):
             model = resized(model, before, (height, width))
-            window = math.isqrt(model.embedding.in_features // before[2])
+            window = window_side(model.embedding.kernel, before[2])
             if window >= downsample:  # no configuration describes a smaller one, which leaves pixels out
                 described["window"] = window if window > downsample else 0
         return self._changed(model, image_shape=(height, width, before[2]), **described)
