@@ -25,6 +25,11 @@ from attn_cnn_jax.runs.metrics import last_records, read_metrics
 from benchmarks.records import DOCS, RESULTS, ROOT, kept_runs, markdown, put, read_config, write
 
 PAGES = (ROOT / "README.md", DOCS / "experiments.md")
+# Kept by other modules, in other folders of results/; also the miniature's.
+ELSEWHERE = {
+    "cifar10_cpu": RESULTS / "fifteen_minutes" / "attention",
+    "cifar10_cpu:windows": RESULTS / "fifteen_minutes" / "windows",
+}
 COLUMNS = ("config", "what it is", "parameters", "FLOPs per image", "paper, CIFAR-10 test", "here")
 ABSENT = "–"
 
@@ -34,6 +39,7 @@ ROWS = {
     "digits_encodings:relative": "the same network, Muon, relative encoding (eq. 8)",
     "digits_encodings:absolute_sinusoidal": "the same, absolute positions (eq. 7)",
     "cifar10_cpu": "small quadratic network for a laptop",
+    "cifar10_cpu:windows": "the same with patches that overlap, mirrored borders, a linear schedule",
     "cifar10_cpu_3h": "six layers of 192 channels, three hours",
     "cifar10_cpu_3h:resnet": "a ResNet-10 of 32 channels in the same three hours",
     "cifar10_maps16": "three layers of 64 channels, attention over 16x16 pixels",
@@ -55,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the table into README.md and docs/experiments.md")
     parser.add_argument("--keep", type=Path, metavar="RUN", help="a finished run, to be kept in results/runs")
-    parser.add_argument("--as", dest="config", choices=tuple(ROWS), help="the configuration that it is a run of")
+    here = [name for name in ROWS if name not in ELSEWHERE]
+    parser.add_argument("--as", dest="config", choices=here, help="the configuration that it is a run of")
     parser.add_argument("--data", default="digits", help="what to call its data set")
     options = parser.parse_args(argv)
     if options.keep:
@@ -117,7 +124,9 @@ def keep(run: Path, name: str, data: str) -> Path:
 
 
 def folder(name: str) -> Path:
-    """Where runs of a configuration are kept; miniature.py keeps its own."""
+    """Where runs of a configuration are kept."""
+    if name in ELSEWHERE:
+        return ELSEWHERE[name]
     if name.startswith("miniature:"):
         return RESULTS / name.replace(":", "/")
     return RESULTS / "runs" / name.replace(":", "_")

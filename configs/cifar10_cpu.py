@@ -6,6 +6,7 @@
 66, 73, 76, 78, 80, 82, 83, 84, 84, 85%.
 
     python train.py --config=configs/cifar10_cpu.py
+    python train.py --config=configs/cifar10_cpu.py:windows      # a point better in the same time
     python train.py --config=configs/cifar10_cpu.py:resnet
 """
 
@@ -33,7 +34,7 @@ def attention() -> ConfigDict:
 def windows() -> ConfigDict:
     """Patches that overlap by a pixel, mirrored borders, a linear schedule, eight times as high for biases.
 
-    85.6 and 85.7% of the test images, seeds 0 and 1.
+    85.6% of the test images, median of seeds 0 to 2 (85.2 to 85.7%).
     """
     config = attention()
     config.model.window = 6
