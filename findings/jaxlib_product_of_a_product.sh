@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # jaxlib 0.10.2, CPU: a jitted product whose right factor is itself a product has wrong columns, without NaN or warning.
 #
-# Versions: jax 0.10.2, jaxlib 0.10.2, numpy 2.4.6; Python 3.11; x86-64 with AVX2 and without AVX-512 (AMD EPYC, Zen 3).
+# Versions: jax 0.10.2, jaxlib 0.10.2, numpy 2.4.6; Python 3.11; x86-64 with AVX2 alone (AMD EPYC, Zen 3) and with
+# AVX-512 (Intel Xeon, AMX).
 # One would expect: `(x @ (a @ b)).max(-1)` under `jax.jit` equals the same without `jit`, to rounding.
-# Seen: with a of 576x64 and b of 64x64 the results differ by 44% of the largest value; with a of 576x128 and b of
+# Seen: with a of 576x80 and b of 80x80 the results differ by 30 to 50% of the largest value; with a of 576x128 and b of
 # 128x128 by rounding alone. `precision="highest"` and `lax.optimization_barrier` around `a @ b` change nothing;
 # the compiler option xla_cpu_experimental_ynn_fusion_type="" does. jaxlib 0.10.0 and 0.11.0 to 0.12.0 are right.
 # Upstream: XNNPACK d0aa6a44b9 "Fix required dot tiling", two days after this release. Which widths are wrong depends on
-# the vectors of the processor: with AVX-512 these can be right, and this script then says so and exits with 2.
-# Output: "576x64: 4.4e-01", "576x64, highest: 3.1e-01", "576x64, barrier: 4.3e-01", "576x64, option: 2.3e-07",
-# "576x128: 6.0e-07".
+# the vectors of the processor and on the rows of a: with AVX2 alone 63 to 96 columns at 513 to 1024
+# rows; with AVX-512 65 to 104 at 513 to 1024 rows, 88 to 150 at 400, 129 to 176 at 256, 47 and 48 at 800 to 2048, while
+# 63 and 64 are right. So a test that passes on one processor says nothing of another.
+# Output (AVX-512): "576x80: 4.3e-01", "576x80, highest: 3.8e-01", "576x80, barrier: 3.2e-01", "576x80, option: 3.8e-07",
+# "576x128: 6.1e-07".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -38,17 +41,14 @@ def highest(x, a, b):
 
 
 errors = {
-    "576x64": error(64),
-    "576x64, highest": error(64, highest),
-    "576x64, barrier": error(64, lambda x, a, b: (x @ jax.lax.optimization_barrier(a @ b)).max(-1)),
-    "576x64, option": error(64, compiler_options=option),
+    "576x80": error(80),
+    "576x80, highest": error(80, highest),
+    "576x80, barrier": error(80, lambda x, a, b: (x @ jax.lax.optimization_barrier(a @ b)).max(-1)),
+    "576x80, option": error(80, compiler_options=option),
     "576x128": error(128),
 }
 for name, value in errors.items():
     print(f"{name}: {value:.1e}")
 wrong = [name for name, value in errors.items() if value > 1e-3]
-if not wrong:
-    print("this processor does not show it")
-    sys.exit(2)
-sys.exit(wrong != ["576x64", "576x64, highest", "576x64, barrier"])
+sys.exit(wrong != ["576x80", "576x80, highest", "576x80, barrier"])
 PYTHON

@@ -2,8 +2,8 @@
 
 `measure` computes each as XLA compiles by default and as this package compiles (compiling.py). Reports:
 
-- product of a product: XNNPACK d0aa6a44b9 "Fix required dot tiling", 19 June 2026; jaxlib 0.10.2 on CPUs without
-  AVX-512 takes the last columns of the result from the first ones of the right factor;
+- product of a product: XNNPACK d0aa6a44b9 "Fix required dot tiling", 19 June 2026; jaxlib 0.10.2 on CPUs takes the
+  last columns of the result from the first ones of the right factor; with AVX-512 those of 576x64 are right;
 - three rows reduced: jax#39103, jaxlib 0.10.2 on CPUs;
 - arctangent: jax#39352, jaxlib 0.10.2 on some CPUs, from fifty elements on;
 - gradient of a gather: jax#39025, libtpu 0.0.42, not jitted;
