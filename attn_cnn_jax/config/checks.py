@@ -121,6 +121,8 @@ def check_combinations(config: ConfigDict) -> None:
         check_attention(config.model, encoding)
     if config.augment.crop_fraction < 1 and config.model.get("encoding") == "absolute_learned":
         not_allowed("augment.crop_fraction", config.augment.crop_fraction, "1.0 with a learned vector for every pixel")
+    if config.augment.border != "black" and not config.augment.crop_padding:
+        not_allowed("augment.border", config.augment.border, "'black' with config.augment.crop_padding=0")
     check_start(config, encoding)
     penalty = config.optimizer.covariance_penalty
     if penalty and not (encoding and issubclass(encoding, GeneralizedQuadratic)):
@@ -155,8 +157,8 @@ def check_attention(model: ConfigDict, encoding: type[Encoding]) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
         not_allowed("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
-    if 0 < model.window < model.downsample:
-        not_allowed("model.window", model.window, f"0, or at least {model.downsample} (config.model.downsample)")
+    if 0 < model.window <= model.downsample:
+        not_allowed("model.window", model.window, f"0, or more than {model.downsample} (config.model.downsample)")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         not_allowed("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     if model.init in ("grid", "identity", "impulse"):

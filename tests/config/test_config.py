@@ -124,7 +124,7 @@ FROM = {"start.run": "x"}
 IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
     ({"model.downsample": 3}, "model.downsample=3: allowed is a divisor of both sides of the 32x32 images"),
     ({"model.image_shape": (32, 31, 3)}, "model.downsample=2: allowed is a divisor of both sides of the 32x31"),
-    ({"model.window": 1}, "model.window=1: allowed is 0, or at least 2 (config.model.downsample)"),
+    ({"model.window": 2}, "model.window=2: allowed is 0, or more than 2 (config.model.downsample)"),
     ({"model.num_heads": (9, 9)}, "model.num_heads=(9, 9): allowed is one number, or 6 (one per layer)"),
     ({"model.init": "grid", "model.num_heads": 5}, "model.num_heads=5: allowed is a square number"),
     ({"model.init": "identity", "model.encoding": "learned"}, "model.init='identity': allowed is 'paper' or"),
@@ -142,12 +142,16 @@ IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
         {"augment.crop_fraction": 0.5, "model.encoding": "absolute_learned"},
         "augment.crop_fraction=0.5: allowed is 1.0 with a learned vector for every pixel",
     ),
+    (
+        {"augment.border": "mirrored", "augment.crop_padding": 0},
+        "augment.border='mirrored': allowed is 'black' with config.augment.crop_padding=0",
+    ),
     ({"optimizer.covariance_penalty": 1.0}, "optimizer.covariance_penalty=1.0: allowed is 0 unless"),
     ({"dataset.path": "x"}, "dataset.path='x': allowed is '' for cifar10"),
     ({"dataset.image_size": 3}, "dataset.image_size=3: allowed is 0 for cifar10"),
 ]
 POSSIBLE = [
-    {"model.window": 2},
+    {"model.window": 3},
     {"model.downsample": 31, "model.image_shape": (62, 31, 3)},
     {"model.num_heads": (9, 9), "model.num_layers": 2},
     {"model.init": "identity", "model.num_heads": 16},
