@@ -41,6 +41,7 @@ ROWS = {
     "cifar10_cpu": "small quadratic network for a laptop",
     "cifar10_cpu:windows": "the same with patches that overlap, mirrored borders, a linear schedule",
     "cifar10_cpu_3h": "six layers of 192 channels, three hours",
+    "cifar10_cpu_3h:windows": "the same with what `cifar10_cpu:windows` has, two operations per image",
     "cifar10_cpu_3h:resnet": "a ResNet-10 of 32 channels in the same three hours",
     "cifar10_maps16": "three layers of 64 channels, attention over 16x16 pixels",
     "convolution_first:attention": "a ResNet, converted by Theorem 1 after a third of its time",
