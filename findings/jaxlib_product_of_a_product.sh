@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # jaxlib 0.10.2, CPU: a jitted product whose right factor is itself a product has wrong columns, without NaN or warning.
 #
-# Versions: jax 0.10.2, jaxlib 0.10.2, numpy 2.4.6; Python 3.11; x86-64 with AVX2 alone (AMD EPYC, Zen 3) and with
-# AVX-512 (Intel Xeon, AMX).
+# Versions: jax 0.10.2, jaxlib 0.10.2, numpy 2.4.6; Python 3.11; x86-64 with AVX-512 (Intel Xeon). With AVX2 alone
+# (AMD EPYC, Zen 3) this script was run with 64 columns in the place of 80, wrong there, and not with 80.
 # One would expect: `(x @ (a @ b)).max(-1)` under `jax.jit` equals the same without `jit`, to rounding.
 # Seen: with a of 576x80 and b of 80x80 the results differ by 30 to 50% of the largest value; with a of 576x128 and b of
 # 128x128 by rounding alone. `precision="highest"` and `lax.optimization_barrier` around `a @ b` change nothing;

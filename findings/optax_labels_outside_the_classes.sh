@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# optax's cross-entropies read a label outside the classes in four ways: the last class, NaN, nothing, or a tenth of it.
+# optax's cross-entropies read a label outside the classes in four ways: the last class, NaN, nothing, all classes.
 #
 # Versions: optax 0.2.8, jax and jaxlib 0.10.2, numpy 2.4.6; Python 3.11.
 # One would expect: labels of -1, which stand for "no label" or fill a batch, are refused, or left out by each of them.
