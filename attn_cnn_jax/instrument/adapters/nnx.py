@@ -24,12 +24,12 @@ from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.reference import CONTROL
 
-OWN = "own_attention"  # the name of a traced function that is run as a whole
-
-# attention, values, averages again, averages -> attention to use, whether it is another
-shown = Primitive("attention_over_pixels")
-shown.multiple_results = True
-shown.def_abstract_eval(lambda attention, *_: (attention, attention.update(shape=(), dtype=np.dtype(bool))))
+# layer and activations -> its output, the attention that was used; run by `Watching` alone
+self_attention = Primitive("self_attention")
+self_attention.multiple_results = True
+self_attention.def_abstract_eval(
+    lambda *avals, shapes, **_: [avals[-1].update(shape=of.shape, dtype=of.dtype) for of in shapes]
+)
 
 
 def run(model: nnx.Module, images: Any, visit: Visit) -> Seen:
@@ -38,7 +38,7 @@ def run(model: nnx.Module, images: Any, visit: Visit) -> Seen:
     model.eval()
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
-            module._attend = functools.partial(attend_over_pixels, module)
+            module._attend = functools.partial(attend_as_one_operation, *nnx.split(module))
     graph, state = nnx.split(model)
     arguments = state, jnp.asarray(images)
     program, shape = jax.make_jaxpr(lambda state, x: nnx.merge(graph, state)(x), return_shape=True)(*arguments)
@@ -47,24 +47,30 @@ def run(model: nnx.Module, images: Any, visit: Visit) -> Seen:
     return Seen(jax.tree.unflatten(jax.tree.structure(shape), leaves), watching.unseen)
 
 
-def attend_over_pixels(layer: SelfAttention, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """`SelfAttention._attend`, whose sum over heads is computed again by the one form for given attention."""
-    maps, flat, pixels = layer.maps(), x.reshape(len(x), 1, -1, x.shape[-1]), x.shape[1] * x.shape[2]
+def attend_as_one_operation(graph: nnx.GraphDef, state: nnx.State, x: jax.Array, key: Any) -> Any:
+    """`SelfAttention._attend` of the layer that is `graph` and `state`, in evaluation."""
+    shown, own, _ = jax.eval_shape(functools.partial(own_attention, graph), state, x)
+    leaves, tree = jax.tree.flatten((state, x))
+    return self_attention.bind(*leaves, graph=graph, tree=tree, shapes=(own, shown[0]))
 
-    def own_attention(x: jax.Array) -> tuple[jax.Array, ...]:
-        values = flat if maps.value is None else flat @ maps.value[None]
-        attention = layer.probabilities(x).reshape(-1, layer.num_heads, pixels, pixels)
-        attention = jnp.broadcast_to(attention, (len(x), *attention.shape[1:]))
-        return attention, values, dense(attention, x, maps), SelfAttention._attend(layer, x, key)[0] - layer.bias
 
-    attention, values, again, own = compiling.jit(own_attention)(x)
-    used, other = shown.bind(attention, values, again, own)
+@compiling.jit(static_argnums=0)
+def own_attention(graph: nnx.GraphDef, state: nnx.State, x: jax.Array) -> tuple[tuple, jax.Array, jax.Array]:
+    """Attention, values and averages again, from these two; a layer's own averages, without bias; the bias."""
+    layer, pixels = nnx.merge(graph, state), x.shape[1] * x.shape[2]
+    maps, flat = layer.maps(), x.reshape(len(x), 1, -1, x.shape[-1])
+    values = flat if maps.value is None else flat @ maps.value[None]
+    attention = layer.probabilities(x).reshape(-1, layer.num_heads, pixels, pixels)
+    attention = jnp.broadcast_to(attention, (len(x), *attention.shape[1:]))
+    own = SelfAttention._attend(layer, x, None)[0] - layer.bias
+    return (attention, values, dense(attention, x, maps)), own, layer.bias
 
-    def attended(used: jax.Array, x: jax.Array) -> jax.Array:
-        return dense(used, x, maps)
 
-    attended.__name__ = OWN  # its products are those that have been shown
-    return jnp.where(other, compiling.jit(attended)(used, x), own) + layer.bias, used
+@compiling.jit(static_argnums=0)
+def given_attention(graph: nnx.GraphDef, state: nnx.State, attention: jax.Array, x: jax.Array) -> jax.Array:
+    """A layer's output with other attention, by the one form that there is for it."""
+    layer = nnx.merge(graph, state)
+    return dense(attention, x, layer.maps()) + layer.bias
 
 
 class Watching:
@@ -84,12 +90,12 @@ class Watching:
     def operation(self, equation: Any, read: list[Any]) -> Sequence[Any]:
         """Returns the results of one operation."""
         name, parameters = equation.primitive.name, equation.params
-        if equation.primitive is shown:
-            return self.over_pixels(*read)
+        if equation.primitive is self_attention:
+            return self.over_pixels(parameters["graph"], *jax.tree.unflatten(parameters["tree"], read))
         if name in CONTROL:
             return CONTROL[name](parameters, read, self.run)
         inner = parameters.get("jaxpr", parameters.get("call_jaxpr"))
-        if inner is not None and parameters.get("name") != OWN:
+        if inner is not None:
             closed = hasattr(inner, "consts")
             return self.run(inner.jaxpr if closed else inner, inner.consts if closed else [], read)
         results = equation.primitive.bind(*read, **parameters)
@@ -105,8 +111,9 @@ class Watching:
         if result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
             self.unseen.append(Softmax(self.calls, result.shape, weakref.ref(result)))
 
-    def over_pixels(self, attention: jax.Array, values: jax.Array, again: jax.Array, own: jax.Array) -> tuple:
+    def over_pixels(self, graph: nnx.GraphDef, state: nnx.State, x: jax.Array) -> Sequence[jax.Array]:
         """Shows a layer of this package's networks."""
+        (attention, values, again), own, bias = own_attention(graph, state, x)
         used = self.show(
             "SelfAttention",
             attention.shape,
@@ -117,8 +124,9 @@ class Watching:
             values.dtype == np.float32,
         )
         if used is None:
-            return attention, np.bool_(False)
-        return jnp.asarray(used, attention.dtype), np.bool_(True)
+            return own + bias, attention
+        used = jnp.asarray(used, attention.dtype)
+        return given_attention(graph, state, used, x), used
 
     def show(self, kind: str, shape: tuple[int, ...], *arrays: Any) -> Any:
         """Returns the attention to use; None for the network's own."""
