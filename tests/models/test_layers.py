@@ -14,7 +14,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.encodings import Content, GeneralizedQuadratic, Quadratic
-from attn_cnn_jax.models.layers import dropout, random_uint16
+from attn_cnn_jax.models.layers import dropout, random_uint16, uniform
 
 KEY = jax.random.key(0)
 
@@ -96,3 +96,13 @@ def test_layers_check_their_arguments_when_they_are_made():
             SelfAttention(**usual | options)
     with pytest.raises(UserError, match="hidden_size=8: attention"):
         Block(SelfAttention(**usual, output_size=6), hidden_size=8, intermediate_size=8, rngs=rngs)
+
+
+@pytest.mark.usefixtures("threefry")
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (3, 3, 2, 4), (300, 250)])
+def test_parameters_drawn_many_at_a_time_are_those_of_their_shape(shape):
+    """Below the numbers of one draw and above; in float32 and, by two words of random bits each, in float64."""
+    for dtype in (jnp.float32, jnp.float64):
+        with jax.enable_x64(dtype == jnp.float64):
+            expected = jax.random.uniform(jax.random.key(3), shape, dtype, -0.5, 0.5)
+            np.testing.assert_array_equal(uniform(4)(jax.random.key(3), shape, dtype), expected)

@@ -1,11 +1,15 @@
 """The JavaScript network in Chromium gives the logits of the model: every kind, every option, and changed alike."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from flax import nnx
 
+from attn_cnn_jax import reference
 from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.encodings import REGISTRY, Quadratic
 from attn_cnn_jax.models.variables import split
@@ -97,7 +101,8 @@ def test_every_kind_and_its_changes(open_page, images):
         skeleton, parameters, statistics = split(single.model)
         changes, in_model = zip(*changes_of(parameters, choices), strict=True)
         x = single.normalised(image[None])
-        expected = [networks.joined(skeleton, [parameters | of, statistics], x, None)[0] for of in in_model]
+        logits = functools.partial(networks.joined.__wrapped__, skeleton)
+        expected = [reference.evaluate(logits, [parameters | of, statistics], x, None)[0] for of in in_model]
         found = driver.execute_script(FORWARD, shown(run, image), image.ravel().tolist(), changes)
         for change, of_page, of_model in zip(changes, found, expected, strict=True):
             np.testing.assert_allclose(of_page["logits"], of_model, atol=1e-5, err_msg=f"{network} {change}")
@@ -139,10 +144,10 @@ def test_positions_of_every_encoding(open_page):
     driver, query = open_page().driver, (1, 4)
     for name, kind in sorted((REGISTRY | {"doubled": Doubled}).items()):
         encoding = kind.create(Sizes(3, 12, 4, GRID, jnp.float32), position_size=12, rngs=nnx.Rngs(2))
-        terms = jax.jit(encoding.position_terms, static_argnums=(0, 1))(*GRID, jnp.array(query[:1]))
+        terms = reference.evaluate(functools.partial(encoding.position_terms, *GRID), jnp.array(query[:1]))
         if not terms:
             continue  # content alone, and positions that queries and keys read
-        expected = jax.nn.softmax(np.reshape(sum(terms.values())[:, 0, query[1]], (3, -1)))
+        expected = scipy.special.softmax(np.reshape(sum(terms.values())[:, 0, query[1]], (3, -1)), axis=1)
         given = in_json(position_parameters(encoding, GRID))
         found = driver.execute_script(PROBABILITIES, 3, given, GRID, query)
         np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
