@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from attn_cnn_jax import reference
 from attn_cnn_jax.analysis.convolution import kernel_of, replace_first, substitutes
 from attn_cnn_jax.data.image_files import LabelledImage
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -44,7 +45,7 @@ def test_layers_become_the_convolutions_of_the_command(open_page, quadratic, ima
         kernel = kernel_of(size, size, GRID)
         found = [substitutes(jnp.asarray(layer), kernel)[0] for layer in quadratic.attention()]
         attention = [of_layer["zeros"] for of_layer in found]
-        expected = np.asarray(replace_first(quadratic.model, attention[:layers])(x)[0])
+        expected = reference.evaluate(replace_first(quadratic.model, attention[:layers]), x)[0]
         page.run(f"choose({{ convolved: {{ layers: {layers}, size: {size} }} }})")
         page.ready()
         np.testing.assert_allclose(page.logits(), expected[4], atol=1e-4, err_msg=f"{layers} {size}")
@@ -52,7 +53,7 @@ def test_layers_become_the_convolutions_of_the_command(open_page, quadratic, ima
         page.wait(lambda: page.run("accuracy.now?.of") == len(labels))
         assert page.run("accuracy.now.right") == int((expected.argmax(axis=1) == labels).sum())
         own = [of_layer["truncated"] for of_layer in found]
-        inside = np.asarray(replace_first(quadratic.model, own[:layers])(x)[0]).argmax(axis=1) == labels
+        inside = reference.evaluate(replace_first(quadratic.model, own[:layers]), x)[0].argmax(axis=1) == labels
         page.wait(lambda: page.run("accuracy.truncated"))
         assert page.run("accuracy.truncated.right") == inside.sum()
     page.wait(lambda: page.driver.current_url.endswith("&conv=2x9"))
@@ -209,7 +210,7 @@ def test_few_heads_are_those_of_the_package(open_page, images):
         np.testing.assert_allclose(sum(h["value"] * np.array(h["pattern"]) for h in heads), entries, atol=1e-12)
         np.testing.assert_allclose([sum(h["pattern"]) for h in heads], 1)
         with jax.enable_x64(True):
-            expected = conv_to_attention(kernel, heads="fewest")(jnp.asarray(x)[None, ..., None])
+            expected = reference.evaluate(conv_to_attention(kernel, heads="fewest"), x[None, ..., None])
         found = page.run("[...patternMeans(brightness(), data.size, few.filter)]")
         np.testing.assert_allclose(found, np.ravel(expected), atol=1e-9)
         assert float(page.find("#few-error").text.replace("\N{MINUS SIGN}", "-")) < 1e-6

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from attn_cnn_jax import reference
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -33,8 +34,8 @@ def patterns(encoding):
         else:
             moved[name] = array + jnp.asarray(rng.normal(size=array.shape))
     layer = join(skeleton, moved, rest)
-    attention = layer.probabilities(jnp.ones((1, SIZE, SIZE, 8)))
-    return np.asarray(attention).reshape(-1, *(SIZE,) * 4)[:, SIZE // 2, SIZE // 2].reshape(-1, SIZE**2)
+    attention = reference.evaluate(layer.probabilities, np.ones((1, SIZE, SIZE, 8)))
+    return attention.reshape(-1, *(SIZE,) * 4)[:, SIZE // 2, SIZE // 2].reshape(-1, SIZE**2)
 
 
 @pytest.mark.parametrize("encoding", sorted(KERNELS))
