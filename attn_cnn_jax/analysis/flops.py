@@ -45,11 +45,12 @@ def count_flops(model: ConfigDict) -> Flops:
 
 def attention_network_flops(model: ConfigDict) -> Flops:
     """Returns the FLOPs per image of an attention network; layers with as many heads count the same."""
-    pixels = math.prod(grid(model))
-    network: Any = abstract_model(with_heads(model, [1]))
-    linear, more = pixels * kernel_size(network.embedding) + kernel_size(network.classifier), 0
-    for heads, count in Counter(heads_by_layer(model)).items():
-        block = abstract_model(with_heads(model, [heads])).blocks[0]
+    pixels, counts = math.prod(grid(model)), Counter(heads_by_layer(model))
+    networks: dict[int, Any] = {heads: abstract_model(with_heads(model, [heads])) for heads in counts}
+    first = next(iter(networks.values()))
+    linear, more = pixels * kernel_size(first.embedding) + kernel_size(first.classifier), 0
+    for heads, network in networks.items():
+        block, count = network.blocks[0], counts[heads]
         layer = block.attention
         maps = pixels * sum(
             map(kernel_size, (layer.value, layer.output, block.dense, block.intermediate, block.output))
