@@ -33,7 +33,7 @@ NETWORKS = {
     "pape": ("digits", {"encoding": "pape"}),
     "resnet": ("cifar10_cpu:resnet", {}),
 }
-BATCHES = dict.fromkeys(NETWORKS, (3, 100)) | {"digits": (1, 3, 100, 355, 500), "cifar10_cpu": (1, 100, 500)}
+BATCHES = dict.fromkeys(NETWORKS, (3, 100)) | {"digits": (1, 3, 64, 100, 355, 500), "cifar10_cpu": (1, 100, 500)}
 COUNT = 355  # images; 37 with batches of few
 DIFFERENT = 17  # images, which are repeated: NumPy takes a while for each
 
