@@ -24,7 +24,7 @@ from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.reference import CONTROL
 
-# layer and activations -> its output, the attention that was used; run by `Watching` alone
+# layer, key, activations -> its output, the attention that was used; run by `Watching` alone
 self_attention = Primitive("self_attention")
 self_attention.multiple_results = True
 self_attention.def_abstract_eval(
@@ -48,21 +48,21 @@ def run(model: nnx.Module, images: Any, visit: Visit) -> Seen:
 
 
 def attend_as_one_operation(graph: nnx.GraphDef, state: nnx.State, x: jax.Array, key: Any) -> Any:
-    """`SelfAttention._attend` of the layer that is `graph` and `state`, in evaluation."""
-    shown, own, _ = jax.eval_shape(functools.partial(own_attention, graph), state, x)
-    leaves, tree = jax.tree.flatten((state, x))
+    """`SelfAttention._attend` of the layer that is `graph` and `state`."""
+    shown, own, _ = jax.eval_shape(functools.partial(own_attention, graph), state, key, x)
+    leaves, tree = jax.tree.flatten((state, key, x))
     return self_attention.bind(*leaves, graph=graph, tree=tree, shapes=(own, shown[0]))
 
 
 @compiling.jit(static_argnums=0)
-def own_attention(graph: nnx.GraphDef, state: nnx.State, x: jax.Array) -> tuple[tuple, jax.Array, jax.Array]:
+def own_attention(graph: nnx.GraphDef, state: nnx.State, key: Any, x: jax.Array) -> tuple[tuple, jax.Array, jax.Array]:
     """Attention, values and averages again, from these two; a layer's own averages, without bias; the bias."""
     layer, pixels = nnx.merge(graph, state), x.shape[1] * x.shape[2]
     maps, flat = layer.maps(), x.reshape(len(x), 1, -1, x.shape[-1])
     values = flat if maps.value is None else flat @ maps.value[None]
     attention = layer.probabilities(x).reshape(-1, layer.num_heads, pixels, pixels)
     attention = jnp.broadcast_to(attention, (len(x), *attention.shape[1:]))
-    own = SelfAttention._attend(layer, x, None)[0] - layer.bias
+    own = SelfAttention._attend(layer, x, key)[0] - layer.bias
     return (attention, values, dense(attention, x, maps)), own, layer.bias
 
 
@@ -111,9 +111,9 @@ class Watching:
         if result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
             self.unseen.append(Softmax(self.calls, result.shape, weakref.ref(result)))
 
-    def over_pixels(self, graph: nnx.GraphDef, state: nnx.State, x: jax.Array) -> Sequence[jax.Array]:
+    def over_pixels(self, graph: nnx.GraphDef, state: nnx.State, key: Any, x: jax.Array) -> Sequence[jax.Array]:
         """Shows a layer of this package's networks."""
-        (attention, values, again), own, bias = own_attention(graph, state, x)
+        (attention, values, again), own, bias = own_attention(graph, state, key, x)
         used = self.show(
             "SelfAttention",
             attention.shape,
