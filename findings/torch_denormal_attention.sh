@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# PyTorch on Intel CPUs: averages by local attention take ten times as long, as far keys have denormal probabilities.
+# PyTorch on Intel CPUs: averages by local attention take four times as long or more, as far keys have denormal probabilities.
 #
 # Versions: torch 2.13.0 on the CPU; Python 3.11; an Intel Xeon with AVX-512. Processors that compute denormals at full speed show
 # nothing of it.
 # One would expect: a product takes as long as its shape says, whatever the numbers are; and `torch.set_flush_denormal(True)`, if one
 # knows of it, to help wherever it is called.
 # Seen: attention of a Gaussian head over 16x16 patches, softmax of -d^2/2, has 5% of its probabilities between 0 and 1.2e-38, and its
-# product with 4,000 columns of values takes four to ten times as long as with these set to zero; with a width for which none is that
+# product with 4,000 columns of values takes four to nine times as long as with these set to zero; with a width for which none is that
 # small it takes as long. `torch.set_flush_denormal(True)` before the first product mends it; after a product on several threads
 # it does not, as only the calling thread then flushes. XLA's programs on CPUs flush by themselves.
 # Where it is met: ALiBi, Gaussian or learned relative positions with sharp local heads, and any comparison of PyTorch with JAX on

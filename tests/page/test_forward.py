@@ -12,12 +12,11 @@ from flax import nnx
 from attn_cnn_jax import reference
 from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.encodings import REGISTRY, Quadratic
-from attn_cnn_jax.models.variables import split
+from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page.build import in_json, page_data
 from attn_cnn_jax.page.network import network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import position_parameters
 from tests.page.conftest import CLASSES, GRID, SIZE, random_run
-from tests.support import networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -101,8 +100,8 @@ def test_every_kind_and_its_changes(open_page, images):
         skeleton, parameters, statistics = split(single.model)
         changes, in_model = zip(*changes_of(parameters, choices), strict=True)
         x = single.normalised(image[None])
-        logits = functools.partial(networks.joined.__wrapped__, skeleton)
-        expected = [reference.evaluate(logits, [parameters | of, statistics], x, None)[0] for of in in_model]
+        logits = lambda parameters: join(skeleton, parameters, statistics)(x)[0]  # noqa: B023, E731
+        expected = [reference.evaluate(logits, parameters | of)[0] for of in in_model]
         found = driver.execute_script(FORWARD, shown(run, image), image.ravel().tolist(), changes)
         for change, of_page, of_model in zip(changes, found, expected, strict=True):
             np.testing.assert_allclose(of_page["logits"], of_model, atol=1e-5, err_msg=f"{network} {change}")
