@@ -60,7 +60,8 @@ NETWORKS = ("quadratic", "resnet", "learned_rel", "quadratic_generalized", "many
 NETWORKS += ("absolute",)
 LARGER = tuple(f"{network}_16x16" for network in NETWORKS)
 LONG = ("quadratic_300", "learned_rel_300", "learned_rel_content_300", "resnet_300")  # the paper's Figure 2
-ALL = NETWORKS + LARGER + LONG
+RECIPES = {"quadratic_muon_300": "windows", "resnet_muon_300": "resnet"}  # of configs/cifar10_cpu.py
+ALL = NETWORKS + LARGER + LONG + tuple(RECIPES)
 KERNEL_SIZES = (1, 3, 5, 7)
 PAGE = DOCS / "measurements_miniature.md"
 TEST_IMAGES = 10_000
@@ -118,9 +119,16 @@ def tables(kept: Path) -> str:
 
 def configured(network: str, seed: int, data_dir: str = "") -> ConfigDict:
     """The configuration of a run."""
-    config = load_config(f"miniature:{network.removesuffix('_300')}", [f"--config.seed={seed}"])
+    name = network.removesuffix("_300").removesuffix("_muon")
+    config = load_config(f"miniature:{name}", [f"--config.seed={seed}"])
     config.dataset.data_dir = data_dir
-    if network in LONG:
+    if network in RECIPES:
+        recipe = load_config(f"cifar10_cpu:{RECIPES[network]}")
+        config.update({"optimizer": recipe.optimizer, "augment": recipe.augment})
+        config.train.label_smoothing = recipe.train.label_smoothing
+        if name != "resnet":
+            config.model.update({key: recipe.model[key] for key in ("block", "init", "window")})
+    if network.endswith("_300"):
         config.train.update({"num_epochs": 300, "log_every_steps": locality.STEPS})
         config.train.matmul_precision = "highest"  # also on GPUs
         config.checkpoint.update({"every_epochs": 10, "keep_last": 30})
