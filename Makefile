@@ -36,7 +36,7 @@ install: $(VENV)/installed-$(EXTRAS)
 test quick: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/$(VENV)/compiled
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not as_users" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 	AS_USERS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(AS_USERS_TESTS)
 
 # The tests of numbers that users see, by the programs that users run: XLA's defaults, one device.

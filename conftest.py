@@ -67,12 +67,14 @@ collect_ignore = [] if AS_USERS else ["tests/as_users"]
 
 
 def pytest_collection_modifyitems(items, config):
-    """Notebooks first, which take longest: with several workers none begins a minute before the end."""
+    """Notebooks first, which take longest: with several workers none begins a minute before the end.
+
+    Tests with the mark are left out of other runs, where they would hold numbers of other programs and random bits.
+    """
     items.sort(key=lambda item: "notebooks" not in item.path.parts)
-    if AS_USERS:
-        others = [item for item in items if not item.get_closest_marker("as_users")]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item.get_closest_marker("as_users")]
+    others = [item for item in items if bool(item.get_closest_marker("as_users")) != AS_USERS]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(autouse=True)
