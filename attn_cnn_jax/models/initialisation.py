@@ -16,6 +16,7 @@ from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.encodings import CentredEncoding, QueryKey
+from attn_cnn_jax.models.layers import normal
 
 IMPULSE = 5.0  # alpha of "impulse": 97% of the attention on one pixel, and a gradient left for centres
 
@@ -59,7 +60,7 @@ def initialise(layer: SelfAttention, dense: nnx.Linear | None, init: str, locali
 
 def noisy(rngs: nnx.Rngs, noise: float, identity: float, channels: int) -> Float[Array, "d d"]:
     """`noise Z + identity I`, with `Z` normal of variance `1/D`."""
-    random = jax.random.normal(rngs.params(), (channels, channels), jnp.float32) / math.sqrt(channels)
+    random = normal(rngs.params(), (channels, channels), jnp.float32) / math.sqrt(channels)
     return noise * random + identity * jnp.eye(channels, dtype=jnp.float32)
 
 

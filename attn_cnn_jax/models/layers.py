@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt16
 
@@ -22,23 +23,34 @@ def in_precision(precision: str, function: Callable) -> Callable:
     return function if precision == "default" else jax.default_matmul_precision(precision)(function)
 
 
+def drawn(draw: Callable[..., Float[Array, " n"]], key: PRNGKeyArray, shape: tuple[int, ...], *arguments: Any) -> Array:
+    """What `draw(key, shape, *arguments)` of `jax.random` is, by one program for most shapes.
+
+    A program is compiled for every number of draws, in 0.1 to 0.4 s on CPUs, and another one for every cut; so more
+    numbers are drawn, and cut on the host. Each number of JAX's default generator depends on its place alone.
+    """
+    count, most = math.prod(shape), AT_ONCE
+    while most < count:
+        most *= 4
+    numbers = draw(key, (most,), *arguments)
+    if isinstance(numbers, Tracer):
+        return jax.lax.slice(numbers, (0,), (count,)).reshape(shape)
+    return jax.device_put(jax.device_get(numbers)[:count].reshape(shape).copy())  # and lets go of the others
+
+
+def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Parameters that start as N(0, 1)."""
+    return drawn(jax.random.normal, key, shape, dtype)
+
+
 @functools.cache
 def uniform(fan_in: int) -> nnx.Initializer:
-    """PyTorch's initialiser of linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`.
-
-    A program is compiled for every number of draws, in 0.1 to 0.4 s on CPUs, so that parameters of most shapes share
-    one. Each number of JAX's default generator depends on its place alone: they are those of `jax.random.uniform`.
-    """
+    """PyTorch's initialiser of linear maps and convolutions: uniform in `+-1/sqrt(fan_in)`."""
     bound = 1 / math.sqrt(fan_in)
 
     def init(key, shape, dtype, out_sharding=None):
         del out_sharding
-        count = math.prod(shape)
-        most = AT_ONCE
-        while most < count:
-            most *= 4
-        drawn = jax.random.uniform(key, (most,), dtype, -bound, bound)
-        return jax.lax.slice(drawn, (0,), (count,)).reshape(shape)
+        return drawn(jax.random.uniform, key, shape, dtype, -bound, bound)
 
     return init
 

@@ -14,7 +14,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.encodings import Content, GeneralizedQuadratic, Quadratic
-from attn_cnn_jax.models.layers import dropout, random_uint16, uniform
+from attn_cnn_jax.models.layers import dropout, normal, random_uint16, uniform
 
 KEY = jax.random.key(0)
 
@@ -104,5 +104,9 @@ def test_parameters_drawn_many_at_a_time_are_those_of_their_shape(shape):
     """Below the numbers of one draw and above; in float32 and, by two words of random bits each, in float64."""
     for dtype in (jnp.float32, jnp.float64):
         with jax.enable_x64(dtype == jnp.float64):
-            expected = jax.random.uniform(jax.random.key(3), shape, dtype, -0.5, 0.5)
-            np.testing.assert_array_equal(uniform(4)(jax.random.key(3), shape, dtype), expected)
+            key = jax.random.key(3)
+            expected = jax.random.uniform(key, shape, dtype, -0.5, 0.5)
+            np.testing.assert_array_equal(uniform(4)(key, shape, dtype), expected)
+            np.testing.assert_array_equal(jax.jit(uniform(4), static_argnums=(1, 2))(key, shape, dtype), expected)
+            # a loop of another length may round the inverse of erf otherwise
+            np.testing.assert_allclose(normal(key, shape, dtype), jax.random.normal(key, shape, dtype), rtol=1e-5)

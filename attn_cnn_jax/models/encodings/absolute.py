@@ -10,7 +10,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.encoding import Projections, Rows, register
 from attn_cnn_jax.models.encodings.content import QueryKey
-from attn_cnn_jax.models.layers import at_least_float32
+from attn_cnn_jax.models.layers import at_least_float32, normal
 
 
 @register("absolute_learned")
@@ -34,9 +34,7 @@ class Absolute(QueryKey):
     ):
         super().__init__(num_heads, hidden_size, head_size, use_bias=False, dtype=dtype, rngs=rngs)
         wide = at_least_float32(dtype)
-        self.position = (
-            None if grid is None else nnx.Param(jax.random.normal(rngs.params(), (*grid, hidden_size), wide))
-        )
+        self.position = None if grid is None else nnx.Param(normal(rngs.params(), (*grid, hidden_size), wide))
 
     def rescale(self, rows: float, columns: float) -> None:
         """Learned vectors by bilinear interpolation; sinusoids stay those of the pixels."""

@@ -12,7 +12,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import FactorisingEncoding, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
-from attn_cnn_jax.models.layers import at_least_float32, uniform
+from attn_cnn_jax.models.layers import at_least_float32, normal, uniform
 from attn_cnn_jax.options import POSITION_SIZE
 
 
@@ -24,8 +24,7 @@ class RelativeTables(nnx.Module):
 
     def __init__(self, grid: Grid, position_size: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.row, self.column = (
-            nnx.Param(jax.random.normal(rngs.params(), (2 * size - 1, position_size), at_least_float32(dtype)))
-            for size in grid
+            nnx.Param(normal(rngs.params(), (2 * size - 1, position_size), at_least_float32(dtype))) for size in grid
         )
 
     @property

@@ -13,7 +13,7 @@ from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.models.attention import scores
 from attn_cnn_jax.models.attention.encoding import Encoding, FactorisingEncoding, PositionTerms, Rows, register
 from attn_cnn_jax.models.attention.shifts import relative_positions
-from attn_cnn_jax.models.layers import at_least_float32
+from attn_cnn_jax.models.layers import at_least_float32, normal
 
 
 class CentredEncoding(Encoding):
@@ -27,8 +27,8 @@ class CentredEncoding(Encoding):
 
     def __init__(self, num_heads: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         param_dtype = at_least_float32(dtype)
-        self.centre = nnx.Param(2.0 * jax.random.normal(rngs.params(), (num_heads, 2), param_dtype))
-        noise = 0.01 * jax.random.normal(rngs.params(), (num_heads, *self.circle.shape), param_dtype)
+        self.centre = nnx.Param(2.0 * normal(rngs.params(), (num_heads, 2), param_dtype))
+        noise = 0.01 * normal(rngs.params(), (num_heads, *self.circle.shape), param_dtype)
         self.spread = nnx.Param(jnp.asarray(self.circle, param_dtype)[None] + noise)
 
     def start_on_grid(self, centre: Shaped[np.ndarray, "h 2"], sharpness: float) -> None:
