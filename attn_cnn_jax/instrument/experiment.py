@@ -1,6 +1,7 @@
 """The experiment that finds which token of a layer is which place of the image.
 
-All attention is replaced by that of every token to itself, so that a change of some pixels stays where it is. Strips of
+All attention is replaced by that of every token to itself, so that a change of some pixels stays where it is; that of
+queries which are no places by nothing, as what they average is at no place of theirs. Strips of
 the image change, one at a time, rows and then columns, and the values of a layer say how much every token responds.
 The centre of a token's responses is where it looks: tokens are proven to be places where their centres make a lattice,
 whatever the patches are: beside each other, overlapping (a convolutional stem), or as many as fit into the image.
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.instrument.adapters import LOCAL, Call
+from attn_cnn_jax.instrument.adapters import LOCAL, NOTHING, Call
 from attn_cnn_jax.instrument.layout import Lattice, Layout, arranged, lattice_of_windows
 from attn_cnn_jax.instrument.network import Network
 
@@ -133,7 +134,7 @@ def respond(
                 parts[call.number].append(energy[1 : count + 1] / scale)
             if call.number == max(parts):
                 raise Enough
-            return LOCAL
+            return NOTHING if call.number in network.placeless else LOCAL
 
         with contextlib.suppress(Enough):
             network.run(visit, images)

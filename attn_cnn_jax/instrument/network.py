@@ -9,7 +9,7 @@ from jaxtyping import Bool
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, shortened
-from attn_cnn_jax.instrument.adapters import Seen, Visit, numbers
+from attn_cnn_jax.instrument.adapters import Call, Seen, Visit, numbers
 from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
 from attn_cnn_jax.runs.run import Run
 
@@ -24,6 +24,7 @@ class Network:
     Attributes:
       name: of the network's class.
       images: as the network takes them, `(b, H, W, C)`, `(b, C, H, W)` or tokens `(b, n, d)`.
+      placeless: calls whose queries were found to be no places of the image.
     """
 
     def __init__(self, model: Any, images: Any):
@@ -40,6 +41,7 @@ class Network:
         else:
             raise UserError(f"no attention was found in {self.name}: allowed is {LIBRARIES}")
         self.images = self.converted(images)
+        self.placeless = set[int]()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -58,10 +60,20 @@ class Network:
 
     def run(self, visit: Visit, images: Any = None) -> Seen:
         """Runs the network on its images, or others; see adapters/__init__.py."""
-        images = self.images if images is None else images
+        images, own = self.images if images is None else images, list[Exception]()
+
+        def visited(call: Call) -> Any:
+            try:
+                return visit(call)
+            except FOREIGN as error:  # ours, which is no fault of the network's
+                own.append(error)
+                raise
+
         try:
-            return self.adapter.run(self.model, images, visit)
+            return self.adapter.run(self.model, images, visited)
         except FOREIGN as error:
+            if error in own:
+                raise
             shape = tuple(images.shape)
             raise UserError(f"{self.name} did not run on images of shape {shape}: {shortened(error)}") from error
 

@@ -91,17 +91,20 @@ def prove(network: Network, grid: Grid | None, tokens: Any, layers: Sequence[int
         elif site.call is None:
             (refused if queries == keys else done).append(site)
         elif queries != keys:
-            what = "it pools tokens or reads a class token" if queries < keys else "its keys are fewer than its tokens"
-            done.append(site._replace(why=f"{queries} queries of {keys} keys: {what}"))
+            done.append(site._replace(why=f"{queries} queries of {keys} keys: not one key for each query"))
         elif queries == 1:
             done.append(site._replace(why="one token"))
         elif grid is not None and tokens is not None and site.shape[0] == 1:
             done.append(site._replace(layout=given(grid, tokens, queries)))
         else:
             groups.setdefault(site.shape, []).append(site)
-    for group in groups.values():
-        for site in of_group(network, group, grid):
-            (done if site.layout or site.why in NAMED else refused).append(site)
+    mapped, known = list[Site](), -1
+    while known < len(network.placeless):  # a layer after one whose queries are no places has none either
+        known = len(network.placeless)
+        mapped = [site for group in groups.values() for site in of_group(network, group, grid)]
+        network.placeless.update(site.call for site in mapped if site.why == QUERIES and site.call is not None)
+    for site in mapped:
+        (done if site.layout or site.why in NAMED else refused).append(site)
     if refused:
         refuse(sites, refused, [site.number for site in done if site.layout])
     done.sort(key=lambda site: site.number)

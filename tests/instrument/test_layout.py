@@ -202,6 +202,27 @@ def test_layers_whose_queries_are_no_places_are_left_out(how, network, torch):
     assert "its queries are no places, or not those of its keys" in layers.notes[0]
 
 
+def test_layers_of_latents_are_left_out(network, torch):
+    """A Perceiver with as many latents as patches: where a latent looks is no place, nor is it in the next layer."""
+
+    class Perceiver(type(network(fused))):
+        def forward(self, x):
+            x, latents = self.patches(x).flatten(2).transpose(1, 2), self.latents.expand(len(x), -1, -1)
+            for of in (x, None):
+                query, _, _ = self.parts(latents)
+                _, key, value = self.parts(latents if of is None else of)
+                latents = latents + fused(query, key, value).transpose(1, 2).flatten(2)
+            return self.output(self.head(latents))
+
+        def parts(self, x):
+            return (3 * self.qkv(x)).reshape(len(x), -1, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
+
+    model = Perceiver(fused)
+    model.latents = torch.randn(1, 16, D)
+    with pytest.raises(UserError, match=r"layer 1, .*queries are no places, .*layer 2, .* no change of the image"):
+        inspect(model, torch.randn(2, 3, 16, 16))
+
+
 def test_queries_are_asked_of_layers_in_any_order(network, torch):
     """GCViT's second layer was mapped before its first one, which then was left out in its place."""
     model = with_second_layer(network, Latents(torch))

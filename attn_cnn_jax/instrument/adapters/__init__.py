@@ -52,7 +52,8 @@ class Replacement(NamedTuple):
 
 
 LOCAL = "local"  # in place of attention: every query has the value of its own place, or, of other keys, nothing
-Visit = Callable[[Call], Any]  # returns attention `(b, h, q, p)`, LOCAL, or None for the network's own
+NOTHING = "nothing"  # no query has any value
+Visit = Callable[[Call], Any]  # returns attention `(b, h, q, p)`, LOCAL, NOTHING, or None for the network's own
 
 
 class Softmax(NamedTuple):

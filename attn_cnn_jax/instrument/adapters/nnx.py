@@ -19,7 +19,7 @@ from flax import nnx
 from jax.extend.core import Literal, Primitive
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.instrument.adapters import Call, Seen, Softmax, Visit, absorb, difference, numbers, sums_to_one
+from attn_cnn_jax.instrument.adapters import LOCAL, Call, Seen, Softmax, Visit, absorb, difference, numbers, sums_to_one
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.reference import CONTROL
@@ -134,7 +134,8 @@ class Watching:
         call = Call(self.calls, kind, (images, heads, queries, keys), *arrays)
         self.calls += 1
         used = self.visit(call)
-        return np.broadcast_to(np.eye(queries, keys) * (queries == keys), shape) if isinstance(used, str) else used
+        local = isinstance(used, str) and used == LOCAL and queries == keys
+        return np.broadcast_to(np.eye(queries, keys) * local, shape) if isinstance(used, str) else used
 
     def product(self, read: list[Any], parameters: dict[str, Any], own: jax.Array) -> jax.Array:
         """A `dot_general`, shown where one operand is attention; by what is used instead."""

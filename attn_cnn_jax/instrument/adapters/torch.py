@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.instrument.adapters import CLOSE, HALF, Call, Seen, Softmax, Visit, absorb, difference, numbers
+from attn_cnn_jax.instrument.adapters import CLOSE, HALF, LOCAL, Call, Seen, Softmax, Visit, absorb, difference, numbers
 
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
 FUSED = functional.scaled_dot_product_attention
@@ -108,7 +108,8 @@ class Watching(TorchFunctionMode):
         if (used := self.visit(call)) is None:
             return averages()
         if isinstance(used, str):
-            kept = values.expand(*flat, -1, -1) if count[2] == count[3] else values.new_zeros(*flat, *shape[-2:])
+            local = used == LOCAL and count[2] == count[3]
+            kept = values.expand(*flat, -1, -1) if local else values.new_zeros(*flat, *shape[-2:])
             return kept.reshape(shape)
         return (torch.from_numpy(np.ascontiguousarray(used)).to(values) @ values).reshape(shape)
 
