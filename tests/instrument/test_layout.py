@@ -48,6 +48,20 @@ def other_queries(query, key, value):
     return fused(query, key.roll(count, 2), value.roll(count, 2))
 
 
+def keys_first(query, key, value):
+    import torch
+
+    return torch.einsum("bhkc,bkhq->bhqc", value, (key @ query.mT / 2).softmax(2).transpose(1, 2))
+
+
+def cast(query, key, value):
+    """As libraries cast a softmax, in an order of its own."""
+    import torch
+
+    weights = (query @ key.mT / 2).softmax(dim=-1)
+    return torch.einsum("bqhk,bhkc->bhqc", weights.transpose(1, 2).double().contiguous(), value.double()).float()
+
+
 def channels(query, key, value):
     weights = (query.mT @ key / 8).softmax(dim=-1)
     return (weights @ value.mT).mT
@@ -72,7 +86,7 @@ def shuffled(x):
     return x.gather(1, order.expand_as(x))
 
 
-@pytest.mark.parametrize("attend", [fused, einsum, heads_with_images, transposed])
+@pytest.mark.parametrize("attend", [fused, einsum, heads_with_images, transposed, keys_first, cast])
 def test_grids_and_other_tokens_are_found(attend, network, torch):
     model = network(attend, between_tokens).eval()
     report = inspect(model, torch.randn(2, 3, 12, 20), kernel_size=(3, 5))
@@ -259,6 +273,27 @@ def test_a_product_that_is_not_seen_is_refused_and_the_layers_that_are_can_be_ch
     report = inspect(network(mixed), torch.randn(2, 3, 16, 20), layers=[1])
     assert [layer.number for layer in report.layers_measured] == [1]
     assert "layer 1, softmax" in report.notes[0]
+
+
+@pytest.mark.parametrize("lost", ["talking heads", "einsum with dots", "other axis", "logarithm"])
+def test_a_softmax_whose_product_is_not_seen_is_not_that_of_the_next_layer(lost, network, torch):
+    """The second layer multiplies a copy of another shape of its own, which took the first one's place."""
+    calls, mix = [], torch.eye(HEADS) + torch.rand(HEADS, HEADS)
+
+    def mixed(query, key, value):
+        calls.append(0)
+        scores = query @ key.mT / 2
+        if len(calls) % 2 == 0:
+            return heads_with_images(query, key, value)
+        if lost == "talking heads":
+            return torch.einsum("bhqk,hg->bgqk", scores.softmax(dim=-1), mix) @ value
+        if lost == "einsum with dots":
+            return torch.einsum("...qk,...kc->...qc", scores.softmax(dim=-1), value)
+        weights = scores.mT.softmax(2) if lost == "other axis" else scores.mT.log_softmax(2).exp()
+        return (weights[..., None] * value[:, :, :, None]).sum(dim=2)
+
+    with pytest.raises(UserError, match=r"layer 1 of 2, softmax of shape .*no product"):
+        inspect(network(mixed), torch.randn(2, 3, 16, 20))
 
 
 @pytest.mark.parametrize("output", [lambda x: {"none": None, "logits": x.mean(1)}, lambda x: (None, x.mean(1)), None])

@@ -6,15 +6,18 @@ place of the network's own. It may raise to end the run. An adapter proves itsel
 attention and the values seen agree with the network's (`Call.difference`).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.arrays import Grid
 
 Attention = Float[np.ndarray, "b h q p"]
+ROUNDING = 1e-6  # of a probability, in float32
 CLOSE = 1e-3  # to one: sums of a row of attention in float32
 HALF = 2**-7  # the same where a softmax in bfloat16 rounds its exponentials, their sum and the quotient
 
@@ -60,8 +63,11 @@ class Softmax(NamedTuple):
     """A softmax whose product with values was not seen."""
 
     before: int  # how many calls were seen when it was computed
-    shape: tuple[int, ...]
-    result: Callable[[], Any]  # a weak reference to it
+    result: Any  # its sum over the last axis is one
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.result.shape)
 
 
 class Seen(NamedTuple):
@@ -72,10 +78,50 @@ class Seen(NamedTuple):
 
 
 def absorb(pending: list[Softmax], attention: Any) -> None:
-    """Removes the softmax that a product multiplies; where it is none itself, those of its size: ConViT sums two."""
-    itself = [softmax for softmax in pending if softmax.result() is attention]
-    gone = itself or [softmax for softmax in pending if softmax.shape[-2:] == tuple(attention.shape[-2:])]
-    pending[:] = [softmax for softmax in pending if not any(softmax is other for other in gone)]
+    """Removes the softmax that a product multiplies, whatever its shape and type became, or the two whose mean it is.
+
+    ConViT multiplies such a mean of the last two. One that is alone, of the same queries and keys, may be mixed with
+    anything. Of several, others stay: their products were not seen.
+    """
+    of = next((softmax for softmax in reversed(pending) if is_of(attention, softmax.result)), None)
+    if len(pending) == 1 and pending[0].shape[-2:] == tuple(attention.shape[-2:]):
+        of = pending[0]
+    if of is not None:
+        pending[:] = [softmax for softmax in pending if softmax is not of]
+    elif len(pending) > 1 and between(*(numbers(x) for x in (attention, pending[-1].result, pending[-2].result))):
+        del pending[-2:]
+
+
+def is_of(attention: Any, softmax: Any) -> bool:
+    """Whether attention is a softmax: as it was, a view of it, or the same numbers in another order or type."""
+    if attention is softmax or storage(attention) == storage(softmax) is not None:
+        return True
+    types = [jnp.dtype(str(x.dtype).removeprefix("torch.")) for x in (attention, softmax)]
+    ours, other = (
+        functools.reduce(lambda x, of: x.astype(of), [*types, np.float32], numbers(x)) for x in (attention, softmax)
+    )
+    if ours.size == other.size:
+        ours, other = ours.ravel(), other.ravel()
+        return np.array_equal(ours, other) or np.array_equal(np.sort(ours), np.sort(other))
+    return broadcasts(other.shape, ours.shape) and bool((ours == other).all())
+
+
+def storage(array: Any) -> int | None:
+    """Where a tensor of PyTorch has its numbers, which its views share; None for arrays of other libraries."""
+    return array.untyped_storage().data_ptr() if hasattr(array, "untyped_storage") else None
+
+
+def between(attention: np.ndarray, *softmaxes: np.ndarray) -> bool:
+    """Whether each number of attention is between those of two softmaxes, up to rounding."""
+    if not all(broadcasts(softmax.shape, attention.shape) for softmax in softmaxes):
+        return False
+    least, most = np.minimum(*softmaxes) - ROUNDING, np.maximum(*softmaxes) + ROUNDING
+    return bool(((least <= attention) & (attention <= most)).all())
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether an array of a shape can be repeated along its axes to another shape."""
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
 def numbers(array: Any) -> Float[np.ndarray, "..."]:

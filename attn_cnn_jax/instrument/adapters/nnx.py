@@ -8,7 +8,6 @@ replaced by one operation that shows attention and values.
 
 import functools
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,8 +107,11 @@ class Watching:
 
     def softmax(self, result: jax.Array) -> None:
         """Lists a result that is one."""
-        if result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
-            self.unseen.append(Softmax(self.calls, result.shape, weakref.ref(result)))
+        for axis in range(result.ndim - 1, 0, -1) if result.ndim > 2 else ():
+            rows = jnp.moveaxis(result, axis, -1)
+            if rows.shape[-1] > 1 and is_attention(rows):
+                self.unseen.append(Softmax(self.calls, result if axis == result.ndim - 1 else rows))
+                break
 
     def over_pixels(self, graph: nnx.GraphDef, state: nnx.State, key: Any, x: jax.Array) -> Sequence[jax.Array]:
         """Shows a layer of this package's networks."""

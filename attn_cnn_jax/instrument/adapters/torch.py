@@ -10,7 +10,6 @@ from __future__ import annotations  # the documentation reads this module withou
 
 import functools
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,8 @@ from attn_cnn_jax.instrument.adapters import CLOSE, HALF, LOCAL, Call, Seen, Sof
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
 FUSED = functional.scaled_dot_product_attention
 MAY_ATTEND = {FUSED, functional.multi_head_attention_forward, torch.einsum, *PRODUCTS}
-SOFTMAXES = (functional.softmax, torch.softmax, torch.Tensor.softmax)
+SOFTMAXES = (functional.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
+LOGARITHMS = (functional.log_softmax, torch.log_softmax, torch.Tensor.log_softmax, torch.special.log_softmax)
 
 
 def run(model: torch.nn.Module, images: torch.Tensor, visit: Visit) -> Seen:
@@ -65,8 +65,10 @@ class Watching(TorchFunctionMode):
         if func is torch.einsum:
             return self.einsum(*args)
         result = func(*args, **kwargs)
-        if func in SOFTMAXES and result.ndim > 2 and result.shape[-1] > 1 and is_attention(result):
-            self.unseen.append(Softmax(self.calls, tuple(result.shape), weakref.ref(result)))
+        if func in SOFTMAXES or func in LOGARITHMS:
+            rows = (result if func in SOFTMAXES else result.exp()).movedim(axis_of(*args, **kwargs), -1)
+            if is_attention(rows):
+                self.unseen.append(Softmax(self.calls, rows))
         if func in PRODUCTS and len(args) == 2 and args[0].ndim == args[1].ndim > 2:
             if is_attention(args[0]):
                 return self.product(args[0], args[1], result, func.__name__)
@@ -150,19 +152,27 @@ class Watching(TorchFunctionMode):
         if not isinstance(equation, str) or len(operands) != 2 or "." in equation or "->" not in equation:
             return own
         of, to = equation.replace(" ", "").split("->")
-        a, b = of.split(",")
-        if len(a) < 3 or a[-1] in to or a[-1] not in b or not is_attention(operands[0]):
-            return own
-        shared = "".join(axis for axis in a[:-1] if axis in b and axis in to)
-        free, channels = ("".join(axis for axis in x if axis not in shared + a[-1]) for x in (a, b))
-        if len(free) != 1 or len(channels) != 1:
-            return own
-        absorb(self.unseen, operands[0])
-        attention = torch.einsum(f"{a}->{shared}{free}{a[-1]}", operands[0])
-        values = torch.einsum(f"{b}->{shared}{a[-1]}{channels}", operands[1])
-        averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
-        used = self.show("einsum", lambda: attention, values, lambda: averages, averages.shape)
-        return torch.einsum(f"{shared}{free}{channels}->{to}", used)
+        sides = list(zip(of.split(","), operands, strict=True))
+        for (a, first), (b, second) in (sides, sides[::-1]):
+            keys = "".join(axis for axis in a if axis in b and axis not in to)
+            shared = "".join(axis for axis in a if axis in b and axis in to)
+            free, channels = ("".join(axis for axis in x if axis not in shared + keys) for x in (a, b))
+            if not len(keys) == len(free) == len(channels) == 1:
+                continue
+            attention = torch.einsum(f"{a}->{shared}{free}{keys}", first)
+            if not is_attention(attention):
+                continue
+            absorb(self.unseen, first)
+            values = torch.einsum(f"{b}->{shared}{keys}{channels}", second)
+            averages = torch.einsum(f"{to}->{shared}{free}{channels}", own)
+            used = self.show("einsum", lambda x=attention: x, values, lambda x=averages: x, averages.shape)
+            return torch.einsum(f"{shared}{free}{channels}->{to}", used)
+        return own
+
+
+def axis_of(*args: Any, dim: int = -1, **_: Any) -> int:
+    """The axis over which a softmax of such arguments sums to one."""
+    return args[1] if len(args) > 1 else dim
 
 
 def scores_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
