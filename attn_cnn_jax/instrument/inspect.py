@@ -127,9 +127,11 @@ def watch(
                 f"layer {site.number + 1} has shape {call.shape} for {count + 1} images, {site.shape} for one: "
                 "its first axis is not of images"
             )
-        if (difference := call.difference()) > (EXACT if call.exact else ROUNDED):
+        if not (difference := call.difference()) <= (EXACT if call.exact else ROUNDED):  # NaN is no agreement
             raise UserError(f"layer {site.number + 1}: averages from attention and values differ by {difference:.1e}")
         attention = layout.by_window(call.attention())
+        if not (any_key := attention[:, :, layout.tokens[0]].any(axis=-1).all(axis=(0, 1))).all():
+            raise UserError(f"layer {site.number + 1}: {(~any_key).sum()} patches have no keys, as all are masked")
         own, alike = np.split(attention, [count * layout.windows])
         values = layout.by_window(call.values()), layout.by_window(call.averages())
         layer = measure(site.number, layout, own, sizes, keep, groups, values)

@@ -245,6 +245,44 @@ def test_queries_are_asked_of_layers_in_any_order(network, torch):
     assert by_halves(watched, layout, [1, 0], (16, 16)) == {1: (True, False), 0: (True, True)}
 
 
+def masked(torch, mask):
+    return lambda *parts: torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
+
+
+def test_queries_without_keys_have_zeros_as_the_network_gives_them(network, torch):
+    """Padding tokens, masked as keys and as queries; a patch without keys is refused."""
+    valid = torch.arange(18) < 16
+    pad = lambda x: torch.cat([x, x.new_zeros(len(x), 2, D)], dim=1)  # noqa: E731
+    report = inspect(network(masked(torch, valid[:, None] & valid), pad), torch.randn(2, 3, 16, 16))
+    assert max(report.differences) < 1e-5
+    assert np.isfinite(report.rollout()).all()
+    (row,) = report.curve([2 * HEADS])
+    replaced, x = report.replaced_network(2 * HEADS), torch.randn(2, 3, 16, 16)
+    assert np.isfinite(row["logits"])
+    assert replaced(x).isfinite().all()
+    lonely = torch.ones(16, 16, dtype=torch.bool)
+    lonely[3] = False
+    with pytest.raises(UserError, match="layer 1: 1 patches have no keys"):
+        inspect(network(masked(torch, lonely)), torch.randn(2, 3, 16, 16))
+
+
+def test_a_network_that_is_random_in_evaluation_is_refused(network, torch):
+    with pytest.raises(UserError, match=r"dropout_p=0.3\) in evaluation"):
+        inspect(
+            network(lambda *parts: torch.nn.functional.scaled_dot_product_attention(*parts, dropout_p=0.3)),
+            torch.randn(2, 3, 16, 16),
+        )
+
+
+def test_averages_under_autocast_are_rounded(network, torch):
+    def attend(*parts):
+        with torch.autocast("cpu", torch.bfloat16):
+            return fused(*parts).float()
+
+    report = inspect(network(attend), torch.randn(2, 3, 16, 16))
+    assert 1e-4 < max(report.differences) < 0.05
+
+
 def test_calls_whose_first_axis_is_not_of_images_are_refused(network, torch):
     with pytest.raises(UserError, match=r"shape \(3, \d+, 16, 16\) for \d+ images: its first axis is not of images"):
         inspect(network(heads_before_images), torch.randn(2, 3, 16, 16))

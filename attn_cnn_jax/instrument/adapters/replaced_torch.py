@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND, scores_of
+from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND, probabilities
 from attn_cnn_jax.theorem.to_convolution import kernel_axis
 
 
@@ -107,7 +107,7 @@ class Replacing(TorchFunctionMode):
             own = put(own, 1, others, kept)
         attention = None
         if len(convolved.tokens) < value.shape[2]:
-            attention = scores_of(query[:, heads], key[:, heads], mask(heads), scale).softmax(dim=-1)
+            attention = probabilities(query[:, heads], key[:, heads], mask(heads), scale)
             own = put(own, 1, heads, attention @ value[:, heads])
         return replaced(convolved, attention, value, own)
 

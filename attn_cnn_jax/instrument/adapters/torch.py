@@ -102,7 +102,7 @@ class Watching(TorchFunctionMode):
         again = functools.cache(lambda: numbers(whole().float() @ values.float()))
 
         count = *flat, shape[-2], values.shape[-2]
-        exact = values.dtype in (torch.float32, torch.float64)
+        exact = values.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(values.device.type)
         arrays = (lambda: numbers(whole())), (lambda: numbers(values)), again
         proof = lambda: difference(again(), numbers(four(averages())))  # noqa: E731
         call = Call(self.calls, kind, count, *arrays, proof, exact, self.place)
@@ -117,6 +117,8 @@ class Watching(TorchFunctionMode):
 
     def fused(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
         """`scaled_dot_product_attention` `(..., n, c)`."""
+        if dropout_p > 0:
+            raise UserError(f"scaled_dot_product_attention(dropout_p={dropout_p}) in evaluation: the network is random")
         options = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale}
         if enable_gqa:
             key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
@@ -127,8 +129,7 @@ class Watching(TorchFunctionMode):
 
         def attention():
             causal = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
-            scores = scores_of(query.float(), key.float(), causal if is_causal else attn_mask, scale)
-            return torch.softmax(scores, -1, out=scores)  # a layer of ViT-B at 518 pixels has half a gigabyte
+            return probabilities(query.float(), key.float(), causal if is_causal else attn_mask, scale)
 
         return self.show("scaled_dot_product_attention", attention, value, own, shape)
 
@@ -175,12 +176,18 @@ def axis_of(*args: Any, dim: int = -1, **_: Any) -> int:
     return args[1] if len(args) > 1 else dim
 
 
-def scores_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
-    """The scores of `scaled_dot_product_attention`."""
+def probabilities(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    """The attention of `scaled_dot_product_attention`, which gives queries without keys zeros."""
     scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
-    if mask is None:
-        return scores
-    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    nothing = None
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        nothing = scores.amax(dim=-1, keepdim=True) == -torch.inf
+    # In place where that may be: a layer of ViT-B at 518 pixels has half a gigabyte.
+    found = torch.softmax(scores, -1, out=None if torch.is_grad_enabled() else scores)
+    return found if nothing is None else found.masked_fill(nothing, 0)
 
 
 def is_attention(a: Any) -> bool:
