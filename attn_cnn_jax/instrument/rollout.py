@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, listed
 
 if TYPE_CHECKING:
     from attn_cnn_jax.instrument.layer import Layer
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 def rollout(layers: Sequence["Layer"]) -> Float[np.ndarray, "b t p"]:
     """Returns by token, class and register tokens first, the share of each patch of the first layer, summing to 1.
 
-    UserError where patches of a layer are not merged from those of the layer before.
+    UserError where patches of a layer are not merged from those of the layer before, and where a layer before the last
+    one was not measured: what it moves would be missing.
     """
+    numbers = [layer.number for layer in layers]
+    if missing := [n for n in range(numbers[-1]) if n not in numbers]:
+        what = listed([str(n + 1) for n in missing], 3)
+        raise UserError(f"rollout goes through all layers to the last one, and layer {what} was not measured")
     most = max(len(layer.layout.others) for layer in layers)
     grid = layers[0].layout.image
     result = np.eye(most + grid[0] * grid[1], dtype=np.float32)[None]

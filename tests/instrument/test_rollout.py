@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.cli.main import main
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.instrument.rollout import merged, rollout
 
@@ -38,6 +39,17 @@ def test_rollout_puts_windows_at_their_places(torch, windowed):
     places = np.arange(64)[layer.layout.places[0]].reshape(4, 4)
     assert (np.diff(places, axis=1) == 1).all()
     assert (np.diff(places, axis=0) == 8).all()
+
+
+@pytest.mark.torch
+def test_rollout_without_a_layer_before_the_last_is_refused(torch, network):
+    def attend(query, key, value):
+        return (query @ key.mT).softmax(dim=-1) @ value
+
+    images = torch.randn(2, 3, 16, 16)
+    assert inspect(network(attend), images, layers=[0]).rollout().shape == (2, 16, 16)
+    with pytest.raises(UserError, match="layer 1 was not measured"):
+        inspect(network(attend), images, layers=[1]).rollout()
 
 
 def test_merged_patches_are_means_of_blocks():
