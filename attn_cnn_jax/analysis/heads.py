@@ -49,7 +49,10 @@ class Statistics(NamedTuple):
 
 
 def layer_statistics(
-    probabilities: np.ndarray, shifts: np.ndarray, queries: Iterable[tuple[int, int]] | None = None
+    probabilities: np.ndarray,
+    shifts: np.ndarray,
+    queries: Iterable[tuple[int, int]] | None = None,
+    allowed: np.ndarray | None = None,
 ) -> Statistics:
     """Returns the statistics of one layer from its attention, of any network.
 
@@ -57,6 +60,7 @@ def layer_statistics(
       probabilities: `(h, i, j, k, l)`, or `(b, h, i, j, k, l)` of several images; sums to one over keys.
       shifts: `(n, 2)` integers, for `shift_mass`; there, a query counts for the shifts that stay inside.
       queries: the query pixels to average over; None for all. `interior_centre` does not depend on it.
+      allowed: `(q, p)`, how much of the images a query has a key in, from 0 to 1: windows may mask it; None for all.
     """
     probabilities = probabilities[None] if probabilities.ndim == 5 else probabilities
     grid = height, width = probabilities.shape[2:4]
@@ -70,7 +74,8 @@ def layer_statistics(
     keys = at[:, None] + shifts  # (q, n, 2)
     query, shift = np.nonzero(((keys >= 0) & (keys < grid)).all(axis=-1))
     key = keys[query, shift] @ (width, 1)
-    counts = np.bincount(shift, minlength=len(shifts))
+    have = None if allowed is None else allowed[asked][query, key]
+    counts = np.bincount(shift, weights=have, minlength=len(shifts))
     of_rows, of_columns = (np.arange(size)[:, None] ** np.arange(3.0) for size in grid)
     of_rows = np.kron(of_rows, np.eye(3))
     tiny = np.finfo(probabilities.dtype).tiny  # added to zero in a logarithm
@@ -112,7 +117,7 @@ def layer_statistics(
     distance, within = (np.einsum("hqp,qp->h", mean, weights) / len(at) for weights in (lengths, near))
     masses = np.zeros((len(shifts), len(mean)))
     np.add.at(masses, shift, mean[:, query, key].T)
-    of_shifts = masses.T / np.maximum(counts, 1)
+    of_shifts = masses.T / np.where(counts > 0, counts, 1)
     patterns = patterns_of(probabilities)
     return Statistics(
         centre, interior, covariance, entropy, distance, at_centre, within, of_shifts, float(residual), patterns

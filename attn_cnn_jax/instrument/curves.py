@@ -9,6 +9,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.kernels import INSTEAD
 from attn_cnn_jax.instrument.layer import Layer, replaced
+from attn_cnn_jax.instrument.layout import Layout
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output, as_output
 from attn_cnn_jax.instrument.proof import Site
@@ -47,8 +48,11 @@ def run_with(watched: Watched, layers: Sequence[Layer], heads: Sequence[Head], i
     return as_output(network, network.run(visit).output, len(network))
 
 
-def compared(own: Output, output: Output, classes: Any, others: int, name: str) -> dict[str, float]:
-    """Returns how outputs differ: of logits the largest, and accuracy by `name`; of features the mean cosine."""
+def compared(own: Output, output: Output, classes: Any, layout: Layout, name: str) -> dict[str, float]:
+    """Returns how outputs differ: of logits the largest, and accuracy by `name`; of features the mean cosine.
+
+    Features of tokens are those of patches and of other tokens, where there are as many as in a layer of this layout.
+    """
     scale = max(np.abs(own.array).max(), 1e-30)
     row = {"logits": float(np.abs(output.array - own.array).max() / scale)}
     if own.classifies:
@@ -56,9 +60,13 @@ def compared(own: Output, output: Output, classes: Any, others: int, name: str) 
     product = (own.array * output.array).sum(axis=-1)
     lengths = np.linalg.norm(own.array, axis=-1) * np.linalg.norm(output.array, axis=-1)
     cosine = product / np.maximum(lengths, 1e-30)
-    if own.array.ndim != 3 or not others:
+    patches, others = layout.tokens[0], layout.others
+    if own.array.ndim != 3 or not len(others) or own.array.shape[1] == len(patches):
         return row | {"cosine": float(cosine.mean())}
-    return row | {"cosine": float(cosine[:, others:].mean()), "cosine_class_token": float(cosine[:, 0].mean())}
+    if own.array.shape[1] != len(patches) + len(others):
+        return row
+    of_patches, of_other = cosine[:, patches].mean(), cosine[:, others[0]].mean()
+    return row | {"cosine": float(of_patches), "cosine_class_token": float(of_other)}
 
 
 def curve(
@@ -76,11 +84,11 @@ def curve(
     work = [n**2 * layer.layout.windows for n, layer in zip(keys, layers, strict=True)]
     saved = [max(0.0, w * (1 - kernel_size**2 / (2 * n))) for n, w in zip(keys, work, strict=True)]
     total, rows = sum(w * len(layer.prefix_share) for w, layer in zip(work, layers, strict=True)), []
-    others = len(layers[-1].layout.others)
     for count in counts:
         if not 0 <= count <= len(order):
             raise UserError(f"{count} heads: allowed are 0 to {len(order)}")
         output = run_with(watched, layers, order[:count], given) if count else own
         share = sum(saved[n] for n, _ in order[:count]) / total
-        rows.append({"heads": count} | compared(own, output, np.asarray(classes), others, name) | {"saved": share})
+        rows.append({"heads": count} | compared(own, output, np.asarray(classes), layers[-1].layout, name))
+        rows[-1]["saved"] = share
     return rows

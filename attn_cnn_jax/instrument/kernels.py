@@ -6,6 +6,7 @@ renormalised inside the grid; and the attention on each shift, mean over interio
 repeated beyond the border, as sharp heads have it. Of a window whose parts do not touch, the first alone.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -64,12 +65,17 @@ def over_windows(mean: Float[np.ndarray, "w h q p"]) -> Float[np.ndarray, "h q p
     return mean[0] if len(mean) == 1 else mean.mean(axis=0)
 
 
-def best_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid) -> Shift:
-    """Returns the shift on which each head's attention, mean over images and windows, is largest."""
-    rows, columns = (np.arange(1 - size, size) for size in grid)
-    inside = (grid[0] - abs(rows))[:, None] * (grid[1] - abs(columns))  # queries from which a shift stays inside
-    few = inside * 4 < grid[0] * grid[1]  # a share of a few queries at the border is no shift
-    shares = np.where(few, 0, by_shift(mean, grid) / (len(mean) * inside)).reshape(mean.shape[1], -1)
+def best_shift(mean: Float[np.ndarray, "w h q p"], grid: Grid, keys: Bool[np.ndarray, "w q p"] | None = None) -> Shift:
+    """Returns the shift on which each head's attention, mean over images and windows, is largest.
+
+    `keys` says which of them each query has, by window; None for all.
+    """
+    columns = np.arange(1 - grid[1], grid[1])
+    rows = np.arange(1 - grid[0], grid[0])
+    have = np.ones((len(mean), 1, *mean.shape[2:])) if keys is None else keys[:, None].astype(float)
+    inside = by_shift(have, grid)[0]  # queries from which a shift stays inside, of all windows
+    few = inside * 4 < len(mean) * math.prod(grid)  # a share of a few queries at the border is no shift
+    shares = np.where(few, 0, by_shift(mean, grid) / np.maximum(inside, 1)).reshape(mean.shape[1], -1)
     row, column = np.divmod(shares.argmax(axis=1), len(columns))
     return Shift(rows[row].astype(float), columns[column].astype(float), shares.max(axis=1))
 

@@ -127,9 +127,10 @@ class Report:
         """Runs the network with so many heads replaced, cheapest first; returns a row for each number.
 
         A row has `heads`; `logits`, the largest change of the network's output, relative to the largest of it;
-        of classifiers `accuracy`, the share of images with the right class, or without labels `agreement` with its own;
-        `cosine`, of the features of patches with the network's own, and `cosine_class_token`, of others; `saved`, the
-        share of the multiply-adds of scores and averages that convolutions save, which is no share of time.
+        of classifiers `accuracy`, the share of images with the right class, or without labels `agreement` with its own
+        (an output `(b, n)` is of one, unless `num_classes` of the network is 0); `cosine`, of the features of patches
+        with the network's own, and `cosine_class_token`, of the first other token, where the output has as many tokens;
+        `saved`, the share of multiply-adds of scores and averages that convolutions save, which is no share of time.
 
         Args:
           heads: how many to replace.

@@ -144,6 +144,17 @@ def test_windows_in_an_axis_of_their_own_are_those_among_images(windowed, torch)
         np.testing.assert_allclose(report.anatomy, first.anatomy, atol=1e-6)
 
 
+def test_a_shift_has_the_share_of_queries_whose_key_is_not_masked(windowed, torch):
+    """Heads that all attend to the right neighbour, wherever the windows let them."""
+    table = torch.zeros(HEADS, 7, 7)
+    table[:, 3, 4] = 30
+    report = inspect(windowed(table), torch.randn(2, 3, 32, 32))
+    columns = report.columns(0)
+    np.testing.assert_array_equal((columns["shift_row"], columns["shift_column"]), [[0] * HEADS, [1] * HEADS])
+    np.testing.assert_allclose(columns["shift_share"], 1, atol=1e-5)
+    np.testing.assert_allclose(report.statistics[0].shift_mass.max(axis=1), 1, atol=1e-5)
+
+
 def test_windows_that_attend_by_a_table_of_biases_alone_give_it_back(windowed, torch):
     """As Swin's, with no scores beside it; parts that do not touch are masked."""
     table = torch.randn(HEADS, 7, 7)
@@ -338,6 +349,28 @@ def test_a_softmax_whose_product_is_not_seen_is_not_that_of_the_next_layer(lost,
 def test_outputs_of_any_form(output, network, torch):
     report = inspect(network(fused, output=output or (lambda x: x)), torch.randn(2, 3, 16, 20))
     assert ("cosine" if output is None else "agreement") in report.replaced[-1]
+
+
+@pytest.mark.parametrize(
+    ("others", "output"), [("first", "all"), ("last", "all"), ("first", "patches"), ("first", "some")]
+)
+def test_features_of_patches_are_told_from_those_of_other_tokens(others, output, network, torch):
+    def tokens(x):
+        more = torch.ones(len(x), 3, D)
+        return torch.cat([more, x] if others == "first" else [x, more], dim=1)
+
+    patches = slice(3, None) if others == "first" else slice(16)
+    chosen = {"all": slice(None), "patches": patches, "some": slice(1, None)}[output]
+    model, images = network(fused, tokens, lambda x: x[:, chosen]), torch.randn(2, 3, 16, 16)
+    report = inspect(model, images)
+    (row,) = report.curve([2 * HEADS])
+    replaced = report.replaced_network(2 * HEADS)
+    model.output = replaced.model.output = lambda x: x
+    cosine = torch.nn.functional.cosine_similarity(model(images), replaced(images), dim=-1).mean(dim=0)
+    expected = {} if output == "some" else {"cosine": float(cosine[patches].mean())}
+    if output == "all":
+        expected["cosine_class_token"] = float(cosine[0 if others == "first" else 16])
+    assert {name: row[name] for name in row if "cosine" in name} == pytest.approx(expected, abs=1e-5)
 
 
 def test_half_precision_and_one_image(network, torch):
