@@ -115,7 +115,9 @@ def watch(
     _, first = next(iter(of_call.values()))
     whole, patch = (1, 1), None
     if first.windows == 1 and network.size is not None:
-        whole, patch = first.grid, first.patch(network.size)
+        patch = first.patch(network.size)
+        if patch or not any(length % count for length, count in zip(network.size, first.grid, strict=True)):
+            whole = first.grid
 
     def visit(call: Call) -> None:
         if call.number not in of_call:
@@ -130,8 +132,8 @@ def watch(
         if not (difference := call.difference()) <= (EXACT if call.exact else ROUNDED):  # NaN is no agreement
             raise UserError(f"layer {site.number + 1}: averages from attention and values differ by {difference:.1e}")
         attention = layout.by_window(call.attention())
-        if not (any_key := attention[:, :, layout.tokens[0]].any(axis=-1).all(axis=(0, 1))).all():
-            raise UserError(f"layer {site.number + 1}: {(~any_key).sum()} patches have no keys, as all are masked")
+        if (lonely := (attention[:, :, layout.tokens[0]].max(axis=-1) == 0).max(axis=(0, 1)).sum()) > 0:
+            raise UserError(f"layer {site.number + 1}: {lonely} patches have no keys, as all are masked")
         own, alike = np.split(attention, [count * layout.windows])
         values = layout.by_window(call.values()), layout.by_window(call.averages())
         layer = measure(site.number, layout, own, sizes, keep, groups, values)

@@ -48,13 +48,36 @@ class Layout(NamedTuple):
         return self.swapped or self.windows * self.heads
 
     def patch(self, size: Grid) -> Grid | None:
-        """Rows and columns of pixels of a patch, in an image of this size that they fill from its corner on."""
+        """Rows and columns of pixels of a patch, in an image of this size that they fill from its corner on.
+
+        They are those that fill it where steps from centre to centre are about as long, else these steps: images that
+        networks pad have fewer pixels.
+        """
         if self.centres is None:
             return None
         fill = [length // count for length, count in zip(size, self.image, strict=True)]
-        own = [2 * of.mean() / count for of, count in zip(self.centres, self.image, strict=True)]
-        rows, columns = (n if of > n - 1 else max(1, round(of)) for n, of in zip(fill, own, strict=True))
+        own = [
+            2 * of.mean() / count if count < 3 else float(np.median(np.diff(of)))
+            for of, count in zip(self.centres, self.image, strict=True)
+        ]
+        rows, columns = (n if n - 1 < of < n + 0.5 else max(1, round(of)) for n, of in zip(fill, own, strict=True))
         return rows, columns
+
+    def near(self, size: Grid) -> list["Layout"]:
+        """The layout, and where patches need not fill the image those of patches up to two pixels larger or smaller.
+
+        Strips of other heights than patches tell centres to a pixel or two.
+        """
+        patch = self.patch(size)
+        if patch is None or tuple(n * count for n, count in zip(patch, self.image, strict=True)) == size:
+            return [self]
+        if abs(patch[0] - patch[1]) <= 2:  # as good as square
+            patch = (round(sum(patch) / 2),) * 2
+        sizes = [[n + more for n in patch] for more in (0, 1, -1, 2, -2) if min(patch) + more > 0]
+        return [
+            self._replace(centres=tuple(n * (np.arange(count) + 0.5) for n, count in zip(own, self.image, strict=True)))
+            for own in sizes
+        ]
 
     def by_window(self, array: np.ndarray) -> np.ndarray:
         """An array of attention or values with images times windows first, then heads, whatever order they came in."""

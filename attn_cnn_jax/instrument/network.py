@@ -117,8 +117,9 @@ class Network:
         else:
             moved = images if not self.channels_first else np.moveaxis(images, 1, -1)
             rows, columns = patch or (size // count for size, count in zip(self.size, grid, strict=True))
-            patches = moved[:, : rows * grid[0], : columns * grid[1]]
-            patches = patches.reshape(len(images), grid[0], rows, grid[1], columns, -1).mean(axis=(0, 1, 3))
+            m, n = self.size[0] // rows, self.size[1] // columns  # whole patches, where the network pads images
+            patches = moved[:, : rows * m, : columns * n]
+            patches = patches.reshape(len(images), m, rows, n, columns, -1).mean(axis=(0, 1, 3))
             times = self.size[0] // rows + 1, self.size[1] // columns + 1, 1
             alike = np.tile(patches, times)[None, : self.size[0], : self.size[1]]
             alike = np.moveaxis(alike, -1, 1) if self.channels_first else alike

@@ -177,7 +177,7 @@ def by_more_strips(
         layout = next(iter(rough.values()))
         alike = [call for call in rough if same(rough[call], layout)]
         rough = {call: x for call, x in rough.items() if call not in alike}
-        for x in (layout, layout._replace(centres=None)):  # patches overlap: their distance is not that of centres
+        for x in (*layout.near(size), layout._replace(centres=None)):  # without, patches overlap
             checked = by_halves(network, x, alike, size) if alike else {}
             alike = [call for call, (sharp, _) in checked.items() if not sharp and x.centres is not None]
             found |= {call: x if there else QUERIES for call, (_, there) in checked.items() if call not in alike}

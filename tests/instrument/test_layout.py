@@ -366,7 +366,8 @@ def test_features_of_patches_are_told_from_those_of_other_tokens(others, output,
     (row,) = report.curve([2 * HEADS])
     replaced = report.replaced_network(2 * HEADS)
     model.output = replaced.model.output = lambda x: x
-    cosine = torch.nn.functional.cosine_similarity(model(images), replaced(images), dim=-1).mean(dim=0)
+    with torch.no_grad():
+        cosine = torch.nn.functional.cosine_similarity(model(images), replaced(images), dim=-1).mean(dim=0)
     expected = {} if output == "some" else {"cosine": float(cosine[patches].mean())}
     if output == "all":
         expected["cosine_class_token"] = float(cosine[0 if others == "first" else 16])
@@ -399,6 +400,21 @@ def test_patches_that_overlap_or_do_not_fill_the_image_are_found(network, torch)
         layout = inspect(model, torch.randn(2, 3, 14, 22)).layers_measured[1].layout
         assert (layout.grid, layout.patch((14, 22))) == ((3, 5), (4, 4))
         np.testing.assert_array_equal(layout.tokens[0], np.arange(15)[::-1])
+
+
+@pytest.mark.parametrize(("size", "patch", "pad"), [(30, 8, 2), (70, 16, 10)])
+def test_patches_of_images_that_a_network_pads_keep_their_size(size, patch, pad, network, torch):
+    """An image whose patches are all alike repeats the mean of whole patches."""
+    nn = torch.nn
+    model = network(fused, patches=nn.Sequential(nn.ZeroPad2d((0, pad, 0, pad)), nn.Conv2d(3, D, patch, patch)))
+    images = torch.randn(2, 3, size, size)
+    layout = inspect(model, images).layers_measured[0].layout
+    assert layout.patch((size, size)) == (patch, patch)
+    *_, alike = Network(model, images).with_featureless(layout.grid, (patch, patch)).numpy()
+    whole = size // patch
+    patches = images.numpy()[..., : whole * patch, : whole * patch].reshape(2, 3, whole, patch, whole, patch)
+    np.testing.assert_allclose(alike[:, :patch, :patch], patches.mean(axis=(0, 2, 4)), atol=1e-6)
+    np.testing.assert_array_equal(alike[:, patch:, patch:], alike[:, :-patch, :-patch])
 
 
 @pytest.mark.parametrize("heads_first", [False, True])
