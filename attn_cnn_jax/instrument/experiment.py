@@ -72,7 +72,11 @@ def pixels(network: Network, grid: Grid | None) -> Grid:
     number = network.images.shape[1]
     rows, columns = grid or (math.isqrt(number), math.isqrt(number))
     if rows * columns != number:
-        raise UserError(f"{number} tokens are no square: give grid=(rows, columns)")
+        shape = tuple(network.images.shape)
+        raise UserError(
+            f"images of shape {shape} are {number} tokens each, which are no square: give grid=(rows, columns), or "
+            "images with an axis of channels"
+        )
     return rows, columns
 
 
@@ -96,6 +100,21 @@ def halves(layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np
         for axis, (length, most) in enumerate(zip(size, layout.image, strict=True))
     )
     return cells, cells.reshape(-1, *layout.image)[:, rows][:, :, columns]
+
+
+def values_of(network: Network, number: int) -> Float[np.ndarray, "n h p c"]:
+    """The values of one call for the first image alone, with all attention before it local."""
+    found = list[np.ndarray]()
+
+    def visit(call: Call) -> str:
+        if call.number == number:
+            found.append(call.values())
+            raise Enough
+        return NOTHING if call.number in network.placeless else LOCAL
+
+    with contextlib.suppress(Enough):
+        network.run(visit, network.images[:1])
+    return found[0]
 
 
 def respond(
@@ -126,10 +145,17 @@ def respond(
                 values = values.reshape(len(images), -1, *values.shape[1:])  # image, window, head, token, channel
                 energy = np.square(values - values[:1]).sum(axis=-1)
                 scale = max(np.square(values[0]).sum(axis=-1).mean(), 1e-30)
-                if twice and energy[-1].max() > np.square(SAME if call.exact else 30 * SAME) * scale:
+                same = np.square(SAME if call.exact else 30 * SAME) * scale
+                if twice and energy[-1].max() > same:
+                    again = np.square(values_of(network, call.number) - values_of(network, call.number)).sum(axis=-1)
+                    if again.max() > same:
+                        raise UserError(
+                            f"{network.name} gives one image other values when it is called again: patches that are "
+                            "masked, shuffled or dropped at random cannot be mapped to places"
+                        )
                     raise UserError(
-                        f"{network.name} gives one image other values when it is called again: patches that are "
-                        "masked, shuffled or dropped at random cannot be mapped to places"
+                        f"a layer of {network.name} does not hold one image after another: its first axis is of "
+                        "something else, or of that before images"
                     )
                 parts[call.number].append(energy[1 : count + 1] / scale)
             if call.number == max(parts):

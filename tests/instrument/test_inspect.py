@@ -167,6 +167,26 @@ def run_of(content):
     return Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
 
 
+@pytest.mark.usefixtures("self_check", "promotion")
+def test_networks_that_compute_in_bfloat16_are_allowed_its_rounding(random):
+    """By the type of activations or of the output, with parameters in float32."""
+
+    class Mixed(nnx.Module):
+        def __init__(self, dtype, output):
+            rngs = nnx.Rngs(0)
+            self.output = output
+            self.patches = nnx.Conv(3, 8, (4, 4), (4, 4), dtype=dtype, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(2, 8, dtype=dtype, rngs=rngs, decode=False)
+
+        def __call__(self, x):
+            x = self.patches(x).reshape(len(x), 16, 8)
+            return (x + self.attention(x)).mean(axis=1).astype(self.output)
+
+    images = random.normal(size=(2, 16, 16, 3)).astype(np.float32)
+    for dtype, output in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        assert inspect(Mixed(dtype, output), images).grid == (4, 4)
+
+
 @pytest.mark.parametrize("content", [False, True])
 def test_runs_are_watched_and_left_as_they_are(content, random):
     run, images = run_of(content), random.integers(0, 256, (3, 8, 8, 1), np.uint8)

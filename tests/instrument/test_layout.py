@@ -256,6 +256,21 @@ def test_queries_are_asked_of_layers_in_any_order(network, torch):
     assert by_halves(watched, layout, [1, 0], (16, 16)) == {1: (True, False), 0: (True, True)}
 
 
+def test_a_network_that_holds_heads_or_flips_before_images_is_not_said_to_be_random(network, torch):
+    def merged(*parts):
+        x = fused(*(x.transpose(0, 1).flatten(0, 1) for x in parts))
+        return x.unflatten(0, (HEADS, -1)).transpose(0, 1)
+
+    class Flipped(type(network(fused))):
+        def forward(self, x):
+            one, other = super().forward(torch.cat([x, x.flip(-1)])).chunk(2)
+            return one + other
+
+    for model in (network(merged), Flipped(fused)):
+        with pytest.raises(UserError, match="does not hold one image after another"):
+            inspect(model, torch.randn(2, 3, 16, 16))
+
+
 def masked(torch, mask):
     return lambda *parts: torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
 
