@@ -158,33 +158,35 @@ class Watching:
     ) -> jax.Array:
         """Shows a product of attention `a` with values `other`, both in the order `(b, h, q, p)` and `(b, h, p, c)`.
 
-        Axes of a batch are in the order of the values, images first; queries are the last axis that is `a`'s alone,
-        groups of queries that share keys come before, and count as heads.
+        Axes of a batch are in the order of the values, images first, then windows, which join them, and heads last.
+        Queries are the axis of `a`'s alone that is as long as keys, or else the last one; others, groups of queries
+        that share keys, count as heads.
         """
         (key,), (value_key,) = (parameters["dimension_numbers"][0][n] for n in (which, 1 - which))
         pairs = sorted(zip(*(parameters["dimension_numbers"][1][n] for n in (1 - which, which)), strict=True))
-        order = [axis for _, axis in pairs] + [*free, key]
-        images, *heads = [a.shape[axis] for axis in order[:-2]]
-        heads_of_values = [other.shape[axis] for axis, _ in pairs][1:] + [1] * (len(free) - 1)
+        *groups, query = queries_last(a, free, key)
+        order = [axis for _, axis in pairs] + [*groups, query, key]
+        batch = [a.shape[axis] for _, axis in pairs]
+        first = batch[:-1] or batch  # a batch of one axis is of images
+        images, heads = math.prod(first), math.prod(a.shape[axis] for axis in order[len(first) : -2])
         channels = [axis for axis in range(other.ndim) if axis not in (value_key, *(axis for axis, _ in pairs))]
-        queries, keys = a.shape[free[-1]], a.shape[key]
+        queries, keys = a.shape[query], a.shape[key]
 
         def attention() -> np.ndarray:
-            return numbers(a.transpose(order)).reshape(images, -1, queries, keys)
+            return numbers(a.transpose(order)).reshape(images, heads, queries, keys)
 
         def values() -> np.ndarray:
             moved = numbers(other.transpose([axis for axis, _ in pairs] + [value_key, *channels]))
-            moved = moved.reshape(images, *heads_of_values, keys, -1)
-            return np.broadcast_to(moved, (images, *heads, *moved.shape[-2:])).reshape(
-                images, math.prod(heads), keys, -1
-            )
+            moved = moved.reshape(*batch, *[1] * len(groups), keys, -1)
+            shape = *batch, *(a.shape[axis] for axis in groups), *moved.shape[-2:]
+            return np.broadcast_to(moved, shape).reshape(images, heads, keys, -1)
 
         def averages(used: Any, values: Any) -> jax.Array:
             options = {"precision": parameters["precision"], "preferred_element_type": own.dtype}
             operands = (used, values) if which == 0 else (values, used)
             return jax.lax.dot_general(*operands, parameters["dimension_numbers"], **options)
 
-        shape = (images, math.prod(heads), queries, keys)
+        shape = (images, heads, queries, keys)
 
         def proof() -> float:
             return difference(numbers(averages(a, other)), numbers(own))
@@ -196,6 +198,12 @@ class Watching:
             return own
         used = jnp.asarray(used, a.dtype).reshape([a.shape[axis] for axis in order])
         return averages(used.transpose(np.argsort(order)), other)
+
+
+def queries_last(a: jax.Array, free: list[int], key: int) -> list[int]:
+    """Axes of attention alone, that of queries last: as long as keys, or else the last one."""
+    query = max(free, key=lambda axis: (a.shape[axis] == a.shape[key], axis))
+    return [*(axis for axis in free if axis != query), query]
 
 
 def is_attention(a: jax.Array) -> bool:

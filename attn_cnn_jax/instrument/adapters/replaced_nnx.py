@@ -9,7 +9,7 @@ from flax import nnx
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.adapters.nnx import Watching
+from attn_cnn_jax.instrument.adapters.nnx import Watching, queries_last
 from attn_cnn_jax.theorem.to_convolution import kernel_axis
 
 
@@ -56,21 +56,22 @@ class Replacing(Watching):
         a, other = read[which], read[1 - which]
         keys, values_key = (keys, values_key) if which == 0 else (values_key, keys)
         batch, of_values = (parameters["dimension_numbers"][1][n] for n in (which, 1 - which))
-        free = [axis for axis in range(a.ndim) if axis not in (*batch, keys)]  # groups of queries come before queries
+        free = [axis for axis in range(a.ndim) if axis not in (*batch, keys)]
+        moved = queries_last(a, free, keys)  # after groups of queries
         channels = [axis for axis in range(other.ndim) if axis not in (*of_values, values_key)]
         if len(batch) != 2 or len(channels) != 1:
             raise UserError("only heads that are an axis of their own, with values of their own, are replaced for good")
         turned = list(np.argsort(of_values))  # images first, as in the values
-        attention = a.transpose([*(batch[n] for n in turned), *free, keys])
+        attention = a.transpose([*(batch[n] for n in turned), *moved, keys])
         attention = attention.reshape(len(attention), -1, *attention.shape[-2:])
         values = other.transpose([*(of_values[n] for n in turned), values_key, *channels])
         values = jnp.repeat(values, attention.shape[1] // values.shape[1], axis=1)
-        n = len(free)
-        order = [*turned, *(range(2, 3 + n) if which == 0 else (*range(3, 3 + n), 2))]
-        moved = own.transpose(order)
-        averages = moved.reshape(*attention.shape[:3], -1)
+        before, channel = (2, 2 + len(free)) if which == 0 else (3, 2)  # axes of the product
+        order = [*turned, *(before + free.index(axis) for axis in moved), channel]
+        turned_own = own.transpose(order)
+        averages = turned_own.reshape(*attention.shape[:3], -1)
         result = replaced(self.replacements[place], self.weights[place], attention, values, averages)
-        return result.reshape(moved.shape).transpose(np.argsort(order))
+        return result.reshape(turned_own.shape).transpose(np.argsort(order))
 
 
 def replaced(of: Replacement, weights: jax.Array, attention: jax.Array, values: jax.Array, own: jax.Array) -> jax.Array:
