@@ -22,8 +22,8 @@ from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import columns, csv_text, say
 from attn_cnn_jax.runs import environment, metrics
 from attn_cnn_jax.runs.by_class import ByClass
+from attn_cnn_jax.runs.checkpoints import steps_in
 from attn_cnn_jax.runs.load import load_run
-from attn_cnn_jax.runs.pretrained import PREFIX
 
 EXAMPLE = "runs/digits"
 COLUMNS = {
@@ -55,9 +55,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.keep and (args.images or args.size or str(args.run).startswith(PREFIX)):
-        args.refuse("--keep needs a run directory, all test images and their own size")
     run = load_run(args.run, args.step)
+    if args.keep and (args.images or args.size or not steps_in(args.run)):
+        args.refuse("--keep needs a run directory with checkpoints, all test images and their own size")
     images, labels = load_dataset(run, args.data_dir).test
     images, labels = images[: args.images], labels[: args.images]
     if args.size:

@@ -5,10 +5,11 @@ import os
 
 import pytest
 
-from attn_cnn_jax import load_run
+from attn_cnn_jax import export, load_run
 from attn_cnn_jax.cli.main import main as attn_cnn
 from attn_cnn_jax.interop.card import card
 from attn_cnn_jax.runs import environment, metrics
+from attn_cnn_jax.runs.pretrained import FOLDER
 
 
 def test_a_machine_is_noted_once_and_another_one_said(tmp_path):
@@ -87,3 +88,13 @@ def test_compare_names_the_machines_where_they_differ(make_run, capsys):
 def test_what_is_no_test_result_is_not_kept(quadratic_run, given, capsys):
     assert attn_cnn(["evaluate", str(quadratic_run), "--keep", *given]) == 2
     assert "--keep needs a run directory" in capsys.readouterr().err
+
+
+def test_networks_of_the_package_and_exported_ones_are_not_written_to(quadratic_run, tmp_path, capsys):
+    export(load_run(quadratic_run), tmp_path / "exported")
+    for run in ("pretrained:digits", str(tmp_path / "exported")):
+        folder = FOLDER / "digits" if run.startswith("pretrained") else tmp_path / "exported"
+        before = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+        assert attn_cnn(["evaluate", run, "--keep"]) == 2
+        assert "--keep needs a run directory" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in sorted(folder.iterdir())} == before
