@@ -17,6 +17,7 @@ from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.page import MOST_PARAMETERS
 from attn_cnn_jax.page.scores import content_parameters, linear
+from attn_cnn_jax.runs.evaluate import total
 from attn_cnn_jax.runs.run import Run
 
 BATCH = 100  # images at a time, at most
@@ -118,7 +119,7 @@ def costliest_head(run: Run, images: Sequence[LabelledImage], class_names: tuple
         kernel = np.array(parameters[name])
         kernel.reshape(heads, -1, kernel.shape[-1])[head] = 0
         silent = join(skeleton, parameters | {name: jnp.asarray(kernel)}, statistics)
-        result = dataclasses.replace(run, model=silent).evaluate(pixels, np.array(labels), batch_size=BATCH)
+        result = total(iter([dataclasses.replace(run, model=silent).logits(pixels, BATCH)]), np.array(labels))
         return result.right, -result.loss
 
     return min(range(heads), key=score)

@@ -88,7 +88,10 @@ class Run:
         return probabilities(self.logits(images, batch_size))
 
     def logits(self, images: Images, batch_size: int = 100) -> Float[np.ndarray, "b classes"]:
-        """Returns the logits of images, `(b, classes)` float32; arguments and errors as of `predict`."""
+        """Returns the logits of images, `(b, classes)` float32.
+
+        Arguments and errors as of `predict`, but images may have any size that the network reads.
+        """
         images = self._checked(images, batch_size)
         return np.concatenate(list(self._logits(images, batch_size)))
 
@@ -124,14 +127,16 @@ class Run:
         """Returns loss and accuracy on images with labels, each counted once: what training records of them.
 
         Args:
-          images: as in `predict`, also a memory map of more than memory holds.
+          images: as in `predict`, also a memory map of more than memory holds; UserError for another size.
           labels: `(b,)` integers, a column or one-hot rows; UserError for what is no class of each image.
           mirrored: classify by the mean of the logits of an image and of its mirror image.
           batch_size: images per call of the network; by default `config.train.eval_batch_size`.
         """
         labels = class_numbers(labels, len(images), self.config.model.num_classes)
         size = self.config.train.eval_batch_size if batch_size is None else batch_size
-        self._checked(images[:1], size)
+        if not hasattr(images, "shape"):
+            images = self._checked(images, size)
+        self._checked(images[:1], size, own_size=True)
         logits = self._logits(images, size)
         if mirrored:
             pairs = zip(logits, self._logits(images, size, mirrored=True), strict=True)
@@ -241,10 +246,10 @@ class Run:
         return images
 
     def _changed(self, model: Any, **described: Any) -> "Run":
-        """Returns a run with another network, which these values of `config.model` describe."""
+        """Returns a run with another network, which these values of `config.model` describe; it was not trained."""
         values = self.config.to_dict()
         values["model"] |= described
-        return dataclasses.replace(self, config=ConfigDict(values), model=model, test_record=None)
+        return dataclasses.replace(self, config=ConfigDict(values), model=model, test_record=None, positions=())
 
     def attention_network(self) -> AttentionClassifier:
         """Returns the network; UserError where it has no attention."""

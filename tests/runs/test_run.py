@@ -75,6 +75,17 @@ def test_a_network_of_explicit_values():
             create_model(**values)
 
 
+def test_a_changed_network_has_no_training_to_show(by_position):
+    """Its positions would be those of the network before."""
+    assert len(by_position.positions) > 1
+    for changed in (
+        by_position.without_heads([(0, 1)]),
+        by_position.with_centres([None, None]),
+        by_position.at_size(16),
+    ):
+        assert changed.positions == ()
+
+
 def test_intermediates_come_as_arrays_joined_over_batches(by_content):
     found = by_content.intermediates(IMAGES, batch_size=2)
     logits, expected = jax.jit(by_content.model)(by_content.normalised(IMAGES))
@@ -83,6 +94,7 @@ def test_intermediates_come_as_arrays_joined_over_batches(by_content):
 
 @pytest.mark.as_users
 def test_evaluation_is_that_of_the_logits(by_position):
+    assert by_position.evaluate(list(IMAGES), [0] * len(IMAGES)).count == len(IMAGES)
     labels = np.array([3, 1, 4, 1, 5])
     logits = by_position.logits(IMAGES).astype(np.float64)
     mirrored = (logits + by_position.logits(IMAGES[:, :, ::-1])) / 2
@@ -182,7 +194,7 @@ def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_di
     same = run.at_size(8)
     np.testing.assert_array_equal(same.logits(images), run.logits(images))
     large, resized = np.stack([fit(as_image(image), (16, 16)) for image in images]), run.at_size(16)
-    right = [r.evaluate(x, labels).right for r, x in ((run, images), (run, large), (resized, large))]
+    right = [(r.logits(x).argmax(axis=1) == labels).sum() for r, x in ((run, images), (run, large), (resized, large))]
     assert right[2] >= right[0] - 3 > right[1], right
     assert (resized.config.model.image_shape, resized.config.model.window) == ((16, 16, 1), 2 * (window or 1))
     assert abstract_model(resized.config.model).embedding.kernel.shape == resized.model.embedding.kernel.shape
@@ -206,6 +218,8 @@ def test_configurations_have_names_in_python(tmp_path):
 def test_images_of_another_size_and_labels_that_are_none_are_refused(by_position):
     with pytest.raises(UserError, match=r"28x28 pixels: .* H, W are 8, 8; .*run\.at_size\(\(28, 28\)\)"):
         by_position.predict(np.zeros((1, 28, 28, 1), np.uint8))
+    with pytest.raises(UserError, match=r"16x16 pixels: .* H, W are 8, 8"):
+        by_position.evaluate(np.zeros((1, 16, 16, 1), np.uint8), [0])
     with pytest.raises(UserError, match="1 of 1 labels are no class, the first 12"):
         by_position.evaluate(IMAGES[:1], [12])
 
