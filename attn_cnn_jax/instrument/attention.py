@@ -1,5 +1,6 @@
 """Attention that somebody saved: arrays, and what is known about their tokens."""
 
+import contextlib
 import math
 import zipfile
 from pathlib import Path
@@ -31,15 +32,18 @@ def as_layers(attention: Any) -> list[Float[np.ndarray, "b h n n"]]:
 
 
 def read(path: Path) -> list[Float[np.ndarray, "b h n n"]]:
-    """Returns attention from .npz or .safetensors: one array of all layers, or one per layer in the order of names."""
+    """Returns attention from .npz, .npy or .safetensors: one array, or one per layer in the order of names."""
     try:
         if path.suffix == ".safetensors":
             arrays = read_arrays(path)[1]
         else:
-            with np.load(path, allow_pickle=False) as file:
+            file = np.load(path, allow_pickle=False)
+            with contextlib.nullcontext({"attention": file}) if isinstance(file, np.ndarray) else file as file:
                 arrays = dict(file)
     except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read: {shortened(error)}; expected is .npz or .safetensors") from error
+        # NumPy takes any other file for pickled objects, and advises to load them.
+        why = "it holds no arrays" if "pickle" in str(error) else shortened(error)
+        raise UserError(f"{path} cannot be read: {why}; expected is .npz, .npy or .safetensors") from error
     layers = [arrays[name] for name in sorted(arrays, key=lambda name: (len(name), name))]
     return as_layers(layers[0] if len(layers) == 1 else layers)
 

@@ -17,6 +17,7 @@ from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.attention import as_layers, layouts
 from attn_cnn_jax.instrument.curves import Watched
 from attn_cnn_jax.instrument.experiment import SAME
+from attn_cnn_jax.instrument.kernels import check_sizes
 from attn_cnn_jax.instrument.layer import Layer, measure, position_alone
 from attn_cnn_jax.instrument.network import Network
 from attn_cnn_jax.instrument.output import Output, as_output
@@ -61,7 +62,7 @@ def inspect(
       UserError: for what is not attention over a grid, and for layers whose tokens cannot be mapped to patches.
     """
     say = progress or (lambda line: None)
-    sizes = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+    sizes = tuple(kernel_size) if isinstance(kernel_size, Sequence | np.ndarray) else (kernel_size,)
     grid = as_grid(grid)
     source = attention_or_model
     if hasattr(source, "shape") or isinstance(source, list | tuple):
@@ -163,14 +164,6 @@ def as_groups(groups: Any, images: int) -> Any:
     if numbers.shape != (images,):
         raise UserError(f"groups= of {numbers.size}: allowed is one for each of {images} images")
     return numbers
-
-
-def check_sizes(sizes: tuple[int, ...], grids: Sequence[Grid]) -> None:
-    """Raises UserError for kernels that are larger than all shifts of the smallest grid."""
-    most = 2 * min(min(grid) for grid in grids) - 1
-    for size in sizes:
-        if not 1 <= size <= most:
-            raise UserError(f"kernel_size={size}: allowed is 1 to {most}, all shifts of this grid")
 
 
 def check_prefix(prefix: int | None, sites: list[Site]) -> None:

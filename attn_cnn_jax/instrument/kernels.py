@@ -7,16 +7,26 @@ repeated beyond the border, as sharp heads have it. Of a window whose parts do n
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import Grid
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.anatomy import by_place, by_shift, inner
 from attn_cnn_jax.theorem.to_convolution import interior, kernel_axis, on_shifts, taps
 
 INSTEAD = ("kernel", "uniform", "mean")  # of a head's attention
+
+
+def check_sizes(sizes: Sequence[Any], grids: Sequence[Grid]) -> None:
+    """Raises UserError for kernels that are larger than all shifts of the smallest grid, or no integers."""
+    most = 2 * min(min(grid) for grid in grids) - 1
+    for size in sizes:
+        if not isinstance(size, int | np.integer) or not 1 <= size <= most:
+            raise UserError(f"kernel_size={size!r}: allowed is 1 to {most}, all shifts of this grid")
 
 
 class Shift(NamedTuple):

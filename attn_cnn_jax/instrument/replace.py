@@ -16,7 +16,7 @@ CLOSE = 1e-4  # of outputs to those with the same heads replaced while the netwo
 
 def replace(watched: Watched, layers: Sequence[Layer], heads: Sequence[Head] | int, kernel_size: int) -> Any:
     """Returns a network with heads replaced, which agrees with `curves.run_with`; see `Report.replaced_network`."""
-    heads = cheapest(layers)[:heads] if isinstance(heads, int) else [*heads]
+    heads = cheapest(layers)[:heads] if isinstance(heads, int) else [*dict.fromkeys(heads)]
     allowed = {(n, head) for n, layer in enumerate(layers) for head in range(len(layer.within))}
     if not heads or not {*heads} <= allowed:
         raise UserError(f"heads={heads!r}: allowed are pairs of layer and head, from 0, or a number from 1")

@@ -15,7 +15,7 @@ from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.instrument import anatomy as parts
-from attn_cnn_jax.instrument import rollout, text
+from attn_cnn_jax.instrument import kernels, rollout, text
 from attn_cnn_jax.instrument.curves import Watched, cheapest, curve
 from attn_cnn_jax.instrument.layer import Layer
 from attn_cnn_jax.instrument.replace import replace
@@ -138,8 +138,11 @@ class Report:
           instead: "kernel"; and, to compare, "uniform" for uniform attention or "mean" for that of the mean image.
           layer: the only one whose heads are replaced.
         """
-        order = [head for head in cheapest(self.layers_measured) if layer is None or head[0] == layer]
-        return curve(self.of_network, self.layers_measured, heads, kernel_size or self.kernel_size, instead, order)
+        measured, watched = self.layers_measured, self.of_network
+        if layer is not None and layer not in range(len(measured)):
+            raise UserError(f"layer={layer}: allowed is 0 to {len(measured) - 1}, among those measured")
+        order = [head for head in cheapest(measured) if layer is None or head[0] == layer]
+        return curve(watched, measured, heads, self._size(kernel_size), instead, order)
 
     def replaced_network(self, heads: Sequence[tuple[int, int]] | int, *, kernel_size: int | None = None) -> Any:
         """Returns a copy of the network, of its own library, whose heads are depth-wise convolutions of their values.
@@ -153,7 +156,13 @@ class Report:
         Raises:
           UserError: for arrays, windows, and heads that are merged with images, and runs of this package.
         """
-        return replace(self.of_network, self.layers_measured, heads, kernel_size or self.kernel_size)
+        return replace(self.of_network, self.layers_measured, heads, self._size(kernel_size))
+
+    def _size(self, kernel_size: int | None) -> int:
+        """A kernel size, by default the report's; UserError for one that is none."""
+        size = self.kernel_size if kernel_size is None else kernel_size
+        kernels.check_sizes([size], [layer.grid for layer in self.layers_measured])
+        return size
 
     @property
     def anatomy(self) -> Float[np.ndarray, "layers h 3"] | list[Float[np.ndarray, "h 3"]]:

@@ -102,6 +102,11 @@ def test_nnx_networks_are_watched_and_left_as_they_are(random):
     assert [layer.shape for layer in report.attention] == [(2, 3, 16, 16)] * 2
     assert max(report.differences) < 1e-5
     assert report.replaced[0]["logits"] < 1e-5  # none replaced
+    for size in (0, 8):
+        with pytest.raises(UserError, match=r"kernel_size=.*: allowed is 1 to 7"):
+            report.curve([1], kernel_size=size)
+    with pytest.raises(UserError, match="layer=2: allowed is 0 to 1"):
+        report.curve([1], layer=2)
     np.testing.assert_array_equal(logits, model(x))
     query, key = model.layers[0].query(jnp.asarray(x)), model.layers[0].key(jnp.asarray(x))
     query, key = (np.moveaxis(np.asarray(array, np.float64), 2, 1) for array in (query, key))
@@ -259,6 +264,9 @@ def test_files_and_what_is_written(tmp_path, random, capsys):
     assert len(json.loads((tmp_path / "out.json").read_text())["heads"]) == 4
     assert "<canvas" in (tmp_path / "out.html").read_text()
     assert {path.name for path in tmp_path.glob("*.svg")} == {"anatomy.svg", "distance.svg", "maps.svg"}
+    np.save(tmp_path / "whole.npy", attention)
+    assert main(["inspect", str(tmp_path / "whole.npy"), "--grid=4x4"]) == 0
+    assert capsys.readouterr().out.strip() == str(report).strip()
     (tmp_path / "whole.safetensors").write_bytes(save({"attention": attention}))
     assert main(["inspect", str(tmp_path / "whole.safetensors"), "--grid=4x4"]) == 0
     assert capsys.readouterr().out.strip() == str(report).strip()

@@ -79,7 +79,7 @@ def test_a_network_of_nnx_computes_what_was_measured(kernel_size):
     found = nnx.jit(lambda replaced, x: replaced(x))(replaced, jnp.asarray(x))
     assert row["logits"] == pytest.approx(float(abs(found - own).max() / abs(own).max()), rel=1e-4, abs=1e-5)
     first = report.replaced_network(
-        [(0, 0), (0, 2)], kernel_size=kernel_size
+        [(0, 0), (0, 2), (0, 0)], kernel_size=kernel_size
     )  # later ones do not reach the class token
     gradient = nnx.jit(nnx.grad(lambda network, x: jnp.square(network(x)).sum()))(first, jnp.asarray(x))
     assert all(abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient["weights"]))
