@@ -100,6 +100,7 @@ def train(config: "ConfigDict | str", workdir: "str | Path") -> "Run":
 
     Raises:
       UserError: for a configuration, data or a run directory that cannot be trained with.
+      SystemExit: after Ctrl-C, once the step is saved: the same call continues there.
     """
     from attn_cnn_jax.runs.load import load_run
     from attn_cnn_jax.training import loop

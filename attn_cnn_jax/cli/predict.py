@@ -84,7 +84,7 @@ def image_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     inside = sorted(file for file in path.iterdir() if not is_left_behind(file.name))
-    images = [file for file in inside if file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)]
+    images = [file for file in inside if is_image(file)]
     if not images:
         raise UserError(f"{path} holds no images ({', '.join(SUFFIXES)}): give files, or another folder")
     if others := [file.name for file in inside if file not in images]:
@@ -98,7 +98,7 @@ def labelled_files(path: Path, class_names: tuple[str, ...]) -> list[tuple[Path,
     UserError for a folder among class folders whose name is no class of the network.
     """
     folders = [each for each in sorted(path.iterdir()) if is_class_folder(each)] if path.is_dir() else []
-    if not folders or any(file.suffix.lower() in SUFFIXES for file in path.iterdir()):  # images beside other folders
+    if not folders or any(map(is_image, path.iterdir())):  # images beside other folders
         return [(file, -1) for file in image_files(path)]
     names = [unicodedata.normalize("NFC", folder.name) for folder in folders]
     if unknown := [name for name in names if name not in class_names]:
@@ -106,6 +106,10 @@ def labelled_files(path: Path, class_names: tuple[str, ...]) -> list[tuple[Path,
         raise UserError(f"{path}: {listed(unknown)} is no class of the network; they are {classes}")
     pairs = zip(folders, names, strict=True)
     return [(file, class_names.index(name)) for folder, name in pairs for file in image_files(folder)]
+
+
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)
 
 
 def is_class_folder(path: Path) -> bool:

@@ -187,7 +187,7 @@ def attention_fields() -> dict[str, Option]:
     known = encodings()
     names = ", ".join(map(repr, sorted(known)))
     encoding = ATTENTION["encoding"]._replace(
-        allowed=f"one of {names}; if it is your own, import the file that registers it first"
+        allowed=f"one of {names}; if it is your own, import the file that registers it first, --load=FILE"
     )
     options = {name: option for of_one in known.values() for name, option in of_one.items()}
     return ATTENTION | {"encoding": encoding} | options

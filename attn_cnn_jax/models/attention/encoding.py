@@ -143,7 +143,7 @@ def encoding_class(name: str) -> type[Encoding]:
     """The class registered under a name, else UserError."""
     if name not in REGISTRY:
         known = ", ".join(sorted(REGISTRY))
-        advice = "if it is your own, import the file that registers it first"
+        advice = "if it is your own, import the file that registers it first, --load=FILE"
         raise UserError(f"encoding {name!r} is not registered: allowed are {known}\n{advice}")
     return REGISTRY[name]
 
