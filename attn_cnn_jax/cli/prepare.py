@@ -63,5 +63,5 @@ def run(args: argparse.Namespace) -> None:
     for line in dataset.notes:
         say(f"{source.words}: {line}")
     if is_own(source.name):
-        say(f"Training: {line_on_mirroring(dataset.train)}")
+        say(f"Training, except by own_images: {line_on_mirroring(dataset.train)}")
     say(f"Read back {len(dataset.train.labels):,} training and {len(dataset.test.labels):,} test images")
