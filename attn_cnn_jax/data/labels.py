@@ -48,10 +48,8 @@ def class_numbers(labels: Any, count: int, num_classes: int, what: str = "labels
     if (wrong := (values < 0) | (values >= num_classes)).any():
         n = int(np.flatnonzero(wrong)[0])
         many = f"{wrong.sum():,} of {count:,} {what} are no class"
-        advice = (
-            "leave out images without a class"
-            if values[n] < 0
-            else (f"labels count from 0, and there are {num_classes} classes: each has a name, or an image")
-        )
+        advice = f"labels count from 0, and there are {num_classes} classes: each has a name, or an image"
+        if values[n] < 0:
+            advice = "leave out images without a class"
         raise UserError(f"{many}, the first {values[n]:g} at {n}: {allowed}\n{advice}")
     return values.astype(np.int32)

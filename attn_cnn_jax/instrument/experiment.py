@@ -102,6 +102,11 @@ def halves(layout: Layout, size: Grid) -> tuple[Bool[np.ndarray, "n P"], Bool[np
     return cells, cells.reshape(-1, *layout.image)[:, rows][:, :, columns]
 
 
+def in_place_of(call: Call, network: Network) -> str:
+    """What an experiment puts in the place of attention."""
+    return NOTHING if call.number in network.placeless else LOCAL
+
+
 def values_of(network: Network, number: int) -> Float[np.ndarray, "n h p c"]:
     """The values of one call for the first image alone, with all attention before it local."""
     found = list[np.ndarray]()
@@ -110,7 +115,7 @@ def values_of(network: Network, number: int) -> Float[np.ndarray, "n h p c"]:
         if call.number == number:
             found.append(call.values())
             raise Enough
-        return NOTHING if call.number in network.placeless else LOCAL
+        return in_place_of(call, network)
 
     with contextlib.suppress(Enough):
         network.run(visit, network.images[:1])
@@ -160,7 +165,7 @@ def respond(
                 parts[call.number].append(energy[1 : count + 1] / scale)
             if call.number == max(parts):
                 raise Enough
-            return NOTHING if call.number in network.placeless else LOCAL
+            return in_place_of(call, network)
 
         with contextlib.suppress(Enough):
             network.run(visit, images)

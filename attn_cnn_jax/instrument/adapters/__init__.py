@@ -83,12 +83,13 @@ def absorb(pending: list[Softmax], attention: Any) -> None:
     ConViT multiplies such a mean of the last two. One that is alone, of the same queries and keys, may be mixed with
     anything. Of several, others stay: their products were not seen.
     """
-    of = next((softmax for softmax in reversed(pending) if is_of(attention, softmax.result)), None)
     if len(pending) == 1 and pending[0].shape[-2:] == tuple(attention.shape[-2:]):
-        of = pending[0]
+        pending.clear()
+        return
+    of = next((softmax for softmax in reversed(pending) if is_of(attention, softmax.result)), None)
     if of is not None:
         pending[:] = [softmax for softmax in pending if softmax is not of]
-    elif len(pending) > 1 and between(*(numbers(x) for x in (attention, pending[-1].result, pending[-2].result))):
+    elif len(pending) > 1 and is_mean_of(*(numbers(x) for x in (attention, pending[-1].result, pending[-2].result))):
         del pending[-2:]
 
 
@@ -111,7 +112,7 @@ def storage(array: Any) -> int | None:
     return array.untyped_storage().data_ptr() if hasattr(array, "untyped_storage") else None
 
 
-def between(attention: np.ndarray, *softmaxes: np.ndarray) -> bool:
+def is_mean_of(attention: np.ndarray, *softmaxes: np.ndarray) -> bool:
     """Whether each number of attention is between those of two softmaxes, up to rounding."""
     if not all(broadcasts(softmax.shape, attention.shape) for softmax in softmaxes):
         return False
