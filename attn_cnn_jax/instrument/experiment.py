@@ -32,8 +32,8 @@ TOGETHER = 0.12  # most by which the tokens of a head may be displaced on the me
 SCATTER = 0.35  # and root mean square
 CHANNELS = "its tokens respond to the whole image alike: perhaps channels, or places that convolutions before blur"
 UNREACHED = (
-    "no change of the image reaches it while attention is local: as after a layer of fewer queries than keys, or where "
-    "random weights are too small"
+    "no change of the image reaches it while attention is local: as after a layer of fewer queries than keys or of "
+    "queries that are no places, or where random weights are too small"
 )
 PADDED = "some windows have tokens that are no patches (padding): try images that windows divide"
 QUERIES = "its queries are no places, or not those of its keys, as in attention between two sequences"
