@@ -5,7 +5,6 @@ from jaxtyping import Float
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.shifts import kernel_shifts
 
 
 def ungrouped(kernel: Float[AnyArray, "*axes d o"], groups: int) -> Float[np.ndarray, "*axes D o"]:
@@ -38,12 +37,14 @@ def over_patches(
             f"patch={patch!r} for a kernel of {kernel.ndim - 2} axes: allowed is an integer from 1, and 2 axes"
         )
     size = kernel.shape[0], kernel.shape[1]
-    reach = [(d * ((k - 1) // 2), d * (k // 2)) for d, k in zip(dilation, size, strict=True)]
-    before, after = np.array([[-(-pixels // patch) for pixels in axis] for axis in reach]).T
+    # From the first to the last pixel that a query reads, as "SAME" centres a window: one more after it if it is even.
+    spans = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
+    before, after = np.array([[-(-pixels // patch) for pixels in (span // 2, -(-span // 2))] for span in spans]).T
     inputs, outputs = kernel.shape[2:]
     blocks = np.zeros((*(before + after + 1), patch, patch, inputs, patch, patch, outputs), kernel.dtype)
-    for entry, shift in enumerate(kernel_shifts(size, dilation)):
+    for entry in np.ndindex(*size):
+        shift = np.multiply(dilation, entry) - np.array(spans) // 2
         for query in np.ndindex(patch, patch):
             neighbour, key = np.divmod(query + shift, patch)
-            blocks[(*(neighbour + before), *key, slice(None), *query)] = kernel[divmod(entry, size[1])]
+            blocks[(*(neighbour + before), *key, slice(None), *query)] = kernel[entry]
     return blocks.reshape(*(before + after + 1), patch**2 * inputs, patch**2 * outputs)

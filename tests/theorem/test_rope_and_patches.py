@@ -71,7 +71,7 @@ def test_rope_is_the_convolution_within_the_bound(size, pairs, options):
 
 @pytest.mark.parametrize(
     ("kernel_size", "patch", "dilation"),
-    [((3, 3), 2, 1), ((5, 3), 2, 1), ((3, 3), 4, 1), ((3, 3), 2, 2), ((2, 4), 3, 1)],
+    [((3, 3), 2, 1), ((5, 3), 2, 1), ((3, 3), 4, 1), ((3, 3), 2, 2), ((2, 4), 3, 1), ((2, 4), 2, 2), ((4, 2), 3, 3)],
 )
 def test_patches_are_the_convolution(kernel_size, patch, dilation):
     rng = np.random.default_rng(0)
