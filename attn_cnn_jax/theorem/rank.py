@@ -11,16 +11,18 @@ pattern are `r + 1`. With `n < r` heads the error in the Frobenius norm is at le
 rank `n` (Eckart and Young), and `n + 1` heads reach it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
 
 ROUNDING = 8  # units in the last place of a kernel, relative to its norm, below which a rest is rounding
 POSITIVE = 1e-6  # least margin of a positive vector: a solver's precision. Below it one head more is used
+LOST = 1e-10  # most that rounding may lose where patterns are nearly alike, relative to a kernel's norm
 STEP = 0.9  # share of the largest step from the positive pattern that keeps the others positive
 
 
@@ -71,25 +73,25 @@ def heads_needed(kernel: AnyArray, tolerance: float = 0.0) -> HeadsNeeded:
     return HeadsNeeded(least if tolerance == limit else enough, enough, error)
 
 
-def few_heads(kernel: AnyArray, heads: int) -> FewHeads:
+def few_heads(kernel: AnyArray, heads: Any) -> FewHeads:
     """Returns `heads` patterns and value maps that make a kernel, exactly where they are enough.
 
     Otherwise the error is at most that of rank `heads - 1`, and that of rank `heads` where the column space of the best
     approximation has a positive vector. Heads beyond those that the kernel needs have value maps of zeros.
     """
-    if heads < 1:
+    if not isinstance(heads, int | np.integer) or isinstance(heads, bool) or heads < 1:
         raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
     table = unfolded(kernel)
-    support = np.any(table != 0, axis=1)
-    support |= not support.any()
+    support = supported(table, rounding(kernel))
     rows = table[support]
     left, singular, _ = np.linalg.svd(rows, full_matrices=False)
-    rank = int(np.argmax(rank_errors(singular) <= rounding(kernel)))
+    errors = rank_errors(singular)
+    rank = int(np.argmax(errors <= rounding(kernel)))
     uniform, basis, is_least = np.full(len(rows), 1 / len(rows)), left[:, : min(heads, rank)], heads >= rank
     if heads >= len(rows):
         patterns = np.eye(len(rows))
-    elif rank and (positive := most_positive(basis)[0]).min() > POSITIVE:
-        patterns, is_least = around(positive / positive.sum(), basis), True
+    elif (patterns := around_positive(basis, rows, errors[basis.shape[1]] + LOST)) is not None:
+        is_least = True
     elif heads > rank:
         patterns = around(uniform, basis)
     else:  # the space of `heads` dimensions that holds a positive pattern and most of the kernel beside it
@@ -97,11 +99,11 @@ def few_heads(kernel: AnyArray, heads: int) -> FewHeads:
         options = [around(start, besides(start, rows)[:, : heads - 1]) for start in (uniform, (leading + uniform) / 2)]
         patterns, is_least = min(options, key=lambda option: error_of(option, rows)), False
     values = np.linalg.lstsq(patterns.T, rows, rcond=None)[0]
-    error = np.linalg.norm(patterns.T @ values - rows) / max(np.linalg.norm(rows), 1e-300)
     spare = heads - len(patterns)
     everywhere = np.zeros((heads, len(table)))
     everywhere[:, support] = np.concatenate([patterns, np.tile(uniform, (spare, 1))])
     values = np.concatenate([values, np.zeros((spare, values.shape[1]))])
+    error = np.linalg.norm(everywhere.T @ values - table) / max(np.linalg.norm(table), 1e-300)
     return FewHeads(everywhere, values.reshape(heads, *np.shape(kernel)[-2:]), float(error), is_least)
 
 
@@ -125,8 +127,8 @@ def effective_heads(patterns: Float[AnyArray, "h n"], maps: Float[AnyArray, "h d
 def unfolded(kernel: AnyArray) -> Float[np.ndarray, "s f"]:
     """`T1`: a row per shift, in float64."""
     kernel = np.asarray(kernel)
-    if kernel.ndim < 3 or not kernel.size or not np.isfinite(kernel).all():
-        raise UserError(f"a kernel of shape {kernel.shape}: allowed are finite numbers, (*axes, D_in, D_out)")
+    if kernel.ndim < 3 or not kernel.size or np.iscomplexobj(kernel) or not np.isfinite(kernel).all():
+        raise UserError(f"a kernel of shape {kernel.shape}: allowed are finite real numbers, (*axes, D_in, D_out)")
     return kernel.reshape(-1, kernel.shape[-2] * kernel.shape[-1]).astype(np.float64)
 
 
@@ -139,7 +141,34 @@ def rank_errors(singular: Float[np.ndarray, " m"]) -> Float[np.ndarray, " n"]:
 def rounding(kernel: AnyArray) -> float:
     """The error relative to a kernel's norm that counts as rounding of its type."""
     dtype = np.asarray(kernel).dtype
-    return ROUNDING * float(np.finfo(dtype if dtype == np.float32 else np.float64).eps)
+    return ROUNDING * float(jnp.finfo(dtype if jnp.issubdtype(dtype, jnp.floating) else np.float64).eps)
+
+
+def supported(table: Float[np.ndarray, "s f"], limit: float) -> Bool[np.ndarray, " s"]:
+    """The shifts that a kernel reads: all but the weakest, which together are below `limit` of its norm."""
+    squares = np.square(table).sum(axis=1)
+    order = np.argsort(squares)
+    support = np.ones(len(table), bool)
+    support[order[np.cumsum(squares[order]) <= limit**2 * squares.sum()]] = False
+    return support | (not support.any())
+
+
+def around_positive(
+    basis: Float[np.ndarray, "s r"], rows: Float[np.ndarray, "s f"], limit: float
+) -> Float[np.ndarray, "r s"] | None:
+    """As many positive patterns as a basis has columns, which span it, within an error; None where there are none.
+
+    What is positive stays so where each shift is divided by its own norm, and a blur falls by orders of magnitude.
+    """
+    if not basis.shape[1]:
+        return None
+    norms = np.linalg.norm(basis, axis=1)
+    scaled = most_positive(basis / np.maximum(norms, 1e-300)[:, None])[0]
+    if scaled.min() <= POSITIVE:
+        return None
+    positive = scaled * norms
+    patterns = around(positive / positive.sum(), basis)
+    return patterns if error_of(patterns, rows) <= limit * np.linalg.norm(rows) else None
 
 
 def most_positive(basis: Float[np.ndarray, "s r"]) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:

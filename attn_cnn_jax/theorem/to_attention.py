@@ -38,7 +38,7 @@ def conv_to_attention(
     kernel: AnyArray,
     bias: AnyArray | None = None,
     *,
-    heads: int | str | None = None,
+    heads: int | np.integer | str | None = None,
     tolerance: float = 0.0,
     encoding: str = "quadratic",
     pairs: int = 1,
@@ -127,7 +127,7 @@ def conv_to_attention(
         number = heads_needed(kernel, tolerance).enough if isinstance(heads, str) else heads
         patterns, values, _, _ = few_heads(kernel, number)
         position = table_encoding(patterns, shifts, sharpness, dtype)
-        layer = TableAttention(attention_of(position, number, features, head_dim, dtype), size, **borders)
+        layer = TableAttention(attention_of(position, len(patterns), features, head_dim, dtype), size, **borders)
     else:
         common = borders | {"head_size": head_dim, "sharpness": sharpness, "dtype": dtype}
         layer = nnx.eval_shape(lambda: ConvolutionalAttention(*features, size, **common, rngs=nnx.Rngs(0)))
@@ -162,7 +162,11 @@ def table_encoding(
 
 
 def convolutions_to_attention(
-    model: nnx.Module, sharpness: float = math.inf, *, heads: int | str | None = None, tolerance: float = 0.0
+    model: nnx.Module,
+    sharpness: float = math.inf,
+    *,
+    heads: int | np.integer | str | None = None,
+    tolerance: float = 0.0,
 ) -> Any:
     """Returns a copy of a network in which every convolution is attention; the rest, such as batch norm, stays.
 
@@ -204,7 +208,7 @@ def convolutions_to_attention(
 
 
 def layer_to_attention(
-    layer: nnx.Conv, sharpness: float = math.inf, *, heads: int | str | None = None, tolerance: float = 0.0
+    layer: nnx.Conv, sharpness: float = math.inf, *, heads: int | np.integer | str | None = None, tolerance: float = 0.0
 ) -> PaddedAttention:
     """Returns `conv_to_attention` of a Flax layer, its kernel with its mask."""
     if np.any(np.asarray(layer.input_dilation) != 1):

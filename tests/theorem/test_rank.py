@@ -54,6 +54,31 @@ def test_filters_of_one_channel_need_one_head_or_two():
     assert heads_needed(np.zeros((3, 3, 2, 2))).enough == 1
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_blurs_that_fall_by_orders_of_magnitude_and_what_is_rounding_need_no_head_more(dtype):
+    def gauss(size, sigma):
+        return np.exp(-np.square(np.arange(size) - size // 2) / (2 * sigma**2))
+
+    rng = np.random.default_rng(0)
+    noise = {"float64": 1e-17, "float32": 1e-9}.get(dtype, 1e-4)
+    corners = np.diag([0, 1.0, 0])
+    corners[0, 0], corners[2, 2] = -noise, noise
+    one = [
+        np.outer(gauss(7, 0.7), gauss(7, 0.7)),
+        np.outer(gauss(5, 0.5), gauss(5, 0.5)),
+        np.array([1.0, -noise]),
+        corners,
+    ]
+    one = [kernel[..., None, None] for kernel in one]
+    one.append(rng.random((3, 3, 1, 1)) * rng.normal(size=(4, 4)))
+    for kernel in one:
+        kernel = kernel.astype(jnp.dtype(dtype))
+        assert heads_needed(kernel)[:2] == (1, 1)
+        few = few_heads(kernel, np.int64(1))
+        assert few.error <= 8 * float(jnp.finfo(dtype).eps)
+        assert few.is_least
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans())
 def test_rank_heads_where_a_vector_is_positive_else_one_more(seed, shifts, rank, positive, sparse):
@@ -280,6 +305,8 @@ def test_effective_heads_of_a_layer():
 
 IMPOSSIBLE = {
     "heads=0": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), heads=0),
+    "heads=2.5": lambda: few_heads(np.ones((3, 3, 1, 1)), 2.5),
+    "real": lambda: heads_needed(np.full((3, 3, 1, 1), 1j)),
     "heads='few'": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), heads="few"),
     "groups=3": lambda: conv_to_attention(np.ones((3, 3, 1, 4)), groups=3),
     "tolerance=1": lambda: heads_needed(np.ones((3, 3, 1, 1)), 1),
