@@ -11,6 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
+from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import accelerator, cpu
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -32,6 +33,7 @@ class PaddedAttention(nnx.Module):
       attention: the layer that sees the padded image: `(b, H, W, d) -> (b, H, W, o)`.
       kernel_size, stride, dilation: rows and columns; of a 1-D layer (`num_axes`), `(b, L, d)`, the rows are 1.
       padding: "SAME", "VALID", or zeros before and after each axis.
+      largest: rows and columns of the largest padded image that `attention` is right for; None for any.
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class PaddedAttention(nnx.Module):
         dilation: tuple[int, int] = (1, 1),
         padding: Padding = "SAME",
         num_axes: int = 2,
+        largest: Grid | None = None,
     ):
-        self.attention = attention
+        self.attention, self.largest = attention, largest
         self.kernel_size, self.stride, self.dilation, self.padding = kernel_size, stride, dilation, padding
         self.num_axes = num_axes
 
@@ -56,6 +59,9 @@ class PaddedAttention(nnx.Module):
             return self(x[:, None])[:, 0]
         pads = self.pads((x.shape[1], x.shape[2]))
         x = jnp.pad(x.astype(self.attention.output.dtype), ((0, 0), *pads, (0, 0)))
+        if self.largest and (x.shape[1] > self.largest[0] or x.shape[2] > self.largest[1]):
+            allowed = "{}x{}".format(*self.largest)
+            raise UserError(f"a padded image of {x.shape[1]}x{x.shape[2]} pixels: grid= allows up to {allowed}")
         return self.attended(x, *self.queries((x.shape[1], x.shape[2])))
 
     def attended(

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.core import Tracer
 from jax.typing import DTypeLike
@@ -117,7 +118,7 @@ def random_uint16(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt16[Array, ".
 def check_sizes(**sizes: Any) -> None:
     """Raises UserError unless all sizes are integers of at least 1."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
             raise UserError(f"{name}={size!r}: allowed is an integer of at least 1")
 
 

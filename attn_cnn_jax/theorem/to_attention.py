@@ -26,6 +26,7 @@ from attn_cnn_jax.models.convolutional import (
 from attn_cnn_jax.models.encodings import Encoding, Quadratic
 from attn_cnn_jax.models.encodings.table import NONE, ShiftTable
 from attn_cnn_jax.models.initialisation import set_values
+from attn_cnn_jax.models.layers import check_sizes
 from attn_cnn_jax.theorem.kernels import over_patches, ungrouped
 from attn_cnn_jax.theorem.rank import few_heads, heads_needed
 from attn_cnn_jax.theorem.rope import rope_encoding, rope_sharpness
@@ -101,6 +102,8 @@ def conv_to_attention(
         raise UserError(
             f'encoding={encoding!r}: allowed are "quadratic", and "rope" with grid=(H, W) and without heads'
         )
+    if grid is not None:
+        check_sizes(**dict(zip(("grid rows", "grid columns"), _by_axis("grid", grid, 2), strict=True)), pairs=pairs)
     if isinstance(heads, str) and heads != "fewest":
         raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
     strides, dilations = _by_axis("stride", stride, num_axes), _by_axis("dilation", dilation, num_axes)
@@ -122,7 +125,8 @@ def conv_to_attention(
         if math.isinf(sharpness):
             sharpness = rope_sharpness(float(jnp.finfo(dtype).eps) / 4, padded, pairs)
         position = rope_encoding(shifts, features[0], padded, beta=sharpness, pairs=pairs, dtype=dtype)
-        layer = PaddedAttention(attention_of(position, len(shifts), features, head_dim, dtype), size, **borders)
+        attention = attention_of(position, len(shifts), features, head_dim, dtype)
+        layer = PaddedAttention(attention, size, largest=padded, **borders)
     elif heads is not None:
         number = heads_needed(kernel, tolerance).enough if isinstance(heads, str) else heads
         patterns, values, _, _ = few_heads(kernel, number)
@@ -211,6 +215,10 @@ def layer_to_attention(
     layer: nnx.Conv, sharpness: float = math.inf, *, heads: int | np.integer | str | None = None, tolerance: float = 0.0
 ) -> PaddedAttention:
     """Returns `conv_to_attention` of a Flax layer, its kernel with its mask."""
+    if type(layer).__call__ is not nnx.Conv.__call__:
+        raise UserError(
+            f"a {type(layer).__name__}: of subclasses of nnx.Conv, allowed are those that compute as it does"
+        )
     if np.any(np.asarray(layer.input_dilation) != 1):
         raise UserError(f"a convolution of input dilation {layer.input_dilation}: only those of 1 become attention")
     kernel = np.asarray(layer.kernel[...])
@@ -230,12 +238,12 @@ def layer_to_attention(
 
 def _by_axis(name: str, value: PerAxis, num_axes: int) -> tuple[int, int]:
     """Returns one positive integer for rows and one for columns; 1-D layers have one row."""
-    values = (value,) * num_axes if isinstance(value, int) or value is None else tuple(value)
-    values = tuple(1 if item is None else int(item) for item in values)
-    if len(values) != num_axes or min(values) < 1:
+    values = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value,) * num_axes
+    values = tuple(1 if item is None else item for item in values)
+    if len(values) != num_axes or not all(isinstance(item, int | np.integer) and item >= 1 for item in values):
         raise UserError(f"{name}={value!r}: allowed is an integer from 1, or {num_axes} of them")
     rows, columns = (1, *values)[-2:]
-    return rows, columns
+    return int(rows), int(columns)
 
 
 def _padding(padding: Paddings, num_axes: int) -> Padding:
@@ -243,9 +251,10 @@ def _padding(padding: Paddings, num_axes: int) -> Padding:
     if isinstance(padding, str) and padding.upper() in ("SAME", "VALID"):
         return padding.upper()
     if not isinstance(padding, str):
-        pairs = (padding,) * num_axes if isinstance(padding, int) else padding
-        pairs = [(pair, pair) if isinstance(pair, int) else tuple(pair) for pair in pairs]
-        if len(pairs) == num_axes and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
+        pairs = list(padding) if isinstance(padding, Sequence | np.ndarray) else [padding] * num_axes
+        pairs = [tuple(pair) if isinstance(pair, Sequence | np.ndarray) else (pair, pair) for pair in pairs]
+        numbers = all(isinstance(n, int | np.integer) and n >= 0 for pair in pairs for n in pair)
+        if numbers and len(pairs) == num_axes and all(len(pair) == 2 for pair in pairs):
             rows, columns = [(0, 0), *pairs][-2:]
-            return (rows[0], rows[1]), (columns[0], columns[1])
+            return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
     raise UserError(f'padding={padding!r}: allowed is "SAME", "VALID", an integer from 0, or (before, after) per axis')

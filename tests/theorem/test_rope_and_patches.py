@@ -109,6 +109,10 @@ IMPOSSIBLE = {
     "pairs=0": lambda: rope_bound(1.0, (3, 3), 0),
     "stride 1": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), patch=2, stride=2),
     "patch=2": lambda: conv_to_attention(np.ones((3, 1, 1)), patch=2),
+    r"grid=\(0, 8\)": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), encoding="rope", grid=(0, 8)),
+    "grid= allows up to 10x10": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), encoding="rope", grid=(8, 8))(
+        jnp.zeros((1, 8, 9, 1))
+    ),
 }
 
 

@@ -195,6 +195,13 @@ def test_what_is_shared_in_a_network_stays_shared():
     )
 
 
+class Standardised(nnx.Conv):
+    """A convolution that computes something else than its class."""
+
+    def __call__(self, inputs):
+        return 2 * super().__call__(inputs)
+
+
 KERNEL = np.ones((3, 3, 2, 2))
 IMPOSSIBLE = {  # what is said: who says it
     "a kernel of shape": lambda: conv_to_attention(np.ones((3, 3))),
@@ -211,6 +218,7 @@ IMPOSSIBLE = {  # what is said: who says it
     r"up to 8\.5e\+37": lambda: conv_to_attention(KERNEL.astype(np.float32), sharpness=1e38),
     "a larger one": lambda: conv_to_attention(np.ones((3, 3, 1, 1)), padding="VALID")(jnp.zeros((1, 2, 5, 1))),
     "input dilation": lambda: layer_to_attention(nnx.Conv(1, 1, (3, 3), input_dilation=2, rngs=nnx.Rngs(0))),
+    "a Standardised": lambda: convolutions_to_attention(Standardised(1, 1, (3, 3), rngs=nnx.Rngs(0))),
     "tolerance=0": lambda: sharpness_for(0),
     "tolerance=nan": lambda: sharpness_for(math.nan),
     "alpha": lambda: attention_bound(0),
