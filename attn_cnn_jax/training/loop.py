@@ -80,9 +80,9 @@ def run(config: ConfigDict, workdir: Path | str) -> dict[str, dict]:
 def train(run: Prepared, stack: contextlib.ExitStack) -> None:
     """Takes all steps of a run that are left; `stack` closes its files."""
     config, schedule, mesh, state, step = run.config, run.schedule, run.mesh, run.state, int(run.state.step)
+    stop = stack.enter_context(hosts.stop_requests())  # until the last checkpoint is written
     recorder = stack.enter_context(recording(run, step))
     window, seconds_per_step = Window(run.progress), SECONDS_PER_DISPATCH
-    stop = stack.enter_context(hosts.stop_requests())
     crop = crop_size(config, step // schedule.steps_per_epoch)
     started, program = time.monotonic(), recorder.compiled(state, step, crop)
     say(f"step compiled in {time.monotonic() - started:.1f} s; {schedule.total_steps - step} steps to go")

@@ -21,6 +21,7 @@ from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.runs.positions import read_positions
+from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.hosts import stop_requests
 from attn_cnn_jax.training.loop import Window, run
 from attn_cnn_jax.training.mesh import mesh_for
@@ -154,6 +155,21 @@ def test_a_run_that_blows_up_names_step_rate_and_checkpoint(config, tmp_path, on
     assert re.search(r" in step \d, at learning rate 1e\+05; no checkpoint yet", message), message
     assert len(message.splitlines()) == 2
     assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_signals_are_noted_until_the_last_checkpoint_is_written(config, tmp_path, monkeypatch):
+    """What saves is opened after they are, and so closed, which waits for Orbax, before they end the process again."""
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def recording(*_):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        raise UserError("enough")
+
+    monkeypatch.setattr(loop, "recording", recording)
+    with pytest.raises(UserError, match="enough"):
+        run(config, tmp_path / "run")
+    assert seen != [before]
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # Goes on with a run in a process of its own, which is killed when it is about to save its second epoch.
