@@ -4,8 +4,10 @@ import asyncio
 import csv
 import io
 import logging
+import os
 import statistics
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
@@ -21,8 +23,10 @@ def silence_echoes() -> None:
         if str(unraisable.exc_value) != "Event loop is closed" and not asyncio.iscoroutine(unraisable.object):
             show(unraisable)
 
-    def of_others(record: logging.LogRecord) -> bool:
-        return "orbax" not in record.pathname
+    def of_others(_: logging.LogRecord) -> bool:
+        # Not by the record's file: absl's own, where absl was imported after this and its logger is a plain one.
+        callers = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
+        return not any(f"{os.sep}orbax{os.sep}" in name for name in callers)
 
     def retrieved(record: logging.LogRecord) -> bool:
         return "never retrieved" not in record.getMessage()

@@ -1,5 +1,6 @@
 """Lines for the user, the errors that commands show, the end of a process; files are written whole or not at all."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from attn_cnn_jax.errors import UserError, exits_with_messages
 from attn_cnn_jax.files import new_folder, replacing, write_atomically
+from attn_cnn_jax.output import silence_echoes
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +34,21 @@ def test_what_a_user_can_fix_is_shown_with_status_1_and_mistakes_keep_their_trac
         assert capsys.readouterr().err.startswith(said)
     with pytest.raises(ZeroDivisionError):
         exits_with_messages(fail)(ZeroDivisionError())
+
+
+def test_what_orbax_logs_and_raises_too_is_silent_and_what_others_log_is_not(monkeypatch, caplog):
+    """Whatever class the logger has: absl's, or the plain one that is there before absl is imported."""
+    logger = logging.getLogger("absl")
+    monkeypatch.setattr(logger, "filters", [])
+    monkeypatch.setattr(logging.getLogger("asyncio"), "filters", [])
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    silence_echoes()
+    for kind in (logging.Logger, type(logger)):
+        monkeypatch.setattr(logger, "__class__", kind)
+        for folder in ("orbax", "others"):
+            path = os.path.join(os.sep, "site-packages", folder, "checkpoint.py")
+            exec(compile("log(folder)", path, "exec"), {"log": logger.error, "folder": folder})
+    assert [record.message for record in caplog.records] == ["others"] * 2
 
 
 PROCESS = """
