@@ -34,9 +34,15 @@ def dataset_of(config: ConfigDict, data_dir: str | Path | None = None) -> Datase
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """Returns the data set of a run, see `dataset_of`; warns in the log if the run was trained on other data."""
     dataset = dataset_of(run.config, data_dir)
-    if run.data and (different := differences(run.data, fingerprint(dataset))):
-        log.warning("%s is not the data that the run was trained on: %s", run.config.dataset.name, different)
+    if different := other_data(run, dataset):
+        log.warning("%s", different)
     return dataset
+
+
+def other_data(run: Run, dataset: Dataset) -> str:
+    """Returns what is not as in the data that the run was trained on; no text where nothing is, or it is not known."""
+    different = differences(run.data, fingerprint(dataset)) if run.data else ""
+    return f"{run.config.dataset.name} is not the data that the run was trained on: {different}" if different else ""
 
 
 def images_at(

@@ -7,6 +7,8 @@ into the run's metrics.jsonl, in the place of a record of the same step.
 """
 
 import argparse
+import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -14,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import confusion, style
-from attn_cnn_jax.analysis.test_images import load_dataset
+from attn_cnn_jax.analysis.test_images import load_dataset, other_data
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
 from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import write_atomically
-from attn_cnn_jax.output import columns, csv_text, say
+from attn_cnn_jax.output import columns, say
 from attn_cnn_jax.runs import environment, metrics
 from attn_cnn_jax.runs.by_class import ByClass
 from attn_cnn_jax.runs.checkpoints import steps_in
@@ -58,7 +60,10 @@ def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     if args.keep and (args.images or args.size or not steps_in(args.run)):
         args.refuse("--keep needs a run directory with checkpoints, all test images and their own size")
-    images, labels = load_dataset(run, args.data_dir).test
+    dataset = load_dataset(run, args.data_dir)
+    if args.keep and (different := other_data(run, dataset)):
+        raise UserError(f"--keep: {different}")
+    images, labels = dataset.test
     images, labels = images[: args.images], labels[: args.images]
     if args.size:
         run = run.at_size(args.size)
@@ -68,9 +73,10 @@ def run(args: argparse.Namespace) -> None:
         names = evaluation.class_names or [str(k) for k in range(len(evaluation.confusion))]
         paths = [*style.save(confusion.draw(evaluation.confusion, names), args.out, "confusion")]
         paths.append(args.out / "confusion.csv")
-        rows = zip(names, evaluation.confusion.tolist(), strict=True)
-        text = csv_text([{"class": name, **dict(zip(names, row, strict=True))} for name, row in rows])
-        write_atomically(paths[-1], text)
+        matrix = [["class", *names]]  # a class, too, may be called so
+        matrix += [[name, *row] for name, row in zip(names, evaluation.confusion.tolist(), strict=True)]
+        csv.writer(text := io.StringIO(), lineterminator="\n").writerows(matrix)
+        write_atomically(paths[-1], text.getvalue())
         say("\n".join(map(str, paths)), sys.stderr)
     if args.keep:
         keep(as_path(args.run), run.step, evaluation)
@@ -83,7 +89,8 @@ def run(args: argparse.Namespace) -> None:
         return
     say(columns(lines, COLUMNS, left=len(COLUMNS)))
     for line in lines if args.by_class else ():
-        say(f"\n{line['images']}, by class:\n{columns(line['by_class'], BY_CLASS, left=len(BY_CLASS))}")
+        rows = [row | {"times": row["times"] or None} for row in line["by_class"]]
+        say(f"\n{line['images']}, by class:\n{columns(rows, BY_CLASS, left=len(BY_CLASS))}")
 
 
 def as_line(images: str, evaluation: ByClass, by_class: bool) -> dict:

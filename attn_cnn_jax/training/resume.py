@@ -28,8 +28,9 @@ def restore(
             other_data = differences(ckpt.read_plain(workdir, step, "data"), data)
             settings = directory.differing(ckpt.read_plain(workdir, step, "settings"), ckpt.settings())
             place = f"the checkpoint of step {step} in {workdir}"
-            directory.refuse_other_run(place, "with another configuration", directory.differing_config(before, config))
+            # Data first: mean and deviation of a configuration are those of its data.
             directory.refuse_other_run(place, "of other data", [other_data] if other_data else [])
+            directory.refuse_other_run(place, "with another configuration", directory.differing_config(before, config))
             directory.refuse_other_run(place, "with other settings of JAX", settings)
             state, progress = ckpt.restore(workdir, step, state)
         except ckpt.Damaged as error:

@@ -46,3 +46,15 @@ def test_by_class_is_printed_and_the_confusion_matrix_is_written(quadratic_run, 
     assert {path.name for path in tmp_path.iterdir()} == {"confusion.csv", "confusion.png", "confusion.svg"}
     assert main(command) == 0
     assert "most often taken for" in capsys.readouterr().out
+
+
+def test_a_class_may_be_called_class_and_all_of_one_may_be_right(data_dir, tmp_path, monkeypatch, capsys):
+    run = load_run("pretrained:digits")
+    run.config.dataset.class_names = names = ("class", *"123456789")
+    monkeypatch.setattr("attn_cnn_jax.cli.evaluate.load_run", lambda *args: run)
+    assert main(["evaluate", "pretrained:digits", f"--data-dir={data_dir}", "--by-class", f"--out={tmp_path}"]) == 0
+    with (tmp_path / "confusion.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == ["class", *names]
+    assert [row[0] for row in rows] == list(names)
+    assert "None" not in capsys.readouterr().out

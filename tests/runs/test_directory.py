@@ -6,6 +6,7 @@ import pytest
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis.test_images import first_images
+from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import fingerprint
 from attn_cnn_jax.errors import UserError
@@ -51,7 +52,7 @@ def test_a_damaged_config_is_named(tmp_path):
 
 
 def test_a_run_does_not_go_on_with_other_data_and_who_evaluates_it_there_is_told(
-    quadratic_run, tmp_path, monkeypatch, data_dir, one_device, caplog
+    quadratic_run, tmp_path, monkeypatch, data_dir, one_device, caplog, capsys
 ):
     copy, data = shutil.copytree(quadratic_run, tmp_path / "run"), sources.load("digits", data_dir)
     assert load_run(copy).data == fingerprint(data)
@@ -64,5 +65,9 @@ def test_a_run_does_not_go_on_with_other_data_and_who_evaluates_it_there_is_told
     with pytest.raises(UserError, match=f"the checkpoint of step 20 in {copy} holds a run of other data: {other}"):
         run(directory.read_config(copy), copy)
     assert not (copy / "damaged").exists()
+    record = (copy / "metrics.jsonl").read_text()
+    assert main(["evaluate", str(copy), "--keep"]) == 1
+    assert f"--keep: digits is not the data that the run was trained on: {other}" in capsys.readouterr().err
+    assert (copy / "metrics.jsonl").read_text() == record
     first_images(load_run(copy), 3)
     assert f"digits is not the data that the run was trained on: {other}" in caplog.text
