@@ -68,7 +68,7 @@ def draw_attention(args: argparse.Namespace, run: Run, workdir: Path, wanted: se
     number = min(args.layer or PAPERS_LAYER, num_layers)
     layer, drawn = number - 1, {}
     if wanted & {"training", "course"}:
-        records = read_positions(workdir)
+        records = list(run.positions)
         if not records:
             why = "its attention knows none, or it was trained without recording"
             raise UserError(f"{workdir} has no recorded positions: {why}")

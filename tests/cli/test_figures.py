@@ -1,11 +1,14 @@
 """`attn-cnn figures`: which files it writes, and what it refuses."""
 
+import json
+import shutil
 import warnings
 
 import matplotlib
 from PIL import Image
 
 from attn_cnn_jax import load_run
+from attn_cnn_jax.analysis.figures import training
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.data import sources
 
@@ -47,3 +50,14 @@ def test_curves_need_metrics_alone(quadratic_run, resnet_run, tmp_path, capsys):
         assert {path.name for path in (tmp_path / folder).iterdir()} == {"curves.png", "curves.svg"}
     assert main(["figures", str(resnet_run), "--figures=centres", f"--out={tmp_path}"]) == 1
     assert "a resnet has no attention to show" in capsys.readouterr().err
+
+
+def test_figures_of_a_step_know_nothing_of_later_ones(quadratic_run, tmp_path, monkeypatch):
+    run, drawn = shutil.copytree(quadratic_run, tmp_path / "run"), []
+    *_, last = (run / "positions.jsonl").read_text().splitlines()
+    with (run / "positions.jsonl").open("a") as file:
+        file.write(json.dumps(json.loads(last) | {"step": 40, "epoch": 2.0}) + "\n")
+    draw = training.draw
+    monkeypatch.setattr(training, "draw", lambda records, layer: drawn.extend(records) or draw(records, layer))
+    assert main(["figures", str(run), "--step=20", "--figures=training", f"--out={tmp_path}"]) == 0
+    assert max(record["step"] for record in drawn) == 20
