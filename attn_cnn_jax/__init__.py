@@ -79,15 +79,16 @@ def read_image(path: "str | Path", config_or_run: "ConfigDict | Run") -> "np.nda
 
     Args:
       path: of a file in any format that Pillow reads.
-      config_or_run: a configuration, whose `config.model.image_shape` says the size, or a run.
+      config_or_run: a run, or a configuration: of one's own images `config.dataset.image_size` is the size.
 
     Raises:
-      UserError: where the file is not there, or cannot be read as an image.
+      UserError: where the file is not there, or cannot be read as an image; for a configuration that has no size.
     """
+    from attn_cnn_jax.config.checks import image_shape
     from attn_cnn_jax.data.image_files import from_file
 
     config: Any = getattr(config_or_run, "config", config_or_run)
-    return from_file(path, tuple(config.model.image_shape), tuple(config.dataset.range)).pixels
+    return from_file(path, image_shape(config), tuple(config.dataset.range)).pixels
 
 
 def train(config: "ConfigDict | str", workdir: "str | Path") -> "Run":

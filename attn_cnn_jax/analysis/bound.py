@@ -5,6 +5,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.analysis.flops import count_flops
+from attn_cnn_jax.config import complete
 from attn_cnn_jax.config.network import factorises
 from attn_cnn_jax.data.sets import SPECS, Spec
 from attn_cnn_jax.errors import UserError
@@ -53,8 +54,13 @@ def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
 
     A backward pass multiplies twice as much as a forward pass. Averages are left out where attention can be computed
     from a row and a column softmax: no probability is dropped, and it factorises. Crops count as in the first epoch.
+    UserError for a chip or a data set that is not known, or a configuration that is not allowed.
     """
-    spec, epochs = known_spec(config), config.train.num_epochs
+    spec = known_spec(config)
+    config = complete(config)
+    if chip not in CHIPS:
+        raise UserError(f"chip={chip!r}: allowed are {', '.join(CHIPS)}")
+    epochs = config.train.num_epochs
     highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
     rate = devices * CHIPS[chip].peak["highest" if highest else config.model.dtype]
     model = config.model

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.base import MODEL_COMMON, field_of, flatten, network_kind, schema_of
 from attn_cnn_jax.config.network import heads_by_layer
-from attn_cnn_jax.data.sets import OWN, SPECS, Spec
+from attn_cnn_jax.data.sets import OWN, SPECS, Spec, source_of
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.encodings import CentredEncoding, Encoding, GeneralizedQuadratic, encoding_class
 
@@ -85,6 +85,22 @@ def spec_of(config: ConfigDict) -> Spec:
     )
 
 
+def image_shape(config: ConfigDict) -> tuple[int, int, int]:
+    """Returns the shape `(H, W, C)` of a network's images, also where the configuration is not complete.
+
+    Of one's own images the size is `config.dataset.image_size` there, UserError without, and the channels are those of
+    `config.model.image_shape`.
+    """
+    dataset, (height, width, channels) = config.dataset, config.model.image_shape
+    if dataset.mean:  # complete
+        return height, width, channels
+    if dataset.name in SPECS:
+        return SPECS[dataset.name].image_shape
+    if not any(size := source_of(dataset).image_size):
+        not_allowed("dataset.image_size", dataset.image_size, "a size, or give a run: that of the images is not known")
+    return (*size, channels)
+
+
 def not_allowed(key: str, value: Any, allowed: str) -> None:
     raise UserError(f"config.{key}={value!r}: allowed is {allowed}")
 
@@ -157,8 +173,8 @@ def check_attention(model: ConfigDict, encoding: type[Encoding]) -> None:
     height, width, _ = model.image_shape
     if height % model.downsample or width % model.downsample:
         not_allowed("model.downsample", model.downsample, f"a divisor of both sides of the {height}x{width} images")
-    if 0 < model.window <= model.downsample:
-        not_allowed("model.window", model.window, f"0, or more than {model.downsample} (config.model.downsample)")
+    if model.window == model.downsample:
+        not_allowed("model.window", model.window, "0, which means a side of config.model.downsample, or another one")
     if isinstance(model.num_heads, tuple | list) and len(model.num_heads) != model.num_layers:
         not_allowed("model.num_heads", tuple(model.num_heads), f"one number, or {model.num_layers} (one per layer)")
     if model.init in ("grid", "identity", "impulse"):

@@ -124,7 +124,10 @@ FROM = {"start.run": "x"}
 IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
     ({"model.downsample": 3}, "model.downsample=3: allowed is a divisor of both sides of the 32x32 images"),
     ({"model.image_shape": (32, 31, 3)}, "model.downsample=2: allowed is a divisor of both sides of the 32x31"),
-    ({"model.window": 2}, "model.window=2: allowed is 0, or more than 2 (config.model.downsample)"),
+    (
+        {"model.window": 2},
+        "model.window=2: allowed is 0, which means a side of config.model.downsample, or another one",
+    ),
     ({"model.num_heads": (9, 9)}, "model.num_heads=(9, 9): allowed is one number, or 6 (one per layer)"),
     ({"model.init": "grid", "model.num_heads": 5}, "model.num_heads=5: allowed is a square number"),
     ({"model.init": "identity", "model.encoding": "learned"}, "model.init='identity': allowed is 'paper' or"),
@@ -151,6 +154,7 @@ IMPOSSIBLE = [  # what a layer alone knows it refuses itself, see tests/models
     ({"dataset.image_size": 3}, "dataset.image_size=3: allowed is 0 for cifar10"),
 ]
 POSSIBLE = [
+    {"model.window": 1},
     {"model.window": 3},
     {"model.downsample": 31, "model.image_shape": (62, 31, 3)},
     {"model.num_heads": (9, 9), "model.num_layers": 2},
