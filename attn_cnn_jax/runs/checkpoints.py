@@ -221,7 +221,7 @@ def checked(workdir: Path, step: int, part: str, read: Callable[[Path], Any], su
     return value
 
 
-def read_network(workdir: Path, step: int | str, upgraded: Callable[[ConfigDict], ConfigDict]) -> Saved:
+def read_network(workdir: Path, step: Any, upgraded: Callable[[ConfigDict], ConfigDict]) -> Saved:
     """Returns the network of a checkpoint: the latest, the best by validation accuracy, or that of a step.
 
     `upgraded` makes the saved configuration one of today, or raises UserError. A training that continues there may
@@ -234,7 +234,7 @@ def read_network(workdir: Path, step: int | str, upgraded: Callable[[ConfigDict]
     number = known[0] if step == "latest" else best_step(workdir) if step == "best" else step
     if step == "best" and number is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
-    if isinstance(number, str | bool) or number not in known:
+    if isinstance(number, bool) or not isinstance(number, int) or number not in known:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
     try:
         config = upgraded(ConfigDict(read_plain(workdir, number, "config")))

@@ -159,7 +159,11 @@ class Run:
         `heads` are pairs of layer and head, both from 0 as in arrays; tables and figures count them from 1. UserError
         for a head that there is not, or if a layer would have none left.
         """
-        model, counts, removed = self.attention_network(), heads_by_layer(self.config.model), set(heads)
+        model, counts = self.attention_network(), heads_by_layer(self.config.model)
+        try:
+            removed = {(int(layer), int(head)) for layer, head in heads}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"heads={shortened(heads)}: allowed are pairs (layer, head), from 0") from error
         if wrong := removed - {(layer, head) for layer, count in enumerate(counts) for head in range(count)}:
             raise UserError(f"{wrong.pop()} is no head: layers, from 0, have {', '.join(map(str, counts))} heads")
         chosen = {layer: {head for other, head in removed if other == layer} for layer in range(len(counts))}
@@ -180,7 +184,12 @@ class Run:
         Args:
           size: in pixels, a side or (height, width); UserError if they are no multiples of `downsample`.
         """
-        height, width = (size, size) if isinstance(size, int) else size
+        if (
+            not all(isinstance(side, int | np.integer) for side in np.ravel(np.asarray(size, object)))
+            or np.size(size) > 2
+        ):
+            raise UserError(f"size={size!r}: allowed is an integer, or (height, width), in pixels")
+        height, width = map(int, np.broadcast_to(np.asarray(size), 2))
         downsample, before = self.config.model.get("downsample", 1), tuple(self.config.model.image_shape)
         if height < 2 * downsample or width < 2 * downsample or height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample}, at least two")
@@ -188,8 +197,7 @@ class Run:
         if isinstance(model, AttentionClassifier):
             model = resized(model, before, (height, width))
             window = window_side(model.embedding.kernel, before[2])
-            if window >= downsample:  # no configuration describes a smaller one, which leaves pixels out
-                described["window"] = window if window > downsample else 0
+            described["window"] = window if window != downsample else 0
         return self._changed(model, image_shape=(height, width, before[2]), **described)
 
     def with_centres(self, centres: Sequence[Float[AnyArray, "h 2"] | None]) -> "Run":
@@ -207,7 +215,11 @@ class Run:
             name = f"blocks.{layer}.attention.position.centre"
             if name not in parameters:
                 raise UserError(f"the encoding {self.config.model.encoding} has no centres: allowed are quadratic ones")
-            new, shape = np.asarray(given, np.float32), parameters[name].shape
+            shape, dtype = parameters[name].shape, parameters[name].dtype
+            try:
+                new = np.asarray(given, dtype)
+            except (TypeError, ValueError):  # rows of several lengths, or text
+                new = np.empty(0)
             if new.shape != shape or not np.isfinite(new).all():
                 raise UserError(f"centres of layer {layer}, from 0: allowed is {shape}, finite; got {new.shape}")
             parameters = parameters | {name: jnp.asarray(new)}

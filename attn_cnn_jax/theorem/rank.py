@@ -81,7 +81,7 @@ def few_heads(kernel: AnyArray, heads: Any) -> FewHeads:
     """
     if not isinstance(heads, int | np.integer) or isinstance(heads, bool) or heads < 1:
         raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
-    table = unfolded(kernel)
+    heads, table = int(heads), unfolded(kernel)
     support = supported(table, rounding(kernel))
     rows = table[support]
     left, singular, _ = np.linalg.svd(rows, full_matrices=False)
@@ -90,7 +90,7 @@ def few_heads(kernel: AnyArray, heads: Any) -> FewHeads:
     uniform, basis, is_least = np.full(len(rows), 1 / len(rows)), left[:, : min(heads, rank)], heads >= rank
     if heads >= len(rows):
         patterns = np.eye(len(rows))
-    elif (patterns := around_positive(basis, rows, errors[basis.shape[1]] + LOST)) is not None:
+    elif (patterns := around_positive(basis, rows, float(errors[basis.shape[1]]) + LOST)) is not None:
         is_least = True
     elif heads > rank:
         patterns = around(uniform, basis)

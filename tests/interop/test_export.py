@@ -40,6 +40,7 @@ NETWORKS = {
     "gate": {"encoding": "quadratic", "content": True, "gate": True, "num_heads": 2, "head_size": 4},
     "pruned": {"num_heads": (3, 1), "num_layers": 2},
     "window": {"downsample": 2, "window": 3, "block": "pre_norm", "num_heads": 2},
+    "small_window": {"downsample": 2, "window": 1, "num_heads": 2},
     "resnet": {},
 }
 TEST = {"step": 40, "epoch": 2.0, "split": "test", "loss": 0.5, "accuracy": 0.875}
@@ -86,7 +87,7 @@ def exported(run_of, tmp_path_factory):
     return copy
 
 
-@pytest.mark.parametrize("name", ["learned_content", "pruned", "window", "resnet"])
+@pytest.mark.parametrize("name", ["learned_content", "pruned", "window", "small_window", "resnet"])
 def test_safetensors_hold_every_array_and_are_a_run(name, run_of, exported, tmp_path):
     run = run_of(name)
     exported(tmp_path, name)

@@ -14,6 +14,7 @@ from scipy.special import log_softmax
 
 import attn_cnn_jax
 from attn_cnn_jax import create_model, load_pretrained, load_run
+from attn_cnn_jax.analysis.flops import count_parameters
 from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.image_files import as_image, fit
@@ -117,8 +118,10 @@ def test_without_heads_is_with_their_values_zero(by_content):
     one_by_one = run.without_heads(heads[:1]).without_heads([(0, 2)]).without_heads(heads[2:])
     np.testing.assert_allclose(one_by_one.logits(IMAGES), pruned.logits(IMAGES), rtol=1e-4, atol=1e-5)
     assert np.abs(pruned.logits(IMAGES) - run.logits(IMAGES)).max() > 1e-3
-    for wrong in ((2, 0), (0, 4), (-1, 0)):
-        with pytest.raises(UserError, match="is no head"):
+    rows = run.without_heads(np.array(heads))
+    np.testing.assert_array_equal(rows.logits(IMAGES), pruned.logits(IMAGES))
+    for wrong, message in (((2, 0), "is no head"), ((0, 4), "is no head"), ((-1, 0), "is no head"), (1, "are pairs")):
+        with pytest.raises(UserError, match=message):
             run.without_heads([wrong])
     with pytest.raises(UserError, match="layer 1, counted from 0, would have no head left"):
         run.without_heads([(1, head) for head in range(4)])
@@ -135,6 +138,7 @@ def test_with_centres_moves_heads(by_position, by_content):
     for wrong, message in (
         ([centres], "centres of 1 layers"),
         ([centres[:3], None], "layer 0, from 0: allowed is"),
+        ([[[1, 2], [3]], None], "layer 0, from 0: allowed is"),
         ([np.full((4, 2), np.nan), None], "finite"),
     ):
         with pytest.raises(UserError, match=message):
@@ -157,7 +161,7 @@ def test_a_run_is_read_by_several_threads_and_where_transfers_are_disallowed(qua
 
 
 def test_a_step_that_there_is_not(quadratic_run):
-    for step in ("newest", -1, 3, True, "20"):
+    for step in ("newest", -1, 3, True, "20", 20.0):
         with pytest.raises(UserError, match=f"^step={step!r}: {quadratic_run} has checkpoints of steps 20$"):
             load_run(quadratic_run, step)
     with pytest.raises(UserError, match="has no best checkpoint: train with"):
@@ -203,8 +207,15 @@ def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_di
     assert window or run.at_size(4).evaluate(small, labels).right > 30  # of 100; half of such a window is blurred
     fewer = run.at_size((16, 16)).without_heads([(0, 1)])
     np.testing.assert_allclose(fewer.attention()[0], np.delete(resized.attention()[0], 1, 0))
-    with pytest.raises(UserError, match="images of 0x0 pixels: allowed are multiples of 1, at least two"):
-        run.at_size(0)
+    for wrong in (0, 16.0, "16", (16, 16, 1)):
+        with pytest.raises(UserError, match=r"(images of 0x0 pixels|size=.*): allowed"):
+            run.at_size(wrong)
+
+
+def test_a_run_at_a_smaller_size_has_a_configuration():
+    run = load_pretrained("cifar10").at_size(np.int64(16))
+    held = sum(array.size for array in split(run.model)[1].values())
+    assert count_parameters(run.config.model) == held < count_parameters(load_pretrained("cifar10").config.model)
 
 
 def test_configurations_have_names_in_python(tmp_path):
@@ -229,6 +240,14 @@ def test_an_image_file_is_read_as_prepare_and_predict_read_it(by_position, tmp_p
     expected = fit(as_image(IMAGES[0].repeat(3, axis=0).repeat(3, axis=1)), (8, 8))
     for config_or_run in (by_position, by_position.config):
         np.testing.assert_array_equal(attn_cnn_jax.read_image(path, config_or_run), expected)
+    # A configuration that says no more than its data set, and one of own images.
+    config = attn_cnn_jax.config("digits")
+    np.testing.assert_array_equal(attn_cnn_jax.read_image(path, config), expected)
+    config.dataset.update({"name": "folder", "image_size": (16, 8)})
+    assert attn_cnn_jax.read_image(path, config).shape == (16, 8, 1)
+    config.dataset.image_size = 0
+    with pytest.raises(UserError, match="image_size=0: allowed is a size, or give a run"):
+        attn_cnn_jax.read_image(path, config)
 
 
 def test_an_exported_function_is_no_run(tmp_path):
