@@ -17,8 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from attn_cnn_jax import compiling
 from attn_cnn_jax.analysis import SUBSTITUTES, TEST_IMAGES
-from attn_cnn_jax.analysis.test_images import first_images, mean_attention
+from attn_cnn_jax.analysis.test_images import first_images, grid, mean_attention
 from attn_cnn_jax.arrays import Activations, AnyArray, Arrays, Grid, SharedAttention
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionClassifier
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
@@ -158,9 +159,11 @@ def measure_run(
 
     Attention that depends on content is averaged over `num_images` test images, `AVERAGED` of them by default. Accuracy
     is measured on `test_images`, or on labelled ones in their place, of which the first ERROR_IMAGES serve for the
-    output error. UserError for a network without attention, or data that is not there.
+    output error. UserError for a network without attention, a kernel beyond all shifts, or data that is not there.
     """
-    model = run.attention_network()
+    model, most = run.attention_network(), 2 * max(grid(run)) - 1
+    if max(kernel_sizes) > most:
+        raise UserError(f"kernel size {max(kernel_sizes)}: allowed is up to {most}, which reads the whole image")
     images, labels = labelled or first_images(run, test_images, data_dir, TEST_IMAGES)
     attention = [jnp.asarray(layer, jnp.float32) for layer in mean_attention(run, num_images, data_dir)]
     substituted = replace_first(model, attention)

@@ -107,6 +107,7 @@ FLAGS = [
     ("page", "--image=TMP/bomb.png --out=TMP/o", "make it smaller"),
     ("page", "--size=100000x100000 --out=TMP/o", "choose a smaller --size"),
     ("convolution", "--test-images=99999 --out=TMP/o", "the test split of digits has"),
+    ("convolution", "--kernel-sizes=3,17 --out=TMP/o", "kernel size 17: allowed is up to 15"),
     ("summary", "", "cannot be loaded"),
     ("predict", "TMP/half.png", "cannot be read as an image"),
     ("predict", "TMP/empty", "holds no images"),
