@@ -5,19 +5,16 @@ Windows are put at their places in the image; where patches are merged, a new on
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.errors import UserError, listed
-
-if TYPE_CHECKING:
-    from attn_cnn_jax.instrument.layer import Layer
+from attn_cnn_jax.instrument.layer import Layer
 
 
-def rollout(layers: Sequence["Layer"]) -> Float[np.ndarray, "b t p"]:
+def rollout(layers: Sequence[Layer]) -> Float[np.ndarray, "b t p"]:
     """Returns by token, class and register tokens first, the share of each patch of the first layer, summing to 1.
 
     UserError where patches of a layer are not merged from those of the layer before, and where a layer before the last

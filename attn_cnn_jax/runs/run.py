@@ -184,10 +184,10 @@ class Run:
         Args:
           size: in pixels, a side or (height, width); UserError if they are no multiples of `downsample`.
         """
-        sides = (size, size) if np.ndim(size) == 0 else tuple(size)  # pyright: ignore[reportArgumentType]
+        sides: tuple[Any, ...] = (size, size) if np.ndim(size) == 0 else tuple(np.asarray(size, object))
         if len(sides) != 2 or not all(isinstance(side, int | np.integer) for side in sides):
             raise UserError(f"size={size!r}: allowed is an integer, or (height, width), in pixels")
-        height, width = map(int, sides)
+        height, width = int(sides[0]), int(sides[1])
         downsample, before = self.config.model.get("downsample", 1), tuple(self.config.model.image_shape)
         if height < 2 * downsample or width < 2 * downsample or height % downsample or width % downsample:
             raise UserError(f"images of {height}x{width} pixels: allowed are multiples of {downsample}, at least two")
