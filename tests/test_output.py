@@ -1,5 +1,6 @@
 """Lines for the user, the errors that commands show, the end of a process; files are written whole or not at all."""
 
+import importlib
 import logging
 import os
 import signal
@@ -38,7 +39,7 @@ def test_what_a_user_can_fix_is_shown_with_status_1_and_mistakes_keep_their_trac
 
 def test_what_orbax_logs_and_raises_too_is_silent_and_what_others_log_is_not(monkeypatch, caplog):
     """Whatever class the logger has: absl's, or the plain one that is there before absl is imported."""
-    logger = logging.getLogger("absl")
+    absl, logger = importlib.import_module("absl.logging"), logging.getLogger("absl")
     monkeypatch.setattr(logger, "filters", [])
     monkeypatch.setattr(logging.getLogger("asyncio"), "filters", [])
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
@@ -47,7 +48,7 @@ def test_what_orbax_logs_and_raises_too_is_silent_and_what_others_log_is_not(mon
         monkeypatch.setattr(logger, "__class__", kind)
         for folder in ("orbax", "others"):
             path = os.path.join(os.sep, "site-packages", folder, "checkpoint.py")
-            exec(compile("log(folder)", path, "exec"), {"log": logger.error, "folder": folder})
+            exec(compile("log(folder)", path, "exec"), {"log": absl.error, "folder": folder})
     assert [record.message for record in caplog.records] == ["others"] * 2
 
 
