@@ -14,6 +14,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import numbers
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -234,8 +235,9 @@ def read_network(workdir: Path, step: Any, upgraded: Callable[[ConfigDict], Conf
     number = known[0] if step == "latest" else best_step(workdir) if step == "best" else step
     if step == "best" and number is None:
         raise UserError(f"{workdir} has no best checkpoint: train with config.dataset.num_validation above 0")
-    if isinstance(number, bool) or not isinstance(number, int) or number not in known:
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral) or number not in known:
         raise UserError(f"step={step!r}: {workdir} has checkpoints of steps {', '.join(map(str, reversed(known)))}")
+    number = int(number)
     try:
         config = upgraded(ConfigDict(read_plain(workdir, number, "config")))
         skeleton, parameters, statistics = split(abstract_model(config.model))

@@ -164,6 +164,7 @@ def test_a_step_that_there_is_not(quadratic_run):
     for step in ("newest", -1, 3, True, "20", 20.0):
         with pytest.raises(UserError, match=f"^step={step!r}: {quadratic_run} has checkpoints of steps 20$"):
             load_run(quadratic_run, step)
+    assert load_run(quadratic_run, np.int64(20)).step == 20
     with pytest.raises(UserError, match="has no best checkpoint: train with"):
         load_run(quadratic_run, "best")
 
