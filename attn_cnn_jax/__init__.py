@@ -88,7 +88,9 @@ def read_image(path: "str | Path", config_or_run: "ConfigDict | Run") -> "np.nda
     from attn_cnn_jax.data.image_files import from_file
 
     config: Any = getattr(config_or_run, "config", config_or_run)
-    return from_file(path, image_shape(config), tuple(config.dataset.range)).pixels
+    # A run has its network's size, whatever that of its data set is.
+    shape = image_shape(config) if config is config_or_run else tuple(config.model.image_shape)
+    return from_file(path, shape, tuple(config.dataset.range)).pixels
 
 
 def train(config: "ConfigDict | str", workdir: "str | Path") -> "Run":

@@ -24,7 +24,6 @@ from attn_cnn_jax.analysis.heads import check_query, grid_shifts
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.runs.load import load_run
 from attn_cnn_jax.runs.metrics import read_metrics
-from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.run import Run
 
 Drawn = dict[str, Figure | list[np.ndarray]]  # by file name, of figures without suffix; frames are an animation's
@@ -44,11 +43,10 @@ def applicable(run: Run, workdir: Path) -> list[str]:
     """Returns the figures that a run has."""
     if run.config.model.name != "attention":
         return ["curves"]
-    positions = bool(read_positions(workdir))
     has = {
         "curves": bool(read_metrics(workdir / "metrics.jsonl")),
-        "training": positions,
-        "course": positions and history.is_recorded(run),
+        "training": bool(run.positions),
+        "course": bool(run.positions) and history.is_recorded(run),
         "pictures": test_images.reads_images(run),
         "parabolas": parabolas.has(run),
     }

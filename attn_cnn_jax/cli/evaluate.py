@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import confusion, style
-from attn_cnn_jax.analysis.test_images import load_dataset, other_data
+from attn_cnn_jax.analysis.test_images import dataset_of, load_dataset, other_data
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
 from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     if args.keep and (args.images or args.size or not steps_in(args.run)):
         args.refuse("--keep needs a run directory with checkpoints, all test images and their own size")
-    dataset = load_dataset(run, args.data_dir)
+    dataset = dataset_of(run.config, args.data_dir) if args.keep else load_dataset(run, args.data_dir)
     if args.keep and (different := other_data(run, dataset)):
         raise UserError(f"--keep: {different}")
     images, labels = dataset.test

@@ -184,7 +184,7 @@ class Run:
         Args:
           size: in pixels, a side or (height, width); UserError if they are no multiples of `downsample`.
         """
-        sides: tuple[Any, ...] = (size, size) if np.ndim(size) == 0 else tuple(np.asarray(size, object))
+        sides: Any = (size, size) if np.ndim(size) == 0 else size
         if len(sides) != 2 or not all(isinstance(side, int | np.integer) for side in sides):
             raise UserError(f"size={size!r}: allowed is an integer, or (height, width), in pixels")
         height, width = int(sides[0]), int(sides[1])

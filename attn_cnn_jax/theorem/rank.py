@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.layers import check_sizes
 
 ROUNDING = 8  # units in the last place of a kernel, relative to its norm, below which a rest is rounding
 POSITIVE = 1e-6  # least margin of a positive vector: a solver's precision. Below it one head more is used
@@ -79,8 +80,7 @@ def few_heads(kernel: AnyArray, heads: Any) -> FewHeads:
     Otherwise the error is at most that of rank `heads - 1`, and that of rank `heads` where the column space of the best
     approximation has a positive vector. Heads beyond those that the kernel needs have value maps of zeros.
     """
-    if not isinstance(heads, int | np.integer) or isinstance(heads, bool) or heads < 1:
-        raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
+    check_sizes(heads=heads)
     heads, table = int(heads), unfolded(kernel)
     support = supported(table, rounding(kernel))
     rows = table[support]

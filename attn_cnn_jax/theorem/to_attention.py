@@ -103,7 +103,8 @@ def conv_to_attention(
             f'encoding={encoding!r}: allowed are "quadratic", and "rope" with grid=(H, W) and without heads'
         )
     if grid is not None:
-        check_sizes(**dict(zip(("grid rows", "grid columns"), _by_axis("grid", grid, 2), strict=True)), pairs=pairs)
+        grid = _by_axis("grid", grid, 2)
+        check_sizes(pairs=pairs)
     if isinstance(heads, str) and heads != "fewest":
         raise UserError(f'heads={heads!r}: allowed is an integer from 1, or "fewest"')
     strides, dilations = _by_axis("stride", stride, num_axes), _by_axis("dilation", dilation, num_axes)
