@@ -33,7 +33,7 @@ class Network:
             model, images = model.model, model.normalised(images)
         self.model, self.is_torch = model, hasattr(model, "state_dict") and hasattr(model, "modules")
         if self.is_torch:
-            from attn_cnn_jax.instrument.adapters import torch as adapter  # imports PyTorch, which the user has
+            from attn_cnn_jax.instrument.adapters import pytorch as adapter  # imports PyTorch, which the user has
 
             self.adapter = adapter
         elif isinstance(model, nnx.Module):
@@ -50,7 +50,7 @@ class Network:
         """Images as an array of the network's library; UserError for what makes none."""
         try:
             if self.is_torch:
-                from torch import Tensor, from_numpy
+                from torch import Tensor, from_numpy  # pyright: ignore[reportMissingImports]
 
                 return images if isinstance(images, Tensor) else from_numpy(np.array(images))
             return jnp.asarray(images.detach().cpu().numpy() if hasattr(images, "detach") else images)
@@ -128,7 +128,7 @@ class Network:
     def like(self, array: np.ndarray) -> Any:
         """An array of NumPy in the library, type and place of the images."""
         if self.is_torch:
-            from torch import from_numpy
+            from torch import from_numpy  # pyright: ignore[reportMissingImports]
 
             return from_numpy(array.astype(np.float32)).to(self.images)
         return jnp.asarray(array, self.images.dtype)

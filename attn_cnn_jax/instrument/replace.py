@@ -32,9 +32,9 @@ def replace(watched: Watched, layers: Sequence[Layer], heads: Sequence[Head] | i
         of_heads = tuple(chosen.tolist()), filters.weights[chosen], tuple(filters.repeated[chosen].tolist())
         replacements[places[call or 0]] = Replacement(*of_heads, tuple(layer.layout.tokens[0].tolist()), layer.grid)
     if network.is_torch:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
-        from attn_cnn_jax.instrument.adapters.replaced_torch import Replaced  # imports PyTorch, which the user has
+        from attn_cnn_jax.instrument.adapters.replaced_pytorch import Replaced  # imports PyTorch, which the user has
 
         result = Replaced(network.model, replacements)
         with torch.no_grad():

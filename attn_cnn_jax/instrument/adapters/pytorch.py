@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+import torch  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
+from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import CLOSE, HALF, LOCAL, Call, Seen, Softmax, Visit, absorb, difference, numbers

@@ -6,14 +6,14 @@ import copy
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
+from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.adapters.torch import FUSED, MAY_ATTEND, probabilities
+from attn_cnn_jax.instrument.adapters.pytorch import FUSED, MAY_ATTEND, probabilities
 from attn_cnn_jax.theorem.to_convolution import kernel_axis
 
 
