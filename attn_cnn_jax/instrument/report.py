@@ -243,4 +243,16 @@ class Report:
         write_atomically(Path(path), json.dumps(whole, indent=1) + "\n")
 
     def __str__(self) -> str:
-        return text.summary(self)
+        """A line per layer and the ten nearest heads, at most 100 columns wide."""
+        size, number = f"{self.kernel_size}x{self.kernel_size}", len(self.rows())
+        lines = [*text.opening(self.layers_measured, self.images, self.notes), "", text.as_text(self.layers()), ""]
+        lines.append(f"Heads nearest to {size} kernels, and the shift that each attends to most, down and right:")
+        names = [*text.NEAREST, *(["output_change"] if self.output_change else [])]
+        lines.append(text.as_text([{name: row[name] for name in names if name in row} for row in self.nearest()]))
+        counts = [f"{len(self.convolutions(error))} up to {error:.0%}" for error in text.THRESHOLDS]
+        lines += ["", f"Of {number} heads, {', '.join(counts)} are {size} kernels (kernel error)."]
+        if self.differences:
+            lines.append(f"averages computed again from attention and values: within {max(self.differences):.1e}")
+        if vars(self).get("replaced"):
+            lines += ["", f"heads as {size} convolutions, cheapest first:", text.as_text(self.replaced)]
+        return "\n".join(lines)

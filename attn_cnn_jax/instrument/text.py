@@ -1,15 +1,13 @@
-"""A report as text for a terminal: a line per layer, the heads that are nearest to kernels, or all of them."""
+"""A report as text for a terminal: what was measured, and tables of its rows."""
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from attn_cnn_jax.instrument.layer import Layer
 from attn_cnn_jax.output import table
-
-if TYPE_CHECKING:
-    from attn_cnn_jax.instrument.report import Report
 
 # Columns of tables, as printed: lengths and nats with two digits, whole numbers with a sign, the others are shares.
 LENGTHS = ("centre_interior_row", "centre_interior_column", "spread_major", "distance", "entropy", "lemma_3_residual")
@@ -20,43 +18,27 @@ THRESHOLDS = (0.01, 0.3, 0.5)
 WIDTH = 100
 
 
-def summary(report: "Report") -> str:
-    """A line per layer and the ten nearest heads, at most 100 columns wide."""
-    size, number = f"{report.kernel_size}x{report.kernel_size}", len(report.rows())
-    text = [*opening(report), "", as_text(report.layers()), ""]
-    text.append(f"Heads nearest to {size} kernels, and the shift that each attends to most, down and right:")
-    names = [*NEAREST, *(["output_change"] if report.output_change else [])]
-    text.append(as_text([{name: row[name] for name in names if name in row} for row in report.nearest()]))
-    counts = [f"{len(report.convolutions(error))} up to {error:.0%}" for error in THRESHOLDS]
-    text += ["", f"Of {number} heads, {', '.join(counts)} are {size} kernels (kernel error)."]
-    if report.differences:
-        text.append(f"averages computed again from attention and values: within {max(report.differences):.1e}")
-    if vars(report).get("replaced"):
-        text += ["", f"heads as {size} convolutions, cheapest first:", as_text(report.replaced)]
-    return "\n".join(text)
-
-
-def opening(report: "Report") -> list[str]:
+def opening(layers: Sequence[Layer], images: int, notes: Sequence[str]) -> list[str]:
     """What was measured, and how sure it is."""
-    images, photos, grids = report.images, report.anatomies[0].photos, list(dict.fromkeys(report.grids))
+    photos, grids = layers[0].anatomy.photos, list(dict.fromkeys(layer.grid for layer in layers))
     sizes = ", ".join(f"{rows}x{columns}" for rows, columns in grids)
-    windows = max(layer.layout.windows for layer in report.layers_measured)
+    windows = max(layer.layout.windows for layer in layers)
     where = "patches of windows" if windows > 1 else "patches"
     text = [f"attention over {sizes} {where}, {images} image{'s' * (images > 1)}"]
-    shares = np.concatenate(report.prefix_share)
-    others = max((layer.layout.others for layer in report.layers_measured), key=len).tolist()
+    shares = np.concatenate([layer.prefix_share for layer in layers])
+    others = max((layer.layout.others for layer in layers), key=len).tolist()
     if others:
         which = f"token{'s' * (len(others) > 1)} {others[0]}" + (f" to {others[-1]}" if len(others) > 1 else "")
         had = f"they had {shares.mean():.1%} of the attention (at most {shares.max():.1%})"
         text.append(f"class and register tokens left out ({which}): {had}")
     if images == 1:
         text.append("one image: what is its content counts as place")
-    elif report.anatomies[0].errors is None:
+    elif layers[0].anatomy.errors is None:
         text.append(f"{images} images: shares without errors, which take three images, or photos of groups=")
     elif photos < 8:
         of = f" of {photos} photos" if photos < images else ""
         text.append(f"{images} images{of}: errors from fewer than 8 are themselves uncertain")
-    return [line for part in [*text, *report.notes] for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
+    return [line for part in [*text, *notes] for line in textwrap.wrap(part, WIDTH, subsequent_indent="  ")]
 
 
 def as_text(rows: Sequence[dict[str, Any]]) -> str:
