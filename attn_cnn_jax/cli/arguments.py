@@ -134,6 +134,7 @@ def _integers(text: str) -> list[int]:
     return numbers
 
 
+from_zero = matching(r"\d+", int, "an integer from 0")
 at_least_one = matching(r"0*[1-9]\d*", int, "an integer from 1")
 pixel = matching(r"\d+,\d+", numbers_in, "ROW,COLUMN, both from 0, such as 4,4")
 image_size = matching(r"[1-9]\d*(x[1-9]\d*)?", lambda text: (numbers_in(text) * 2)[:2], "64 or HEIGHTxWIDTH, as 32x48")

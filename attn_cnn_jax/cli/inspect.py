@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import style
-from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, image_size
+from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one, from_zero, image_size
 from attn_cnn_jax.files import replacing
 from attn_cnn_jax.instrument import attention, figures, page, text
 from attn_cnn_jax.instrument.inspect import inspect
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     layout = ".npz or .safetensors: one array (layers, images, heads, q, k), or one (images, heads, q, k) per layer"
     add("file", type=as_path, metavar="FILE", help=layout)
     add("--grid", type=image_size, metavar="ROWSxCOLUMNS", help="of patches; a square by default")
-    add("--prefix", type=int, metavar="N", help="class and register tokens; all that the grid leaves")
+    add("--prefix", type=from_zero, metavar="N", help="class and register tokens; all that the grid leaves")
     add("--kernel-size", type=at_least_one, default=3, metavar="K", help="3 by default")
     add("--csv", type=as_path, metavar="FILE", help="also write the table of heads there")
     add("--json", type=as_path, metavar="FILE", help="also write all numbers there")

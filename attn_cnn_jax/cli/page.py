@@ -9,7 +9,7 @@ to positions, or, where that depends on the image, to a few images.
 import argparse
 import sys
 
-from attn_cnn_jax.cli.arguments import Parser, as_path, beside, image_size
+from attn_cnn_jax.cli.arguments import Parser, as_path, beside, from_zero, image_size
 from attn_cnn_jax.data.image_files import from_file
 from attn_cnn_jax.files import write_atomically
 from attn_cnn_jax.output import say
@@ -23,12 +23,12 @@ def add_arguments(parser: Parser) -> None:
     parser.share("run", "--step", "--data-dir")
     parser.add_argument("--out", type=as_path, metavar="FILE", help="HTML file to write; RUN/viewer.html by default")
     which = parser.add_mutually_exclusive_group().add_argument
-    which("--images", type=int, default=IMAGES, metavar="N", help=f"number of test images ({IMAGES})")
+    which("--images", type=from_zero, default=IMAGES, metavar="N", help=f"number of test images ({IMAGES})")
     which("--image", nargs="+", default=[], metavar="FILE", help="your own images, cropped and resized to fit")
     size = "pixels of an image; as in training by default"
     parser.add_argument("--size", type=image_size, metavar="64|HxW", help=size)
     most = f"parameters of the largest network that runs in the page ({MOST_PARAMETERS})"
-    parser.add_argument("--parameters", type=int, default=MOST_PARAMETERS, metavar="N", help=most)
+    parser.add_argument("--parameters", type=from_zero, default=MOST_PARAMETERS, metavar="N", help=most)
 
 
 def run(args: argparse.Namespace) -> None:

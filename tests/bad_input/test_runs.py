@@ -135,6 +135,7 @@ NO_FLAGS = {
     "figures run --figures=portrait": "--figures: 'portrait': allowed is some of",
     "figures run --pictures=a": "--pictures: 'a': allowed is different integers from 0",
     "page run --size=0x3": "--size: '0x3': allowed is",
+    "page run --parameters=-1": "--parameters: '-1': allowed is an integer from 0",
     "export run --format=tensorflow": "--format: invalid choice: 'tensorflow'",
     "convolution run --kernel-sizes=3,x": "--kernel-sizes: '3,x': allowed is an odd integer, or several",
     "summary --config.seed=1": "name the CONFIG that it changes",
