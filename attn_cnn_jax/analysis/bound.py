@@ -40,12 +40,11 @@ def known_spec(config: ConfigDict) -> Spec:
 
 
 class Bound(NamedTuple):
-    """The least that a run takes, in seconds: its matrix products at the peak of all devices, and nothing else."""
+    """The least that a run takes, in seconds: the matrix products of its steps at the peak of all devices."""
 
     step: float  # of a training step
-    run: float  # of all steps and evaluations
+    run: float  # of all steps; evaluations, which come on top, are left out
     steps: int  # how many a run has, by the official sizes of its data set
-    evaluations: int
     flops: int  # of a training step, all devices together
 
 
@@ -53,25 +52,21 @@ def bound(config: ConfigDict, chip: str, devices: int = 1) -> Bound:
     """Returns the lower bound of the time of a run on `devices` chips, a key of CHIPS, that share each batch.
 
     A backward pass multiplies twice as much as a forward pass. Averages are left out where attention can be computed
-    from a row and a column softmax: no probability is dropped, and it factorises. Crops count as in the first epoch.
+    from a row and a column softmax: no probability is dropped, and it factorises. Maps to queries and keys count as
+    GPUs and TPUs are given them, merged (`Flops.merged`), and crops as in the first epoch.
     UserError for a chip or a data set that is not known, or a configuration that is not allowed.
     """
     spec = known_spec(config)
     config = complete(config)
     if chip not in CHIPS:
         raise UserError(f"chip={chip!r}: allowed are {', '.join(CHIPS)}")
-    epochs = config.train.num_epochs
     highest = config.model.dtype == "float32" and config.train.matmul_precision == "highest"
     rate = devices * CHIPS[chip].peak["highest" if highest else config.model.dtype]
     model = config.model
     drops = model.name == "attention" and model.attention_dropout > 0 and model.attention_dropout_on == "probabilities"
     by_axis = model.name == "attention" and factorises(model)
     cropped = ConfigDict(model.to_dict() | {"image_shape": (*crop_size(config, 0), model.image_shape[2])})
-    training, evaluating = count_flops(cropped), count_flops(model)
-    evaluating = evaluating.linear if by_axis else evaluating.full
-    steps = epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)
-    evaluations = -(-epochs // config.train.eval_every_epochs)
-    of_step = 3 * config.train.batch_size * (training.linear if by_axis and not drops else training.full)
-    of_evaluation = (spec.test_examples + config.dataset.num_validation) * evaluating
-    whole = steps * of_step + evaluations * of_evaluation
-    return Bound(of_step / rate, whole / rate, steps, evaluations, of_step)
+    flops = count_flops(cropped)
+    steps = config.train.num_epochs * ((spec.train_examples - config.dataset.num_validation) // config.train.batch_size)
+    of_step = 3 * config.train.batch_size * (flops.linear if by_axis and not drops else flops.merged)
+    return Bound(of_step / rate, steps * of_step / rate, steps, of_step)

@@ -27,10 +27,12 @@ class Flops(NamedTuple):
     Attributes:
       linear: of linear maps and convolutions, all that the paper counts.
       full: these, head averages, content scores, and position scores as far as they are matrix products.
+      merged: `full` as GPUs and TPUs are given it, maps to queries and keys merged where they are (`merged_content`).
     """
 
     linear: int
     full: int
+    merged: int
 
 
 def count_parameters(model: ConfigDict) -> int:
@@ -48,7 +50,7 @@ def attention_network_flops(model: ConfigDict) -> Flops:
     pixels, counts = math.prod(grid(model)), Counter(heads_by_layer(model))
     networks: dict[int, Any] = {heads: abstract_model(with_heads(model, [heads])) for heads in counts}
     first = next(iter(networks.values()))
-    linear, more = pixels * kernel_size(first.embedding) + kernel_size(first.classifier), 0
+    linear, more, saved = pixels * kernel_size(first.embedding) + kernel_size(first.classifier), 0, 0
     for heads, network in networks.items():
         block, count = network.blocks[0], counts[heads]
         layer = block.attention
@@ -65,7 +67,10 @@ def attention_network_flops(model: ConfigDict) -> Flops:
         )
         linear += count * (maps + projections)
         more += count * (scores - projections + pixels**2 * layer.output.in_features)
-    return Flops(2 * linear, 2 * (linear + more))
+        if (maps := nnx.eval_shape(lambda layer: layer.merged_content(), layer)) is not None:
+            channels, size = maps.product.shape[2], layer.readers[0].query.out_features // heads
+            saved += count * pixels * heads * (channels * (2 * size - channels) + pixels * (size - channels))
+    return Flops(2 * linear, 2 * (linear + more), 2 * (linear + more - saved))
 
 
 def kernel_size(layer: nnx.Linear | None) -> int:
@@ -89,7 +94,7 @@ def resnet_flops(model: ConfigDict) -> Flops:
             side, _, features, out = product.kernel
             keys = math.prod(size + 2 * (side // 2) for size in product.input[1:3])
             averages += side**2 * math.prod(product.result) // out * keys * features
-    return Flops(2 * linear, 2 * (linear + averages))
+    return Flops(2 * linear, 2 * (linear + averages), 2 * (linear + averages))
 
 
 class Product(NamedTuple):

@@ -49,4 +49,4 @@ def to_text(*, memory: dict[str, int], bound: dict[str, float], collectives: dic
 fits: {needed} of {available} GiB per device ({arguments} arguments, {temporaries} temporaries)
 between devices, per step: {sent}
 a step takes at least {1e3 * bound["step"]:,.3g} ms: {bound["flops"] / 1e12:,.3g} TFLOP at the peak
-a run takes at least {duration}: {bound["steps"]:,} steps, {bound["evaluations"]:,} evaluations"""
+a run takes at least {duration}: {bound["steps"]:,} steps, and evaluations on top"""

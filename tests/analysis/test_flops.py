@@ -27,6 +27,8 @@ def test_parameters_and_flops_are_those_of_table_1():
         flops = count_flops(model)
         assert f"{flops.linear / 1e9:.2g}B" == TABLE_1[name][2]
         assert flops.full - flops.linear == attention
+        # One map of 400 to 9 x 400 channels in the place of two, for 256 pixels in 6 layers.
+        assert flops.full - flops.merged == (2 * 6 * 256 * 400 * 9 * 400 if "content" in name else 0)
     assert [short(n) for n in (applied, 2 * applied)] == ["2.83B", "5.66B"]
 
 
