@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +14,23 @@ from typing import BinaryIO
 def replacing(path: Path | str) -> Iterator[BinaryIO]:
     """Opens a new binary file that takes the place of `path` once the block has ended without an error.
 
-    A kill leaves the old content or the new, never a part. A link at `path` is replaced, what it points to stays.
-    OSError about `path` if it cannot be written.
+    A kill leaves the old content or the new, never a part. A link at `path` is replaced, what it points to stays, and
+    so do permissions. A pipe or a device, such as /dev/stdout, is written into. OSError about `path` if it cannot be
+    written.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as file:
+            yield file
+        return
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if path.is_file() and not path.is_symlink():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)

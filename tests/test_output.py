@@ -114,6 +114,20 @@ def test_a_file_is_replaced_at_once_or_stays_and_an_error_names_it(tmp_path):
     assert str(error.value.filename) == str(tmp_path / "no/file")
 
 
+def test_a_file_keeps_its_permissions_and_a_pipe_stays_one(tmp_path):
+    path, pipe = tmp_path / "file", tmp_path / "pipe"
+    path.touch()
+    path.chmod(0o640)
+    write_atomically(path, "new")
+    assert path.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, "through")
+    assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "a/b") as folder:  # noqa: PT012
         (folder / "x").write_text("x")
