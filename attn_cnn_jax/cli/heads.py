@@ -75,8 +75,10 @@ def coverage_text(statistics: "list[Statistics]", effective: list[list[int]], gr
     for layer, (of_layer, counts) in enumerate(zip(statistics, effective, strict=True), start=1):
         shifts = grid_shifts(len(of_layer.entropy), grid_size)
         size, cells, covered = math.isqrt(len(shifts)), [], 0
-        for n, ((row, column), head) in enumerate(zip(shifts, largest_assignment(of_layer.shift_mass), strict=True)):
-            share = of_layer.shift_mass[head, n] if head >= 0 else 0.0
+        shares = of_layer.shift_mass
+        heads = largest_assignment(shares + len(shares) * (shares >= COVERED))  # first as many covered as there can be
+        for n, ((row, column), head) in enumerate(zip(shifts, heads, strict=True)):
+            share = shares[head, n] if head >= 0 else 0.0
             covered += share >= COVERED
             cells.append(f"({row:+d},{column:+d}) " + (f"head {head + 1} {share:4.0%}" if head >= 0 else "no head"))
         of_all = f"{covered} of {len(shifts)} shifts of the {size}x{size} grid covered"

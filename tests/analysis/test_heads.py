@@ -4,6 +4,7 @@ import csv
 import itertools
 import math
 import re
+from types import SimpleNamespace
 
 import chex
 import numpy as np
@@ -13,7 +14,7 @@ from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import heads, test_images
 from attn_cnn_jax.analysis.assignment import largest_assignment
 from attn_cnn_jax.analysis.history import history
-from attn_cnn_jax.cli.heads import to_text
+from attn_cnn_jax.cli.heads import coverage_text, to_text
 from attn_cnn_jax.cli.main import main
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -100,6 +101,16 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
     np.testing.assert_array_equal(mass[largest_assignment(mass), np.arange(9)], np.ones(9))
     assert heads.layer_statistics(attention, shifts).span_residual < 1e-12  # Lemma 1 is a case of Lemma 3
     assert heads.layer_statistics(attention[:, 1:], shifts).span_residual == pytest.approx(1 / 3)  # one of nine missing
+
+
+def test_as_many_shifts_are_covered_as_heads_cover():
+    """Not fewer for a larger sum of shares: 0.46 + 0.49 would leave the shift without the head that covers it."""
+    mass = np.full((4, 4), 0.01)
+    mass[0, :2], mass[1, :2] = (0.52, 0.46), (0.49, 0.1)
+    layer = SimpleNamespace(entropy=np.zeros(4), shift_mass=mass, span_residual=0.5)
+    text = coverage_text([layer], [[4] * len(heads.TOLERANCES)], 2)
+    assert "1 of 4 shifts of the 2x2 grid covered" in text
+    assert "head 1  52%" in text
 
 
 def test_content_statistics_are_means_over_the_first_test_images(content_run):
