@@ -23,7 +23,7 @@ INSTEAD = ("kernel", "uniform", "mean")  # of a head's attention
 
 def check_sizes(sizes: Sequence[Any], grids: Sequence[Grid]) -> None:
     """Raises UserError for kernels that are larger than all shifts of the smallest grid, or no integers."""
-    most = 2 * min(min(grid) for grid in grids) - 1
+    most = 2 * min(max(grid) for grid in grids) - 1
     for size in sizes:
         if not isinstance(size, int | np.integer) or not 1 <= size <= most:
             raise UserError(f"kernel_size={size!r}: allowed is 1 to {most}, all shifts of this grid")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.anatomy import anatomy, by_place
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.instrument.kernels import best_shift
@@ -44,6 +45,15 @@ def test_a_shift_is_named_with_its_share(shift, random):
     inside[[0, -1]], queries = False, there.any(axis=1).sum()
     assert (found.rows[0], found.columns[0]) == shift
     np.testing.assert_allclose(found.share[0], inside.sum() * (0.6 + 0.4 / PATCHES) / queries)
+
+
+def test_the_largest_kernel_has_all_shifts_of_the_longer_side(random):
+    attention = np.stack([by_place(np.exp(random.normal(size=(2, 7, 9))), GRID)] * 3)
+    report = inspect(attention[None], grid=GRID, kernel_size=9)
+    np.testing.assert_allclose(report.kernel_error[0], 0, atol=1e-6)
+    np.testing.assert_allclose(report.within[0], 1, atol=1e-6)
+    with pytest.raises(UserError, match="kernel_size=10: allowed is 1 to 9"):
+        inspect(attention[None], grid=GRID, kernel_size=10)
 
 
 def test_errors_of_crops_are_those_of_photos(random):
