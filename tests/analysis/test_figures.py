@@ -42,6 +42,7 @@ def test_parabolas_are_centred_where_the_score_of_their_query_is_highest():
     run = Run(config, 0, create_model(config.model, rngs=nnx.Rngs(0)))
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 6, 3), np.uint8)
     figure = parabolas.draw(run, pixels)
+    assert re.fullmatch(r"layer 2, \d+% outside", figure.axes[1].get_title())
     x, encoding = run.intermediates(pixels)["layers"][0]["output"], run.model.blocks[1].attention.position
     shapes, scores = parabolas.shapes(encoding, x), encoding.project(jnp.asarray(x))
     drawn, _ = found(figure, "layer 1 head 2")
@@ -206,6 +207,9 @@ def test_curves_of_several_runs(quadratic_run, content_run):
     assert lines["0 test"].get_color() == lines["0 train"].get_color() != lines["1 test"].get_color()
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [quadratic_run.name, content_run.name, "test", "train"]
+    ten = curves.draw([quadratic_run] * 10, list("abcdefghij"))
+    marks = {(line.get_color(), line.get_marker()) for line in ten.legends[0].get_lines()[:10]}
+    assert len(marks) == 10  # with nine colours
     names = [f"{n}" * 60 for n in range(4)]  # the legend stays inside
     figure = curves.draw([quadratic_run] * 4, names)
     figure.canvas.draw()

@@ -92,7 +92,7 @@ def test_what_may_differ_in_a_line_and_what_may_not(runs, compared):
 def test_seeds_share_a_curve_with_a_band_of_one_deviation(runs, tmp_path, compared):
     compared(*runs, f"--out={tmp_path / 'figure'}")
     assert sorted(path.name for path in (tmp_path / "figure").iterdir()) == ["curves.png", "curves.svg"]
-    assert "seed_0 (3 seeds)" in (tmp_path / "figure" / "curves.svg").read_text()
+    assert f"{runs[0].parent.name} (3 seeds)" in (tmp_path / "figure" / "curves.svg").read_text()
     accuracy = curves.draw([runs]).axes[0]
     (band,) = [each for each in accuracy.collections if each.get_gid() == "0 test band"]
     heights = band.get_paths()[0].vertices[:, 1]

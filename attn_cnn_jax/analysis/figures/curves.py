@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,16 +18,17 @@ LINES: dict[str, Literal["-", ":", "--"]] = {"test": "-", "validation": ":", "tr
 
 
 def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) -> Figure:
-    """Returns the curves of runs, finished or not; a colour per run, a kind of line per split.
+    """Returns the curves of runs, finished or not; a colour per run, with marks from the tenth on, a line per split.
 
     Several run directories in one entry are seeds of one configuration, and share a curve: their mean, with a band of
     one standard deviation to either side. Labels of the entries are by default the names of their folders. UserError if
     a run has no metrics yet.
     """
     groups = [[entry] if isinstance(entry, Path) else list(entry) for entry in workdirs]
-    labels = labels or names([group[0] for group in groups])
+    # `train --seeds` names the folder of a seed `seed_0`.
+    labels = labels or names([of[0].parent if of[1:] and of[0].name.startswith("seed_") else of[0] for of in groups])
     texts = [f"{label} ({len(of)} seeds)" if of[1:] else label for label, of in zip(labels, groups, strict=True)]
-    handles = [Line2D([], [], color=style.look(n).colour) for n in range(len(groups))]
+    handles = [Line2D([], [], color=style.look(n).colour, **marks(n, 1)) for n in range(len(groups))]
     with style.styled():
         figure = style.create_figure(style.PAGE, 2.3)
         accuracy, loss = figure.subplots(1, 2)
@@ -69,11 +70,18 @@ def draw_mean(axes: Axes, records: list[dict], name: str, split: str, n: int, sc
     values = [[scale * record[name] for record in seeds] for seeds in moments.values()]
     mean = np.array([np.mean(seeds) for seeds in values])
     look = {"color": style.look(n).colour, "linewidth": 0.7 if split == "train" else 1.1}
-    axes.plot(epochs, mean, LINES[split], marker="." if len(epochs) == 1 else "", gid=f"{n} {split}", **look)
+    axes.plot(epochs, mean, LINES[split], gid=f"{n} {split}", **look, **marks(n, len(epochs)))
     if any(len(seeds) > 1 for seeds in values):
         std = np.array([np.std(seeds, ddof=1) if len(seeds) > 1 else 0.0 for seeds in values])
         band = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
         axes.fill_between(epochs, mean - std, mean + std, gid=f"{n} {split} band", **band)
+
+
+def marks(n: int, epochs: int) -> dict[str, Any]:
+    """The marks on a curve: of run `n` that has the colour of another, about eight; a dot where there is one epoch."""
+    if n < len(style.COLOURS):
+        return {"marker": "." if epochs == 1 else ""}
+    return {"marker": style.look(n).marker, "markersize": 2.5, "markevery": -(-epochs // 8)}
 
 
 def read_group(workdirs: list[Path]) -> list[dict]:

@@ -10,7 +10,7 @@ PANELS = {
     "distance": "mean distance (pixels)",
     "within": "attention within 3x3 (%)",
     "entropy": "entropy (nats)",
-    "residual": "residual of Lemma 3, 3x3",
+    "residual": "residual of Lemma 3",
 }
 
 
@@ -27,7 +27,7 @@ def draw(history: History, title: str) -> Figure:
                 for n, (of_layer, colour) in enumerate(zip(values, colours, strict=True), start=1)
             ]
             axes.set(title=label, xlabel="epoch")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.05 * values.max() or 1)
             style.decorate(axes)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         names = [f"layer {n}" for n in range(1, len(lines) + 1)]

@@ -51,6 +51,8 @@ def has(run: Run) -> bool:
 def draw(run: Run, images: UInt8[np.ndarray, "b H W c"]) -> Figure:
     """Returns by layer the centres of all heads and queries of the images, and below the distribution of widths.
 
+    A title says how many of the centres are outside its panel.
+
     UserError for a network without parabolas.
     """
     if not has(run):
@@ -62,6 +64,7 @@ def draw(run: Run, images: UInt8[np.ndarray, "b H W c"]) -> Figure:
         panels = figure.subplots(2, len(inputs), squeeze=False, sharey="row")
         for n, (x, block) in enumerate(zip(inputs, run.model.blocks, strict=True)):
             parabolas = shapes(block.attention.position, x)
+            outside = float((np.abs(parabolas.centre) > side).any(axis=-1).mean())
             for head in range(block.attention.num_heads):
                 look, widths = style.look(head), np.sqrt(parabolas.widths[:, head].prod(axis=-1)).ravel()
                 row, column = parabolas.centre[:, head].reshape(-1, 2)[:: 1 + widths.size // QUERIES].T
@@ -71,7 +74,10 @@ def draw(run: Run, images: UInt8[np.ndarray, "b H W c"]) -> Figure:
                 panels[1, n].plot(np.sort(widths), shares, linewidth=0.8, label=head + 1, **line)
             style.mark_query(panels[0, n])
             panels[0, n].set(
-                title=f"layer {n + 1}", xlabel="columns from the query", xlim=(-side, side), aspect="equal"
+                title=f"layer {n + 1}, {outside:.0%} outside" if outside else f"layer {n + 1}",
+                xlabel="columns from the query",
+                xlim=(-side, side),
+                aspect="equal",
             )
             panels[1, n].set(xscale="log", xlim=(0.1, 10 * side), xlabel="width (pixels)")
             style.decorate(panels[1, n])
