@@ -2,9 +2,9 @@
 
 Runs of one configuration share a line, with mean and standard deviation (over n - 1) of the last test accuracy and
 loss over their seeds. Each seed counts once. Where metrics go, where a prepared data set is and how it is read may
-differ. Where some classes have more test images than others, the mean over classes stands beside the accuracy. FLOPs
-are per image, of linear maps and convolutions as the paper counts them. The training time is that of the training steps
-alone, without compilation and evaluation, from the rates in metrics.jsonl.
+differ. Where a class has half as many test images again as another, the mean over classes stands beside the accuracy.
+FLOPs are per image, of linear maps and convolutions as the paper counts them. The training time is that of the training
+steps alone, without compilation and evaluation, from the rates in metrics.jsonl.
 """
 
 import argparse

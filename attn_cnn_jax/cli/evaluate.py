@@ -80,10 +80,12 @@ def run(args: argparse.Namespace) -> None:
         say("\n".join(map(str, paths)), sys.stderr)
     if args.keep:
         keep(as_path(args.run), run.step, evaluation)
-    lines = [as_line("as they are", evaluation, args.by_class)]
+    resized = "resized to {}x{}".format(*args.size) if args.size else ""
+    lines = [as_line(resized or "as they are", evaluation, args.by_class)]
     if args.mirrored:
         mirrored = run.evaluate(images, labels, mirrored=True)
-        lines.append(as_line("with their mirror images", mirrored, args.by_class))
+        both = f"{resized}, " * bool(resized) + "with their mirror images"
+        lines.append(as_line(both, mirrored, args.by_class))
     if args.json:
         say(json.dumps(lines))
         return

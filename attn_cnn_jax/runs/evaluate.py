@@ -42,7 +42,7 @@ class Evaluation:
     right: int  # images whose own class is the most probable one
     count: int  # of all images
     loss: float  # mean cross-entropy, nats
-    balanced: float | None = None  # mean over classes of the share that is right; None where all are as frequent
+    balanced: float | None = None  # mean over classes of the share that is right; None for like numbers of images
 
     @property
     def accuracy(self) -> float:
@@ -176,7 +176,7 @@ def total(parts: Iterator[Logits], labels: Labels) -> Evaluation:
 
 
 def balanced(right: Bool[np.ndarray, " b"], labels: Labels) -> float | None:
-    """Returns the mean over classes of the share of their images that is right; None where all are as frequent."""
+    """Returns the mean over classes of the share of their images that is right; None below UNEQUAL."""
     counts = np.bincount(labels)
     if counts.max() < UNEQUAL * counts[counts > 0].min():
         return None

@@ -1,11 +1,11 @@
 """metrics.jsonl: reads it, cuts it back to a checkpoint, appends to it.
 
 A record has `step`, `epoch`, `split` (`train`, `test`, `validation`), `loss` (nats per image) and `accuracy` (0 to 1);
-of `train` also `learning_rate` and `images_per_second`, of the others the integers `right` and `count`, and, where some
-classes have more images than others, `balanced`, the mean over classes of the share that is right. Records of a version
-before 0.4 lack `right` and `count`: no check of its program stood before such a number. A line reaches the file in one
-write, and a resumed run first cuts the file back to the step of its checkpoint: no half lines, no step twice, none left
-out.
+of `train` also `learning_rate` and `images_per_second`, of the others the integers `right` and `count`, and, where a
+class has half as many images again as another, `balanced`, the mean over classes of the share that is right. Records of
+a version before 0.4 lack `right` and `count`: no check of its program stood before such a number. A line reaches the
+file in one write, and a resumed run first cuts the file back to the step of its checkpoint: no half lines, no step
+twice, none left out.
 """
 
 import contextlib

@@ -24,7 +24,7 @@ def test_the_numbers_are_those_of_the_run_and_a_size_is_that_of_images_and_netwo
         names = "right", "count", "loss", "accuracy", "balanced_accuracy"
         assert {name: found[name] for name in names} == pytest.approx({name: getattr(expected, name) for name in names})
         assert found["accuracy"] == expected.accuracy
-    assert json.loads(printed("--json", "--size=8")) == [plain]
+    assert json.loads(printed("--json", "--size=8")) == [plain | {"images": "resized to 8x8"}]
     header, *lines = printed("--images=100", "--mirrored", "--size=16").splitlines()
     assert header.split() == ["test", "images", "accuracy", "balanced", "right", "loss", "(nats)"]
     assert [line.split()[-3:-1] for line in lines] == [["of", "100"]] * 2
