@@ -21,12 +21,13 @@ def keep_programs() -> None:
     cache = cache_folder()
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or cache is None:
         return
+    folder = cache / f"programs-{compiler()}"
     with contextlib.suppress(OSError):
-        cache.mkdir(parents=True, exist_ok=True)
-    if not os.access(cache, os.W_OK):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
         return
     values = {
-        "jax_compilation_cache_dir": str(cache / f"programs-{compiler()}"),
+        "jax_compilation_cache_dir": str(folder),
         "jax_compilation_cache_max_size": MOST_BYTES,
         "jax_persistent_cache_min_compile_time_secs": 0.0,  # most programs of analysis take less than JAX's second
     }
