@@ -76,7 +76,8 @@ def read(name: str, overrides: list[str]) -> list[tuple[str, tuple[ConfigDict, s
     if not saved:
         config = load_config(name, overrides)
         if config.dataset.name not in SPECS:  # images of the user's own say how large they are
-            config = complete(config, sources.read(source_of(config.dataset), config.dataset.data_dir or None).spec)
+            source = source_of(complete(config).dataset)
+            config = complete(config, sources.read(source, config.dataset.data_dir or None).spec)
         return [(name, (config, ""))]
     if overrides:
         raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
