@@ -95,8 +95,8 @@ def ends_with_the_others() -> Iterator[None]:
         if not jax.distributed.is_initialized():  # a mistake in the flags: there are no others yet
             raise
         lost = f"another process of this run has ended: {shortened(error)}\n{END_OF_ALL}"
-        # JAX raises a RuntimeError, or what went wrong between CPUs as a ValueError.
-        is_lost = isinstance(error, RuntimeError) or "Gloo" in str(error)
+        # JAX raises a RuntimeError, also for mistakes in a program, or what went wrong between CPUs as a ValueError.
+        is_lost = (isinstance(error, RuntimeError) and "INVALID_ARGUMENT" not in str(error)) or "Gloo" in str(error)
         output.say(message_of(error) or (lost if is_lost else traceback.format_exc()), sys.stderr)
         os._exit(1)
 

@@ -61,8 +61,8 @@ def split_along(mesh: Mesh, axis: int) -> NamedSharding:
 
 
 def place(tree: Any, mesh: Mesh) -> Any:
-    """Puts the same host values on every device of every process; explicitly, as `jax.transfer_guard` demands."""
-    return jax.make_array_from_process_local_data(replicated(mesh), jax.tree.map(np.asarray, tree))
+    """Puts the same host values on every device of every process."""
+    return _explicitly(replicated(mesh), jax.tree.map(np.asarray, tree))
 
 
 def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
@@ -73,8 +73,13 @@ def rows_of_process(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " r"]:
 
 
 def share(rows: np.ndarray, mesh: Mesh, axis: int = 0) -> jax.Array:
-    """Splits an array over the devices along an axis, given the rows of this process; explicitly, see `place`."""
-    return jax.make_array_from_process_local_data(split_along(mesh, axis), rows)
+    """Splits an array over the devices along an axis, given the rows of this process."""
+    return _explicitly(split_along(mesh, axis), rows)
+
+
+@jax.transfer_guard("allow")  # which takes what follows for a stray copy where there are several processes
+def _explicitly(sharding: NamedSharding, tree: Any) -> Any:
+    return jax.make_array_from_process_local_data(sharding, tree)
 
 
 def placement(mesh: Mesh) -> Placement:

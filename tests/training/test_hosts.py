@@ -6,38 +6,31 @@ import socket
 import subprocess
 import sys
 
-from attn_cnn_jax.training import hosts
+import pytest
+
+from attn_cnn_jax.config import attention_config
+from attn_cnn_jax.training import hosts, loop
 
 # One of two processes: what it says of each check, as JSON; then the second fails, and the first must not wait for it.
-# Arguments: number, port, directory, a run.
+# Arguments: number, port, directory, a run, a configuration.
 PROCESS = """
-import json, pathlib, socket, sys, types
-import jax, numpy as np
+import json, pathlib, socket, sys
+from unittest import mock
+from ml_collections import ConfigDict
 from attn_cnn_jax import load_run
-from flax import nnx
-from attn_cnn_jax.config import attention_config, complete, create_model
-from attn_cnn_jax.data.sets import SPECS, Split
+from attn_cnn_jax.config import attention_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.training import hosts, loop
-from attn_cnn_jax.training.mesh import data_mesh, mesh_for
-
-def evaluated():  # five images in batches of four, which the processes share
-    config = attention_config(image_shape=(8, 8, 1), hidden_size=8, intermediate_size=8, num_layers=1, downsample=1)
-    config.dataset.name, config.train.eval_batch_size = "digits", 4
-    config = complete(config, SPECS["digits"])
-    images = np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8, 1)
-    split, network = Split(images, np.arange(5, dtype=np.int32)), create_model(config.model, rngs=nnx.Rngs(0))
-    meshes = data_mesh(), data_mesh(jax.local_devices())
-    found = [loop.evaluations(network, config, {"": split}, mesh)[""] for mesh in meshes]
-    return [(each.right, each.count, round(each.loss, 5)) for each in found]
+from attn_cnn_jax.training.mesh import mesh_for
 
 def settings():  # another seed, place of the data and version of each package
     config = attention_config()
     config.seed, config.dataset.data_dir = number, str(number)
-    hosts.metadata = types.SimpleNamespace(version=lambda name: number)
-    return hosts.settings(config)
+    with mock.patch("attn_cnn_jax.training.hosts.metadata.version", lambda name: number):
+        return hosts.settings(config)
 
-number, port, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:])
+number, port, folder, run = int(sys.argv[1]), int(sys.argv[2]), *map(pathlib.Path, sys.argv[3:5])
+config = json.loads(sys.argv[5])
 checks = {
     "everyone": lambda: hosts.everyone("x" * 3000 * number),
     "the same": lambda: hosts.check_same({"seed": 3, "rates": (1, 2)}),
@@ -45,7 +38,7 @@ checks = {
     "shared": lambda: hosts.check_shared(folder / "0"),
     "not shared": lambda: hosts.check_shared(folder / str(number)),
     "batch": lambda: mesh_for(7).size,
-    "evaluated": evaluated,
+    "trained": lambda: loop.run(ConfigDict(config), folder / "run"),
     "read alone": lambda: hosts.everyone(number or load_run(run).step),
     "elsewhere": lambda: socket.create_server((f"127.0.0.{2 + number}", port)).close(),  # fails if it listens there too
 }
@@ -75,10 +68,15 @@ def test_two_processes_compare_what_they_have_and_end_together(tmp_path, quadrat
     for number in range(2):
         (tmp_path / str(number)).mkdir()
     (tmp_path / "0/.lock").touch()
+    config = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=1, downsample=1)
+    config.dataset.update({"name": "digits", "feed": "stream"})
+    config.train.update(
+        {"batch_size": 40, "num_epochs": 1, "logger": "none"}
+    )  # the last batch of test images is padded
     port = str(free_port())
     pair = [
         subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(number), port, tmp_path, quadratic_run],
+            [sys.executable, "-c", PROCESS, str(number), port, tmp_path, quadratic_run, config.to_json()],
             env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
             | {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XDG_"))},  # no XLA_FLAGS
             stdout=subprocess.PIPE,
@@ -102,9 +100,11 @@ def test_two_processes_compare_what_they_have_and_end_together(tmp_path, quadrat
     assert first["differ"].startswith(f"the processes of this run differ in {differ}, ")
     assert "process 1 does not see the run directory of process 0, " in first["not shared"]
     assert first["batch"].startswith("config.train.batch_size=7: allowed is a multiple of 2")
-    together, alone = first["evaluated"]
-    assert together == alone
-    assert together[1] == 5  # the second batch is padded
+    assert isinstance(first["trained"], dict), first["trained"]
+    alone = loop.run(config, tmp_path / "alone")
+    for split in ("train", "test"):
+        for name in ("step", "loss", "accuracy"):
+            assert first["trained"][split][name] == pytest.approx(alone[split][name], rel=1e-4)
     assert first["read alone"] == [20, 1]  # while the other process waits elsewhere
     assert reason.splitlines()[-1] == "no room on the disk"
     assert "another process of this run has ended: " in lost
