@@ -54,6 +54,7 @@ def test_a_drawing_is_classified_and_a_link_restores_it(quiet, tmp_path):
     page.find("#clear").click()
     page.ready()
     assert page.run("Math.max(...bytesOf(data.pictures[1].image))") == 0
+    page.wait(lambda: page.run("location.hash === viewToHash()"))  # without a copy
     assert not page.find("#copy").is_enabled()
     stage = "document.getElementById('picture').toDataURL()"
     page.shown()
@@ -66,6 +67,14 @@ def test_a_drawing_is_classified_and_a_link_restores_it(quiet, tmp_path):
     page.point(0, 0).click().perform()
     assert page.view()["query"] == [0, 0]  # the pointer chooses again
     assert page.open(address).view()["picture"] == 1
+    np.testing.assert_array_equal(page.logits(), logits)
+    page.run(f"location.hash = '#drawing=' + btoa(String.fromCharCode(...new Array({SIZE[0] * SIZE[1]}).fill(70)))")
+    page.wait(lambda: page.run("bytesOf(data.pictures[1].image)[0]") == 70)  # another link in the same tab
+    page.ready()
+    assert page.logits() != pytest.approx(logits)
+    page.driver.back()
+    page.wait(lambda: page.run("bytesOf(data.pictures[1].image)[0]") == 0)
+    page.ready()
     np.testing.assert_array_equal(page.logits(), logits)
     assert page.open("#drawing=AAAA").view()["picture"] == 0  # of another size
 

@@ -27,15 +27,19 @@ function setDrawing(isOn) {
 /** An empty canvas to draw on, and its picture among the others. */
 function clearDrawing() {
   const [height, width] = data.size;
-  const larger = Math.max(height, width);
-  drawing.strokes = [];
-  drawing.ink = make("canvas", { width: (INK_SIZE * width) / larger, height: (INK_SIZE * height) / larger });
-  drawing.ink.getContext("2d", { willReadFrequently: true });
+  forgetStrokes();
   if (drawing.index === null) {
     const image = make("canvas", { width, height });
     drawing.index = addOwn("your drawing", image, image.toDataURL());
   }
   scaleDrawing();
+}
+
+function forgetStrokes() {
+  const [height, width] = data.size, larger = Math.max(height, width);
+  drawing.strokes = [];
+  drawing.ink = make("canvas", { width: (INK_SIZE * width) / larger, height: (INK_SIZE * height) / larger });
+  drawing.ink.getContext("2d", { willReadFrequently: true });
 }
 
 /** A stroke from the last place to this one; places are shares of the canvas, [down, across]. */
@@ -77,13 +81,21 @@ function scaleDrawing() {
     painter.translate(-(left + right) / 2, -(top + bottom) / 2);
     trace(painter, strokes, pen / scale);
   }
-  const picture = data.pictures[drawing.index], { canvas } = reduced(large, [0, 0, large.width, large.height], width, height);
+  takeDrawing(reduced(large, [0, 0, large.width, large.height], width, height).canvas);
+  if (view.picture === drawing.index) {
+    ready = classify();
+    later("address", 250, writeAddress);
+  }
+  show();
+}
+
+/** Puts a canvas in the place of the drawing's picture. */
+function takeDrawing(canvas) {
+  const picture = data.pictures[drawing.index];
   picture.image.getContext("2d", { willReadFrequently: true }).drawImage(canvas, 0, 0);
   picture.source = canvas.toDataURL();
   $("pictures").children[drawing.index].querySelector("img").src = picture.source;
   $("copy").disabled = drawing.isEmpty || !textOfDrawing();
-  if (view.picture === drawing.index) ready = classify();
-  show();
 }
 
 /** The box of pixels above SEEN, {left, top, width, height}; null where there are none. */
@@ -118,7 +130,7 @@ async function copyLink() {
   $("copy").textContent = copied ? "Copied" : "The address has it";
 }
 
-/** Adds the image of such a text, and returns its index; undefined where it is none of this page's size. */
+/** Makes the image of such a text the drawing, and returns its index; undefined where it is none of this page's size. */
 function drawingOfText(text) {
   const [height, width] = data.size;
   let bytes;
@@ -127,9 +139,13 @@ function drawingOfText(text) {
   } catch {
     return undefined;
   }
-  if (bytes.length !== height * width || drawing.index !== null) return drawing.index ?? undefined;
+  if (bytes.length !== height * width) return undefined;
+  if (drawing.index !== null && text === textOfDrawing()) return drawing.index;
   const image = make("canvas");
   drawBytes(image, bytes, data);
   drawing.isEmpty = !bytes.some((byte) => byte > SEEN);
-  return drawing.index = addOwn("your drawing", image, image.toDataURL());
+  if (drawing.index === null) return drawing.index = addOwn("your drawing", image, image.toDataURL());
+  forgetStrokes();
+  takeDrawing(image);
+  return drawing.index;
 }
