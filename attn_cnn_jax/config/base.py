@@ -137,8 +137,8 @@ REST = {
         "feed": choice("auto", "device", "stream"),  # images all on the devices, or read from the disk in training
         "num_validation": integer(0, 0),  # images held out of the training set
         # Taken from the data set in training, and kept with the run.
-        "mean": several(number(0.0, 0), "one number from 0 per channel, or () for that of the training images"),
-        "std": several(number(1.0, 1e-9), "one number from 1e-09 per channel, or () for that of the training images"),
+        "mean": several(number(0.0, 0), "one number from 0 per channel, or () for that of the data set"),
+        "std": several(number(1.0, 1e-9), "one number from 1e-09 per channel, or () for that of the data set"),
         "class_names": several(
             text("", "", lambda name: bool(name) and name.isprintable()),
             "one printable text per class, or () for those of the data set",

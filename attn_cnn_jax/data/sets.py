@@ -52,7 +52,7 @@ class Spec:
     name: str  # by which configurations and commands call it
     image_shape: tuple[int, int, int]  # (H, W, C), rows and columns in pixels
     num_classes: int  # labels are 0 .. num_classes - 1
-    mean: tuple[float, ...]  # C numbers, of the training images scaled to [0, 1]
+    mean: tuple[float, ...]  # C numbers that normalise images scaled to [0, 1]
     std: tuple[float, ...]  # C numbers, standard deviations, of CIFAR-10 see below
     class_names: tuple[str, ...] = ()  # by label; () where they are known only from the prepared data
     train_examples: int = 0  # training images of the official data set; 0 where there is none
@@ -91,6 +91,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 CIFAR10 = Spec("cifar10", (32, 32, 3), 10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), CLASSES, 50_000, 10_000)
 CIFAR100 = Spec("cifar100", (32, 32, 3), 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), (), 50_000, 10_000)
 DIGITS = Spec("digits", (8, 8, 1), 10, (0.3052,), (0.3760,), tuple("0123456789"), 1_442, 355)
+# Its drawings are normalised as the scans are.
 STROKES = replace(DIGITS, name="digits_and_strokes", train_examples=2_884)
 SPECS = {spec.name: spec for spec in (CIFAR10, CIFAR100, DIGITS, STROKES)}
 WITH_SCIKIT_LEARN = (DIGITS.name, STROKES.name)  # need no preparation

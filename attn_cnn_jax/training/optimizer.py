@@ -5,6 +5,7 @@ parameters are trained by Adam with Nesterov momentum, as optax has it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -51,8 +52,9 @@ def learning_rate(config: ConfigDict, num_epochs: int, steps_per_epoch: int) -> 
         case "cosine":
             after = optax.cosine_decay_schedule(config.learning_rate, max(1, total - warmup))
         case "step":
-            steps = {round(share * total) - warmup: 0.1 for share in STEP_SHARES}
-            after = optax.piecewise_constant_schedule(config.learning_rate, steps)
+            steps = Counter(round(share * total) - warmup for share in STEP_SHARES)  # in few steps some coincide
+            scales = {step: 0.1**times for step, times in steps.items()}
+            after = optax.piecewise_constant_schedule(config.learning_rate, scales)
         case "linear":
             after = optax.linear_schedule(config.learning_rate, 0.0, max(1, total - warmup))
         case "constant":
@@ -113,7 +115,13 @@ def create_optimizer(
             return {name: x * factor if BIASES.search(name) else x for name, x in updates.items()}
 
         parts.append(optax.stateless(faster))
-    return optax.chain(*parts)
+    whole = optax.chain(*parts)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        with jax.numpy_dtype_promotion("standard"):  # optax raises Adam's and Muon's rates to an integer step
+            return whole.update(updates, state, params)
+
+    return optax.GradientTransformation(whole.init, update)
 
 
 def matrices(model: nnx.Module) -> dict[str, Matrices]:
@@ -159,9 +167,8 @@ def muon(momentum: float, shaped: Mapping[str, Matrices]) -> optax.GradientTrans
         return rule.init(by_head(params))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
-            moved: Any
-            moved, state = rule.update(by_head(updates), state, params and by_head(params))
+        moved: Any
+        moved, state = rule.update(by_head(updates), state, params and by_head(params))
         return {name: array.reshape(updates[name].shape) for name, array in moved.items()}, state
 
     return optax.GradientTransformation(init, update)

@@ -42,6 +42,8 @@ def test_step_decay_divides_by_ten_after_80_150_and_250_of_300_epochs_with_warm_
         config.update({"schedule": "step", "warmup_fraction": warmup_fraction})
         expected = [*first, *[0.01] * 7, *[0.001] * 10, *[0.0001] * 5]
         np.testing.assert_allclose(rates(config, 10, 3), expected, rtol=1e-5, atol=1e-9)
+    config.warmup_fraction = 0.0
+    np.testing.assert_allclose(rates(config, 1, 3), [0.1, 0.01, 0.0001], rtol=1e-5)  # two of them at once
 
 
 def test_linear_decay_falls_to_zero_after_the_warm_up():
@@ -68,8 +70,7 @@ def test_weight_decay_joins_the_gradient_before_momentum_and_spares_centres_and_
         state = optimizer.init(parameters)
         for _ in range(3):
             gradients = {name: 0.3 * p for name, p in parameters.items()}
-            with jax.numpy_dtype_promotion("standard"):  # optax raises Adam's rates to an integer step
-                updates, state = optimizer.update(gradients, state, parameters)
+            updates, state = optimizer.update(gradients, state, parameters)
             parameters = optax.apply_updates(parameters, updates)
         for name in names:
             p, mean, square, decay = np.array([1.0, -2.0]), 0, 0, 0.5 if name.endswith("kernel") else 0.0
@@ -123,8 +124,7 @@ def test_biases_and_scales_of_norms_have_a_learning_rate_of_their_own():
             config.update({"name": kind, "weight_decay": 0.1, "bias_rate": factor})
             rule = create_optimizer(config, lambda step: 0.1, fixed, shaped=shaped)
             states.append(rule.init(parameters))
-            with jax.numpy_dtype_promotion("standard"):
-                updates.append(jax.jit(rule.update)(gradients, states[-1], parameters)[0])
+            updates.append(jax.jit(rule.update)(gradients, states[-1], parameters)[0])
         chex.assert_trees_all_equal(*map(jax.tree.leaves, states))
         for name in names:
             factor = 8 if name in fast else 1
