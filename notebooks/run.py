@@ -3,13 +3,15 @@
     python notebooks/run.py [NOTEBOOK ...]
 
 `restore_a_run.ipynb` opens the run in runs/digits, or the one that the environment variable RUN names. A digest of the
-sources is kept too: tests/notebooks compare it, so that outputs of other sources are noticed.
+sources, and of the included networks that they name, is kept too: tests/notebooks compare it, so that outputs of others
+are noticed.
 """
 
 import base64
 import hashlib
 import importlib.util
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import nbformat
 from PIL import Image
 
 HERE = Path(__file__).parent
+PRETRAINED = HERE.parent / "attn_cnn_jax/pretrained"
 WIDTH = 640  # pixels of a picture at most
 COLOURS = 64
 
@@ -62,9 +65,11 @@ def small(picture: str) -> str:
 
 
 def digest(notebook: nbformat.NotebookNode) -> str:
-    """Returns a digest of all code, which changes where outputs may be stale."""
+    """Returns a digest of all code and of the networks that it takes, which changes where outputs may be stale."""
     code = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
+    networks = sorted({*re.findall(r"""pretrained(?::|\(['"])(\w+)""", code)})
+    weights = [(PRETRAINED / name / "model.safetensors").read_bytes() for name in networks]
+    return hashlib.sha256(b"".join([code.encode(), *weights])).hexdigest()[:16]
 
 
 if __name__ == "__main__":
