@@ -103,7 +103,7 @@ def test_attention_that_the_page_cannot_compute_is_stored(viewer, tmp_path, caps
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("quadratic", ["--images", "-1"], "has 9 images"),
+        ("quadratic", ["--images", "10"], "has 9 images"),
         ("quadratic", ["--size", "9x9"], "multiples of 2"),
         ("quadratic", ["--size", "2x32768"], "32768 pixels on a side: a page shows at most 1024"),
         ("learned", ["--size", "40x40"], "learned relative positions reach"),
