@@ -59,7 +59,8 @@ def test_training_and_preparing_say_so(tmp_path, capsys):
     np.savez(tmp_path / "own.npz", images=split.images, labels=split.labels)
     assert main(["prepare", "npz", f"--path={tmp_path / 'own.npz'}", f"--data-dir={tmp_path}"]) == 0
     assert WARNING in capsys.readouterr().out
-    network = ["--config.model.num_layers=1", "--config.model.hidden_size=8", "--config.model.head_size=0"]
+    sgd = "--config.optimizer.name=sgd"  # compiles sooner
+    network = ["--config.model.num_layers=1", "--config.model.hidden_size=8", "--config.model.head_size=0", sgd]
     own = ["--config.dataset.name=npz", f"--config.dataset.path={tmp_path / 'own.npz'}", "--config.train.num_epochs=1"]
     place = [f"--config.dataset.data_dir={tmp_path}", f"--workdir={tmp_path / 'run'}", "--config.augment.flip=True"]
     assert main(["train", "--config=own_images", *network, *own, *place]) == 0
