@@ -5,6 +5,7 @@ undisturbed run, bit for bit (to rounding, where the number of devices changes).
 """
 
 import random
+import re
 import shutil
 import signal
 import sys
@@ -59,17 +60,18 @@ def killed(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str
 
 
 def damaged(change: Callable[[bytes, random.Random], bytes]) -> Attack:
-    """Returns an attack on a file of the newest of two checkpoints."""
+    """Returns an attack on a file of the newest of two checkpoints of a run that is not at its end."""
 
     def attack(trainer: Trainer, folder: Path, generator: random.Random) -> dict[str, int]:
         workdir = shutil.copytree(trainer.reference(EPOCHS), folder / "run")
-        before, newest = finished_steps(workdir)[-2:]
+        before, newest, last = finished_steps(workdir)[-3:]
+        shutil.rmtree(workdir / f"checkpoints/{last}")
         paths = sorted(path for path in (workdir / f"checkpoints/{newest}").rglob("*") if path.is_file())
         path = generator.choice([path for path in paths if path.stat().st_size])
         path.write_bytes(change(path.read_bytes(), generator))
         output = finish(trainer(workdir, EPOCHS))
         noticed = f"skipping: the checkpoint of step {newest}" in output
-        assert (f"after step {before} " if noticed else "already trained to the end") in output, output
+        assert f"after step {before if noticed else newest} " in output, output
         assert not noticed or len(list((workdir / "damaged").iterdir())) == 1, "the damaged checkpoint is gone"
         assert_same_run(workdir, trainer.reference(EPOCHS))
         return {"noticed" if noticed else "made no difference": 1}
@@ -127,12 +129,15 @@ def interrupted(number: signal.Signals, times: int = 1) -> Attack:
             wait_for_records(process, workdir, generator.randint(1, 3))
         else:
             time.sleep(generator.uniform(0.1, 3))
+        has_ended = process.poll() is not None
         for _ in range(times):
             process.send_signal(number)
             time.sleep(generator.choice((0, 0.01, 0.1)))
-        finish(process, 0, 128 + number, -number)
+        output = finish(process, 0, 128 + number, -number)
         saved = process.returncode == 128 + number
-        assert saved or times > 1 or not trains or process.returncode == 0, f"ended with {process.returncode}"
+        assert saved or times > 1 or not trains or has_ended, f"ended with {process.returncode}: {output}"
+        stopped = re.search(r"stopped after step (\d+)", output)
+        assert not saved or (stopped and int(stopped[1]) in finished_steps(workdir)), f"not saved: {output}"
         trainer.continues(workdir, EPOCHS)
         return {"saved before the end": 1} if saved else {}
 
@@ -145,10 +150,10 @@ def devices_change(trainer: Trainer, folder: Path, generator: random.Random) -> 
     generator.shuffle(counts)
     for count in counts[:2]:
         process = trainer(workdir, EPOCHS, devices=count)
-        wait_for_records(process, workdir, 3)
+        wait_for_records(process, workdir, 7)  # of two epochs at least: the first one's checkpoint is complete
         end(process)
-    finish(trainer(workdir, EPOCHS, devices=counts[2]))
-    assert_same_run(workdir, trainer.reference(EPOCHS), tolerance=1e-3)
+        assert finished_steps(workdir), "nothing to continue from"
+    trainer.continues(workdir, EPOCHS, devices=counts[2], tolerance=1e-3)
     return {}
 
 

@@ -27,6 +27,7 @@ SMALL = (
     "--config.train.batch_size=100",
     "--config.train.log_every_steps=9",
     "--config.checkpoint.every_epochs=1",
+    "--config.checkpoint.keep_last=3",
 )
 COMPARED = ("step", "epoch", "split", "loss", "accuracy", "learning_rate")  # of a record; the others are times
 SECONDS = 300  # after which a process hangs
@@ -82,14 +83,16 @@ class Trainer(NamedTuple):
                 finish(process)
         return workdir
 
-    def continues(self, workdir: Path, epochs: int, processes: int = 1) -> str:
+    def continues(
+        self, workdir: Path, epochs: int, processes: int = 1, devices: int = 1, tolerance: float = 0.0
+    ) -> str:
         """The same command continues from the newest finished checkpoint to the undisturbed end; returns its output."""
         steps = finished_steps(workdir)
-        started = self.pair(workdir, epochs) if processes == 2 else [self(workdir, epochs)]
+        started = self.pair(workdir, epochs) if processes == 2 else [self(workdir, epochs, devices=devices)]
         output = "".join([finish(process) for process in started])
         if steps:
             assert re.search(rf"after step {steps[-1]} |already trained", output), f"not from {steps}: {output}"
-        assert_same_run(workdir, self.reference(epochs, processes))
+        assert_same_run(workdir, self.reference(epochs, processes), tolerance)
         return output
 
 
