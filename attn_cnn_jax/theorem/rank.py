@@ -31,7 +31,7 @@ class HeadsNeeded(NamedTuple):
     """How many heads a kernel needs.
 
     Attributes:
-      least: no layer with fewer heads keeps the tolerance.
+      least: no layer with fewer heads keeps the tolerance, but for margins of a positive vector below `POSITIVE`.
       enough: `conv_to_attention(kernel, heads=enough)` does; `least`, or one more where a tolerance is above zero.
       error: `(m,)`: with `n` heads the relative error in the Frobenius norm is at least `error[n]`.
     """
