@@ -12,7 +12,18 @@ from flax import nnx
 
 from attn_cnn_jax import load_run
 from attn_cnn_jax.analysis import test_images
-from attn_cnn_jax.analysis.figures import centres, curves, maps, parabolas, predictions, scheme, span, style, training
+from attn_cnn_jax.analysis.figures import (
+    centres,
+    confusion,
+    curves,
+    maps,
+    parabolas,
+    predictions,
+    scheme,
+    span,
+    style,
+    training,
+)
 from attn_cnn_jax.config import attention_config, create_model
 from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
@@ -195,6 +206,12 @@ def test_an_image_is_beside_its_own_attention(content_run):
     figure = maps.draw_image(coarse, "coarse", [np.full((1, 4, 4, 4, 4), 1 / 16)], (1, 3), "index", 2)
     (mark, _) = found(figure, "query")
     assert (mark.get_xy(), mark.get_width()) == ((5.5, 1.5), 2)  # rows 2 and 3, columns 6 and 7
+
+
+def test_numbers_of_a_confusion_matrix_stand_in_the_row_of_their_class():
+    (axes,) = confusion.draw(np.array([[3, 1], [0, 2]]), "ab").axes
+    assert {text.get_position(): text.get_text() for text in axes.texts} == {(0, 0): "3", (1, 0): "1", (1, 1): "2"}
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.75, 0.25], [0, 1]])
 
 
 def test_curves_of_several_runs(quadratic_run, content_run):

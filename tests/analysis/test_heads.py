@@ -103,6 +103,16 @@ def test_a_convolution_covers_its_grid_whatever_the_order_of_heads():
     assert heads.layer_statistics(attention[:, 1:], shifts).span_residual == pytest.approx(1 / 3)  # one of nine missing
 
 
+@pytest.mark.parametrize(
+    ("covariance", "degrees"), [((4, 0, 1), 0), ((1, 0, 4), 90), ((2, 1, 2), 45), ((2, -1, 2), 135)]
+)
+def test_the_angle_is_that_of_the_major_axis_from_down_to_the_right(covariance, degrees):
+    down, both, right = covariance
+    statistics = heads.layer_statistics(shifting((0, 0))[None, None], kernel_shifts((1, 1)))
+    statistics = statistics._replace(covariance=np.array([[[down, both], [both, right]]], float))
+    assert heads.measures(statistics)["angle_degrees"] == pytest.approx([degrees])
+
+
 def test_as_many_shifts_are_covered_as_heads_cover():
     """Not fewer for a larger sum of shares: 0.46 + 0.49 would leave the shift without the head that covers it."""
     mass = np.full((4, 4), 0.01)
@@ -113,13 +123,16 @@ def test_as_many_shifts_are_covered_as_heads_cover():
     assert "head 1  52%" in text
 
 
-def test_content_statistics_are_means_over_the_first_test_images(content_run):
+def test_content_statistics_are_means_over_the_first_test_images(content_run, monkeypatch):
     run = load_run(content_run)
     found = heads.run_statistics(run, num_images=3)
     attention = run.attention(test_images.first_images(run, 3).images)[1]
     single = [heads.layer_statistics(image, heads.grid_shifts(4)).centre for image in attention]
     np.testing.assert_allclose(found[1].centre, np.mean(single, axis=0), atol=1e-6)
     assert np.ptp([centre[0, 0] for centre in single]) > 1e-6  # images do differ
+    monkeypatch.setattr(test_images, "attention_batches", lambda *_: iter([[attention[:2]], [attention[2:]]]))
+    np.testing.assert_allclose(heads.run_statistics(run)[0].centre, found[1].centre, atol=1e-6)  # unequal batches
+    monkeypatch.undo()
     table = heads.rows(run, found)
     assert {(row["degenerate"], row["centre_parameter_row"]) for row in table} == {("", "")}  # no centre in a table
     assert to_text(table).splitlines()[1].split()[2] == "-"

@@ -99,6 +99,10 @@ def test_heads_are_drawn_where_they_look():
     (points,) = [path.vertices for path in contour.get_paths()]
     np.testing.assert_allclose((points.min(axis=0) + points.max(axis=0))[1] / 2, 2.5)  # row 1: pixels 2 and 3
     assert points.max() == 6.5  # column 3, the last: the contour opens at the border
+    axes = Figure().subplots()
+    predictions.draw_heads(axes, np.full((1, 4, 2, 4, 2), 1 / 8), (8, 8))
+    (query,) = axes.patches
+    assert (query.get_xy(), query.get_width()) == ((4.5, 3.5), 2)  # of row 2 of 4 and column 1 of 2: around (5.5, 4.5)
 
 
 def test_class_folders_give_the_accuracy(quadratic_run, data_dir, tmp_path, capsys):

@@ -19,6 +19,7 @@ from attn_cnn_jax.instrument import figures, page
 from attn_cnn_jax.instrument import inspect as inspect_module
 from attn_cnn_jax.instrument.adapters import nnx as nnx_adapter
 from attn_cnn_jax.instrument.anatomy import by_place
+from attn_cnn_jax.instrument.curves import cheapest
 from attn_cnn_jax.instrument.inspect import inspect
 from attn_cnn_jax.runs.run import Run
 from tests.support.figures import found
@@ -108,6 +109,10 @@ def test_nnx_networks_are_watched_and_left_as_they_are(random):
     with pytest.raises(UserError, match="layer=2: allowed is 0 to 1"):
         report.curve([1], layer=2)
     np.testing.assert_array_equal(logits, model(x))
+    changes = [report.output_change[layer][head] for layer, head in cheapest(report.layers_measured)]
+    assert changes == sorted(changes)
+    keys = 16 + len(report.layers_measured[0].layout.others)
+    assert report.curve([6])[0]["saved"] == pytest.approx(1 - 9 / (2 * keys))
     query, key = model.layers[0].query(jnp.asarray(x)), model.layers[0].key(jnp.asarray(x))
     query, key = (np.moveaxis(np.asarray(array, np.float64), 2, 1) for array in (query, key))
     expected = softmax(query @ key.swapaxes(-1, -2) / 2)  # D_h = 4

@@ -263,6 +263,9 @@ def test_pape_is_the_quadratic_encoding_where_its_maps_read_a_constant():
     chex.assert_trees_all_close(attention_of(np.asarray(found)), attention_of(np.asarray(expected)), rtol=1e-12)
 
 
+BY_AXIS = ("rope", "rope_mixed", "kerple", "pape", "quadratic_generalized", "learned", "relative")  # rescaled
+
+
 @pytest.mark.parametrize(
     "name", [*TODAY, "quadratic", "quadratic_generalized", "learned", "relative", "absolute_learned"]
 )
@@ -274,6 +277,11 @@ def test_rescaled_encodings_score_a_longer_shift_as_before(name):
     kept, before = jax.tree.leaves(split(layer)[1]), scores_of(layer, x)
     layer.position.rescale(1, 1)
     chex.assert_trees_all_close(jax.tree.leaves(split(layer)[1]), kept, rtol=1e-14)
+    uneven = layer_of(name, 5, 5)
+    if name in BY_AXIS:
+        uneven.position.rescale(2, 1)
+        after = scores_of(uneven, jnp.repeat(x, 2, axis=0))[:, ::2, :, ::2]
+        chex.assert_trees_all_close(after, before, rtol=1e-10, atol=1e-10)
     layer.position.rescale(2, 2)
     after = scores_of(layer, jnp.repeat(jnp.repeat(x, 2, axis=0), 2, axis=1))[:, ::2, ::2, ::2, ::2]
     if name == "absolute_learned":  # bilinear: near what it was

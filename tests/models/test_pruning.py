@@ -121,6 +121,16 @@ def test_degenerate_by_the_criteria_of_the_release():
         assert bool(found) == bool(reason)
 
 
+def test_heads_are_judged_from_the_central_pixel_of_an_image_that_is_not_square(monkeypatch):
+    position = attention_config(encoding="learned", image_shape=(12, 8, 1), downsample=2, num_layers=1).model
+    position, seen = create_model(position, rngs=nnx.Rngs(0)).blocks[0].attention.position, []
+    monkeypatch.setattr(pruning.moments, "entropy", lambda weights: seen.append(weights) or np.zeros(len(weights)))
+    pruning.reasons(position, (6, 4))
+    (scores,) = position.position_terms(6, 4, jnp.arange(6)).values()
+    expected = np.exp(scores - scores.max(axis=(-2, -1), keepdims=True))[:, 3, 2]
+    np.testing.assert_allclose(seen[0], expected, rtol=1e-5)
+
+
 def test_degenerate_heads_are_found_in_their_layers_by_their_attention():
     """Quadratic ones are in training/test_initialise.py. With content, a head without positions still attends."""
     for content, expected in ((False, {1: {2}}), (True, {})):

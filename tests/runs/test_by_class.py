@@ -32,3 +32,4 @@ def test_a_network_that_knows_one_class_of_two_is_no_better_than_chance():
     record = {"right": 190, "count": 200, "accuracy": 0.95, "balanced": 0.5}
     assert metrics.accuracy_in_words(record) == "95.00% (190 of 200), mean of classes 50.00%"
     assert evaluate.balanced(np.ones(30, bool), np.arange(30) % 4) is None  # classes of 8 and 7 images
+    assert evaluate.balanced(np.ones(4, bool), np.array([0, 0, 2, 2])) is None  # none of class 1

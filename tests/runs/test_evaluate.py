@@ -89,6 +89,16 @@ def test_a_wrong_program_stops_an_evaluation_before_its_first_number(monkeypatch
     evaluate.program.cache_clear()
 
 
+def test_the_check_fails_for_nan_and_for_the_gradient_of_any_array():
+    with pytest.raises(UserError, match="logits differ by nan"):
+        selfcheck.compare("logits", [np.nan, 1], [1, 1], 1e-3)
+    gradients = {"big": np.full(4, 1e3), "small": np.ones(4)}
+    selfcheck.compare_gradients(gradients, gradients, 1e-4)
+    for wrong in (0, np.nan):
+        with pytest.raises(UserError, match="the gradient of small differ"):
+            selfcheck.compare_gradients(gradients | {"small": np.full(4, wrong)}, gradients, 1e-4)
+
+
 def test_a_program_is_checked_once(monkeypatch, tmp_path, self_check):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calls = []

@@ -20,7 +20,7 @@ from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import split
-from attn_cnn_jax.runs import pretrained
+from attn_cnn_jax.runs import metrics, pretrained
 from attn_cnn_jax.runs.metrics import accuracy_in_words
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
@@ -211,6 +211,21 @@ def test_at_its_own_size_a_run_is_itself_and_larger_images_change_little(data_di
     for wrong in (0, 16.0, "16", (16, 16, 1)):
         with pytest.raises(UserError, match=r"(images of 0x0 pixels|size=.*): allowed"):
             run.at_size(wrong)
+
+
+def test_heads_look_twice_as_far_along_the_side_that_is_twice_as_long(by_position):
+    runs = by_position, by_position.at_size((16, 8))
+    before, after = (np.asarray(run.model.blocks[0].attention.position.centre[...]) for run in runs)
+    np.testing.assert_allclose(after, before * (2, 1), rtol=1e-6)
+
+
+def test_a_test_record_is_that_of_its_step(tmp_path):
+    for step in (10, 20):
+        metrics.append(
+            tmp_path / metrics.FILE, {"step": step, "epoch": 1, "split": "test", "accuracy": step / 100, "loss": 1}
+        )
+    found = [metrics.test_record(tmp_path, step) for step in (10, 20, 5)]
+    assert [record and record["accuracy"] for record in found] == [0.1, 0.2, None]
 
 
 def test_a_run_at_a_smaller_size_has_a_configuration():

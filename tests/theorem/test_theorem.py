@@ -73,6 +73,10 @@ def test_attention_bound_against_the_sum_over_a_large_grid():
             if alpha >= 1:
                 assert attention_bound(alpha, num_axes) < 1.002 * mass
     assert attention_bound(math.inf) == 0
+    # Of an input that is one everywhere, too: heads look at the padding's zeros.
+    np.testing.assert_allclose(
+        output_bound(np.ones((3, 3, 1, 1)), np.ones((5, 5, 1)), 1.0), 9 * attention_bound(1.0, 2)
+    )
 
 
 @given(st.floats(1e-14, 0.99), st.sampled_from([1, 2]))

@@ -204,6 +204,16 @@ def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir,
             np.testing.assert_allclose(layer["centre"], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_positions_of_images_that_are_not_square_are_those_of_their_central_pixel(tmp_path):
+    model = attention_config(encoding="learned", image_shape=(12, 8, 1), downsample=2, num_layers=1).model
+    network = create_model(model, rngs=nnx.Rngs(0))
+    skeleton, arrays, _ = split(network)
+    create_recorder(model, skeleton, tmp_path, -1)(0, 0.0, arrays)
+    expected = moments.centre_of_mass(np.asarray(network.attention(model.image_shape)[0][:, 3, 2])) - (3, 2)
+    found = read_positions(tmp_path)[0]["layers"][0]["centre"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_frozen(
     first, data_dir, tmp_path, capsys, monkeypatch
 ):

@@ -108,12 +108,17 @@ def test_every_parameter_is_decayed_but_positions_and_gates():
         found = {name for name, value in by_name.items() if not value}
         assert found == {name for name in by_name if name.endswith((".centre", ".spread", ".gate"))}
         assert {name.rpartition(".")[2] for name in found} >= set(spared)
+    positions = {"rope": {"frequency"}, "rope_mixed": {"frequency"}, "alibi": {"slope"}, "fire": {"scale", "threshold"}}
+    for encoding, spared in positions.items():  # constants among them, which decay would shrink
+        by_name = decayed(split(abstract_model(attention_config(encoding=encoding, num_layers=1).model))[1])
+        assert {name.rpartition(".")[2] for name, value in by_name.items() if not value} == spared
 
 
 def test_biases_and_scales_of_norms_have_a_learning_rate_of_their_own():
     """Every optimizer's updates of them, weight decay included, are multiplied; all others stay, FIRE's scale too."""
     fast = ["classifier.bias", "norm.scale", "stem_norm.bias", "blocks.0.attention_norm.scale", "blocks.1.norm2.scale"]
     names = [*fast, "blocks.0.dense.kernel", "classifier.kernel", "blocks.0.attention.position.row.scale"]
+    names.append("blocks.0.attention.position.content_bias")
     parameters = {name: jnp.array([[1.0, -2.0], [0.5, n]]) for n, name in enumerate(names)}
     gradients, fixed = {name: 0.3 * p + 1 for name, p in parameters.items()}, {"classifier.bias": np.array(True)}
     shaped = {"blocks.0.dense.kernel": Matrices((2, 2), optax.contrib.MuonDimensionNumbers(0, 1))}

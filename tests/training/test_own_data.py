@@ -1,5 +1,6 @@
 """Runs on the user's own images: streamed from the disk they compute the same, and need no data afterwards."""
 
+import contextlib
 import json
 import shutil
 
@@ -17,6 +18,7 @@ from attn_cnn_jax.runs.metrics import read_metrics
 from attn_cnn_jax.training import feed, loop
 from attn_cnn_jax.training.feed import Feed
 from attn_cnn_jax.training.mesh import data_mesh
+from attn_cnn_jax.training.prepare import prepare
 from tests.support.digits_run import records_of
 from tests.support.own_pictures import random_picture, write_folder
 
@@ -29,7 +31,7 @@ def config(tmp_path):
     np.savez(file, images=images[355:], labels=labels[355:], test_images=images[:355], test_labels=labels[:355])
     config.dataset.update({"name": "npz", "path": str(file), "data_dir": str(tmp_path / "data"), "num_validation": 97})
     config.augment.update({"crop_padding": 1, "flip": True})
-    config.train.update({"batch_size": 95, "num_epochs": 1, "log_every_steps": 1, "eval_batch_size": 40})
+    config.train.update({"batch_size": 95, "num_epochs": 1, "log_every_steps": 3, "eval_batch_size": 40})
     return config
 
 
@@ -57,6 +59,15 @@ def test_auto_streams_what_does_not_fit_and_every_number_is_that_of_the_data_on_
     assert all(0 <= record["input_wait"] <= 1 for record in records if record["split"] == "train")
 
 
+def test_validation_images_are_not_trained_on(config, tmp_path):
+    with contextlib.ExitStack() as stack:
+        prepared = prepare(config, tmp_path / "run", stack)
+        trained = {image.tobytes() for image in np.asarray(prepared.feed.at(0).images)}
+    held_out = {image.tobytes() for image in prepared.splits["validation"].images[:]}
+    assert (len(trained), len(held_out), len(trained & held_out)) == (1442 - 97, 97, 0)
+    assert prepared.schedule.steps_per_epoch == (1442 - 97) // 95
+
+
 def test_chunks_hold_the_batches_of_every_epoch_wherever_a_run_begins_and_are_read_ahead_once(data_dir, monkeypatch):
     train, config, per_epoch = sources.load("digits", data_dir).train, attention_config(), 1442 // 96
     config.train.update({"batch_size": 96, "num_epochs": 2})
@@ -69,7 +80,7 @@ def test_chunks_hold_the_batches_of_every_epoch_wherever_a_run_begins_and_are_re
         expected = feed.order_on_host(0, epoch, 1442)[96 * position : 96 * (position + 1)]
         np.testing.assert_array_equal(chunk.images[step - int(chunk.first)], train.images[expected])
         np.testing.assert_array_equal(chunk.labels[step - int(chunk.first)], train.labels[expected])
-        assert 0 < images.steps_left(step) <= 4
+        assert images.steps_left(step) == min(4 - position % 4, per_epoch - position)
         assert chunk.images.shape == (4, 96, 8, 8, 1)
     images.close()
     assert begun == [0, 4, 8, 12, 15, 19, 27, 0, 4]  # the last chunk of an epoch holds three batches

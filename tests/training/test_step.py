@@ -12,13 +12,14 @@ import pytest
 from flax import nnx
 
 from attn_cnn_jax.config import attention_config, create_model, resnet_config
-from attn_cnn_jax.data.augment import augment, normalise
+from attn_cnn_jax.data.augment import augment, normalise, operate
 from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import directory
 from attn_cnn_jax.training.mesh import data_mesh, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate
 from attn_cnn_jax.training.step import (
+    MAGNITUDE,
     create_train_steps,
     crop_size,
     epoch_order,
@@ -88,7 +89,7 @@ def test_same_losses_on_several_devices_with_dropout_and_augmentation(network, d
 
 def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
     config = small_config("quadratic")
-    config.augment.border = "mirrored"
+    config.augment.update({"border": "mirrored", "operations": 1})
     state, data, train_steps, skeleton, optimizer = prepare(config, 1, crop=(6, 4))
     parameters, optimizer_state = jax.tree.map(jnp.copy, (state.parameters, state.optimizer))
 
@@ -112,6 +113,7 @@ def test_steps_gather_augment_and_update_however_many_a_dispatch_does():
         images = augment(
             augment_key, data.images[indices], crop_padding=4, crop_size=(6, 4), border="mirrored", flip=True
         )
+        images = operate(jax.random.fold_in(augment_key, 3), images, count=1, magnitude=MAGNITUDE)
         x = normalise(images, SPEC.mean, SPEC.std)
         loss, parameters, optimizer_state = one_step(parameters, optimizer_state, x, data.labels[indices], dropout_key)
         expected.append(float(loss))
