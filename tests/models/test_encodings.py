@@ -282,6 +282,9 @@ def test_rescaled_encodings_score_a_longer_shift_as_before(name):
         uneven.position.rescale(2, 1)
         after = scores_of(uneven, jnp.repeat(x, 2, axis=0))[:, ::2, :, ::2]
         chex.assert_trees_all_close(after, before, rtol=1e-10, atol=1e-10)
+    if name == "absolute_learned":
+        uneven.position.rescale(2, 1)
+        assert uneven.position.position.shape[:2] == (10, 5)
     layer.position.rescale(2, 2)
     after = scores_of(layer, jnp.repeat(jnp.repeat(x, 2, axis=0), 2, axis=1))[:, ::2, ::2, ::2, ::2]
     if name == "absolute_learned":  # bilinear: near what it was
