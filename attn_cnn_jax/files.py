@@ -14,12 +14,12 @@ from typing import BinaryIO
 def replacing(path: Path | str) -> Iterator[BinaryIO]:
     """Opens a new binary file that takes the place of `path` once the block has ended without an error.
 
-    A kill leaves the old content or the new, never a part. A link at `path` is replaced, what it points to stays, and
-    so do permissions. A pipe or a device, such as /dev/stdout, is written into. OSError about `path` if it cannot be
-    written.
+    A kill leaves the old content or the new, never a part. Permissions stay. A link at `path` is replaced, what it
+    points to stays. A pipe or a device is written into, and so is what stands in /dev, where links lead to a process's
+    own files. OSError about `path` if it cannot be written.
     """
     path = Path(path)
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
         with path.open("wb") as file:
             yield file
         return

@@ -114,7 +114,7 @@ def test_a_file_is_replaced_at_once_or_stays_and_an_error_names_it(tmp_path):
     assert str(error.value.filename) == str(tmp_path / "no/file")
 
 
-def test_a_file_keeps_its_permissions_and_a_pipe_stays_one(tmp_path):
+def test_a_file_keeps_its_permissions_and_a_pipe_stays_one(tmp_path, capfd, monkeypatch):
     path, pipe = tmp_path / "file", tmp_path / "pipe"
     path.touch()
     path.chmod(0o640)
@@ -126,6 +126,9 @@ def test_a_file_keeps_its_permissions_and_a_pipe_stays_one(tmp_path):
     assert os.read(reader, 100) == b"through"
     os.close(reader)
     assert pipe.is_fifo()
+    monkeypatch.setattr(os, "replace", None)
+    write_atomically("/dev/stdout", "where a link to a file is")  # as capfd has it
+    assert capfd.readouterr().out == "where a link to a file is"
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
