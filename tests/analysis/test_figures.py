@@ -225,8 +225,9 @@ def test_curves_of_several_runs(quadratic_run, content_run):
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [quadratic_run.name, content_run.name, "test", "train"]
     ten = curves.draw([quadratic_run] * 10, list("abcdefghij"))
-    marks = {(line.get_color(), line.get_marker()) for line in ten.legends[0].get_lines()[:10]}
-    assert len(marks) == 10  # with nine colours
+    looks = [(line.get_color(), line.get_marker()) for line in ten.legends[0].get_lines()[:10]]
+    assert [mark for _, mark in looks] == [""] * 9 + ["s"]  # there are nine colours
+    assert len({*looks}) == 10
     names = [f"{n}" * 60 for n in range(4)]  # the legend stays inside
     figure = curves.draw([quadratic_run] * 4, names)
     figure.canvas.draw()

@@ -28,7 +28,7 @@ def draw(workdirs: Sequence[Path | Sequence[Path]], labels: Sequence[str] = ()) 
     # `train --seeds` names the folder of a seed `seed_0`.
     labels = labels or names([of[0].parent if of[1:] and of[0].name.startswith("seed_") else of[0] for of in groups])
     texts = [f"{label} ({len(of)} seeds)" if of[1:] else label for label, of in zip(labels, groups, strict=True)]
-    handles = [Line2D([], [], color=style.look(n).colour, **marks(n, 1)) for n in range(len(groups))]
+    handles = [Line2D([], [], color=style.look(n).colour, **marks(n, 2)) for n in range(len(groups))]
     with style.styled():
         figure = style.create_figure(style.PAGE, 2.3)
         accuracy, loss = figure.subplots(1, 2)
