@@ -19,7 +19,7 @@ def products(query, key, value):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kernel_size", [3, 4])
+@pytest.mark.parametrize("kernel_size", [3, 4, 9])  # the last of all shifts along 3x5 patches
 @pytest.mark.parametrize("attend", [fused, products])
 @pytest.mark.parametrize("tokens", [lambda x: x, between_tokens])
 def test_a_network_of_pytorch_computes_what_was_measured(attend, tokens, kernel_size, network, torch):
