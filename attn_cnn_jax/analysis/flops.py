@@ -67,8 +67,8 @@ def attention_network_flops(model: ConfigDict) -> Flops:
         )
         linear += count * (maps + projections)
         more += count * (scores - projections + pixels**2 * layer.output.in_features)
-        if (maps := nnx.eval_shape(lambda layer: layer.merged_content(), layer)) is not None:
-            channels, size = maps.product.shape[2], layer.readers[0].query.out_features // heads
+        if (merged := nnx.eval_shape(lambda layer: layer.merged_content(), layer)) is not None:
+            channels, size = merged.product.shape[2], layer.readers[0].query.out_features // heads
             saved += count * pixels * heads * (channels * (2 * size - channels) + pixels * (size - channels))
     return Flops(2 * linear, 2 * (linear + more), 2 * (linear + more - saved))
 

@@ -70,9 +70,7 @@ def test_two_processes_compare_what_they_have_and_end_together(tmp_path, quadrat
     (tmp_path / "0/.lock").touch()
     config = attention_config(hidden_size=8, intermediate_size=8, num_layers=1, num_heads=1, downsample=1)
     config.dataset.update({"name": "digits", "feed": "stream"})
-    config.train.update(
-        {"batch_size": 40, "num_epochs": 1, "logger": "none"}
-    )  # the last batch of test images is padded
+    config.train.update({"batch_size": 40, "num_epochs": 1, "logger": "none"})  # 355 test images fill no batches
     port = str(free_port())
     pair = [
         subprocess.Popen(

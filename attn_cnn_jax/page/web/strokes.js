@@ -35,6 +35,7 @@ function clearDrawing() {
   scaleDrawing();
 }
 
+/** A canvas without strokes; the picture stays. */
 function forgetStrokes() {
   const [height, width] = data.size, larger = Math.max(height, width);
   drawing.strokes = [];
