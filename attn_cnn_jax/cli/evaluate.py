@@ -57,9 +57,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    needs = "--keep needs a run directory with checkpoints, all test images and their own size"
+    if args.keep and (args.images or args.size):
+        args.refuse(needs)
     run = load_run(args.run, args.step)
-    if args.keep and (args.images or args.size or not steps_in(args.run)):
-        args.refuse("--keep needs a run directory with checkpoints, all test images and their own size")
+    if args.keep and not steps_in(args.run):
+        args.refuse(needs)
     dataset = dataset_of(run.config, args.data_dir) if args.keep else load_dataset(run, args.data_dir)
     if args.keep and (different := other_data(run, dataset)):
         raise UserError(f"--keep: {different}")
