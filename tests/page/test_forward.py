@@ -150,3 +150,16 @@ def test_positions_of_every_encoding(open_page):
         given = in_json(position_parameters(encoding, GRID))
         found = driver.execute_script(PROBABILITIES, 3, given, GRID, query)
         np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
+
+
+def test_attention_inside_the_kernel(open_page):
+    """That of keys at most (K - 1) / 2 rows and columns from the query, by a loop; a diamond has no corners."""
+    driver, maps = open_page().driver, np.random.default_rng(0).random((*GRID, *GRID))
+    program = "return Array.from(truncated(Float32Array.from(arguments[0]), arguments[1], arguments[2]))"
+    for size in (1, 3, 5):
+        expected = np.zeros_like(maps)
+        for i, j, k, l in np.ndindex(maps.shape):  # noqa: E741
+            if abs(k - i) <= size // 2 and abs(l - j) <= size // 2:
+                expected[i, j, k, l] = maps[i, j, k, l]
+        found = driver.execute_script(program, maps.ravel().tolist(), size, GRID)
+        np.testing.assert_allclose(found, expected.ravel(), rtol=1e-6)
