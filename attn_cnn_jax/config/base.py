@@ -298,6 +298,8 @@ def field_of(schema: dict, key: str) -> Option:
             close = [f"{above}.{name}" for name in difflib.get_close_matches(part, options, n=1)]
             close = meant_by(part, schema) or close
             meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(options))}"
+            if not close and above == "config.model" and part in RESNET | attention_fields():
+                meant = "config.model.name is of other networks: choose a --config of them, quadratic or resnet18"
             raise UserError(f"{above}.{part} is not a configuration key: {meant}")
         options, above = options[part], f"{above}.{part}"
     if isinstance(options, dict):

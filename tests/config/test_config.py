@@ -103,6 +103,8 @@ def test_unknown_keys_are_refused_with_what_was_probably_meant():
     ):
         line = f"config.{key} is not a configuration key: {said}"
         assert refusal(changed(attention_config, {key: 1})).startswith(line)
+    renamed = refusal(changed(attention_config, {"model.name": "resnet"}))
+    assert renamed.endswith("config.model.name is of other networks: choose a --config of them, quadratic or resnet18")
 
 
 def test_missing_keys_are_named_and_filled_in_for_a_saved_run():
