@@ -119,8 +119,12 @@ def check_same_kind(config: ConfigDict, first: ConfigDict) -> None:
     """Raises UserError, naming what differs, unless the parameters of the first run fit this network."""
     there, here = (flatten(directory.from_json(directory.to_json(each.model))) for each in (first, config))
     may_differ = set(MAY_DIFFER)
-    if there["image_shape"][2] != here["image_shape"][2]:
-        may_differ.remove("image_shape")
+    seen, given = (each["image_shape"][2] for each in (there, here))
+    if seen != given:  # which no configuration changes
+        advice = f"save these with {seen}, or start from a run on images with {given}"
+        raise UserError(
+            f"config.start.run={config.start.run!r} has images with {seen} channels, here with {given}\n{advice}"
+        )
     # Of a first run that was pruned, one number asked for means what is left.
     was_pruned = isinstance(here.get("num_heads"), int) and isinstance(there.get("num_heads"), list)
     if "num_heads" in here and not was_pruned and heads_by_layer(config.model) != heads_by_layer(first.model):

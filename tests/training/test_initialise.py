@@ -149,6 +149,7 @@ def test_what_cannot_be_started_from_is_refused(degenerate, data_dir, tmp_path):
         ({}, {"heads": ((1, 5),)}, r"\(1, 5\)"),
         ({}, {"heads": ((3, 1),)}, "2 layers"),
         ({"num_layers": 3}, {}, r"another network: config.model.num_layers \(2 there, 3 here\)\nset"),
+        ({}, {"run": "pretrained:cifar10"}, "images with 3 channels, here with 1\nsave these with 3, or start from"),
         ({"num_heads": 9}, {}, r"config.model.num_heads \(4 there, 9 here\)"),
         ({"num_heads": (4, 3)}, {}, r"config.model.num_heads \(4 there, \[4, 3\] here\)"),
         ({}, {"run": "/nowhere"}, "/nowhere is not a run directory"),
