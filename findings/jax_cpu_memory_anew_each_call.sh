@@ -5,11 +5,10 @@
 # One would expect: as on GPUs, where JAX keeps its pool, that the second call of a program finds the memory of the first,
 # so that a step per call costs no more than many steps in a loop.
 # Seen: XLA asks malloc for the program's temporary memory in each call and frees it after. Above 32 MiB glibc maps and
-# unmaps it each time, so that every call has one page fault for each page of `memory_analysis().temp_size_in_bytes`, as often
-# as it is called. A loop of eight inside the program has as many as a loop of one.
-# Where it is met: a training step per call of a ResNet with batches of 100 spends a tenth of its CPU time in the kernel;
-# evaluations that call a program per batch do the same. Large pages (glibc.malloc.hugetlb=1 in GLIBC_TUNABLES where the
-# system says "madvise") make the faults few.
+# unmaps it each time, so that every call has one page fault for each page of `memory_analysis().temp_size_in_bytes`. A loop
+# of eight inside the program has as many as a loop of one.
+# Where it is met: a ResNet that takes one training step per call, of 100 images, spent a tenth of its CPU time in the kernel.
+# Large pages (glibc.malloc.hugetlb=1 in GLIBC_TUNABLES where the system says "madvise") make the faults few.
 # Output: page faults of each call in units of the program's temporary pages, rounded to hundredths.
 set -euo pipefail
 folder=$(mktemp -d)
