@@ -6,7 +6,7 @@
 # of each query add to 1; dropout, as it says, is something that is done to them afterwards.
 # Seen: in training mode `torch.nn.MultiheadAttention` and `ViTModel` (eager) return the array after dropout: with a rate of 0.5
 # half of it is zero, the rest doubled, and the sums of rows lie between 0.3 and 1.9. Nothing is said. Flax's
-# `nnx.MultiHeadAttention` returns what it was before: sums of 1, and no zeros. After `eval()` all three agree.
+# `nnx.MultiHeadAttention` returns what it was before: sums of 1, and no zeros. In evaluation all three return the softmax.
 # Where it is met: entropies, distances or a loss on attention that are computed while a network trains: half of the keys
 # seem never looked at, and attention that a loss compares with that of a teacher differs by chance at every step.
 # Output: "torch: training sums not 1, half zeros; evaluation sums 1, no zeros", the same for transformers, and
@@ -21,7 +21,6 @@ JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 "$folder/venv/bin/python" - <<'PYTHON' 2>/dev
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx

@@ -3,8 +3,8 @@
 #
 # Versions: orbax-checkpoint 0.12.8, jax and jaxlib 0.10.2; Python 3.11.
 # One would expect: `save` saves, or raises, as it does with `StepAlreadyExistsError` for a step that exists where `force=True`.
-# Seen: in a folder with step 100 the steps 10, 20 and 100 are not saved; `save` returns False, as between the steps of
-# `save_interval_steps`, which is how it reads. Nothing is logged. `force=True` saves 10, and this manager then has 10 as its
+# Seen: in a folder with step 100 the steps 10, 20 and 100 are not saved; `save` returns False, as it does
+# for steps between those of `save_interval_steps`. No warning. `force=True` saves 10, and this manager then has 10 as its
 # latest step, so that with `max_to_keep=2` a forced 20 removes 100. A manager that opens the folder between has 100 as its latest.
 # Where it is met: a training begun anew in the folder of an older one, which saves nothing until it is longer, after which
 # `restore` gives the network of the older; or one set back to an earlier step after it diverged.
