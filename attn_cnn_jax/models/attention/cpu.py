@@ -3,8 +3,9 @@
 Memory is slow: a few images at a time stay in the cache, and heads that factorise are added up one by one.
 """
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -19,11 +20,27 @@ from attn_cnn_jax.models.layers import at_least_float32, flattened
 PIXELS_PER_PART = 1280  # of factorised attention
 
 
-@compiling.jit
 def dense(
+    probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"],
+    x: Float[Array, "b H W d"],
+    maps: Maps,
+    devices: int = 1,
+) -> Float[Array, "b i j o"]:
+    """The sum over heads from all probabilities, `q = i j`, `p = H W`; without an axis of images all share these.
+
+    `devices` is the number of those that share the images.
+    """
+    shared = probabilities.ndim == 3
+    if maps.value is not None or (shared and devices > 1):
+        return side_by_side(probabilities, x, maps)
+    return (one_by_one_of_all if shared else one_by_one)(probabilities, x, maps.output)
+
+
+@compiling.jit
+def side_by_side(
     probabilities: Float[Array, "h q p"] | Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Maps
 ) -> Float[Array, "b i j o"]:
-    """The sum over heads from all probabilities, `q = i j`, `p = H W`; without an axis of images all share these."""
+    """`dense` by one product of the averages of all heads, images first."""
     batch, height, width, channels = x.shape
     x = x.reshape(batch, height * width, channels)
     values = x if maps.value is None else jnp.einsum("bpd,hdc->bphc", x, maps.value)
@@ -32,6 +49,39 @@ def dense(
     averages = images(probabilities.astype(x.dtype), values)
     output = maps.output.reshape(-1, maps.output.shape[-1])
     return flattened(lambda x: x @ output, averages.reshape(batch, -1, width, len(output)))
+
+
+@compiling.jit
+def one_by_one_of_all(
+    probabilities: Float[Array, "h q p"], x: Float[Array, "b H W d"], maps: Float[Array, "h d o"]
+) -> Float[Array, "b i j o"]:
+    """`dense` head by head where averages are as wide as the image's channels; pixels lie before images.
+
+    An average is then one product for all images. Side by side XLA would copy the averages, the largest arrays here.
+    """
+    batch, _, width, channels = x.shape
+    pixels = jnp.moveaxis(x, 0, 2).reshape(probabilities.shape[-1], -1)
+    averages = [(attention @ pixels).reshape(-1, channels) for attention in probabilities.astype(x.dtype)]
+    return jnp.moveaxis(mapped(averages, maps).reshape(-1, width, batch, maps.shape[-1]), 2, 0)
+
+
+@compiling.jit
+def one_by_one(
+    probabilities: Float[Array, "b h q p"], x: Float[Array, "b H W d"], maps: Float[Array, "h d o"]
+) -> Float[Array, "b i j o"]:
+    """The same where every image has its own probabilities; all averages of an image are one product."""
+    batch, heads, _, pixels = probabilities.shape
+    width, channels = x.shape[2:]
+    of_all = probabilities.astype(x.dtype).reshape(batch, -1, pixels) @ x.reshape(batch, pixels, channels)
+    averages = jnp.moveaxis(of_all.reshape(batch, heads, -1, channels), 1, 0).reshape(heads, -1, channels)
+    return mapped(averages, maps).reshape(batch, -1, width, maps.shape[-1])
+
+
+def mapped(averages: Iterable[Float[Array, "n d"]], maps: Float[Array, "h d o"]) -> Float[Array, "n o"]:
+    """The sum over heads of each one's average times its map, added in float32 or wider."""
+    wide = at_least_float32(maps.dtype)
+    of_heads = [jnp.matmul(*head, preferred_element_type=wide) for head in zip(averages, maps, strict=True)]
+    return functools.reduce(jnp.add, of_heads).astype(maps.dtype)
 
 
 @compiling.jit

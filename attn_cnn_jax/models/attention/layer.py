@@ -224,9 +224,8 @@ class SelfAttention(nnx.Module):
     def _attend(self, x: Activations, key: PRNGKeyArray | None) -> tuple[Attended, Attention | None]:
         """The output, and the attention before dropout where the computation has all of it at once."""
         x = x.astype(self.output.dtype)
-        on_cpu = self.target == "cpu"
-        backend = cpu if on_cpu else accelerator
-        dense = cpu.dense if on_cpu else functools.partial(accelerator.dense, devices=self.devices)
+        backend = cpu if self.target == "cpu" else accelerator
+        dense = functools.partial(backend.dense, devices=self.devices)
         (_, height, width, _), size, attention = x.shape, (x.shape[1], x.shape[2]), None
         implementation = parts.implementation_for(self, x.shape, training=key is not None)
         if implementation == "dense" and self.depends_on_content:
