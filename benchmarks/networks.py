@@ -16,7 +16,7 @@ from attn_cnn_jax import compiling
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.config import create_model, validate
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.sets import SPECS, Split
+from attn_cnn_jax.data.sets import SPECS, Spec, Split
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
@@ -64,13 +64,18 @@ def random_images(config: ConfigDict, count: int, mesh: Mesh) -> Split:
     return place(Split(images, generator.integers(0, config.model.num_classes, count).astype(np.int32)), mesh)
 
 
+def spec_of(config: ConfigDict) -> Spec:
+    """Of the configuration's data set where it is one of this package, else CIFAR-10's: it normalises noise."""
+    return SPECS.get(config.dataset.name, SPEC)
+
+
 def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainState]:
     """The jitted `train_steps(state, images, count)` of a run, and a state that it may begin with."""
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
     schedule = learning_rate(config.optimizer, 300, 500)  # epochs, steps per epoch
     optimizer = create_optimizer(config.optimizer, schedule, shaped=matrices(network))
     skeleton, state = initial_state(network, optimizer)
-    return create_train_steps(config, mesh, skeleton, optimizer, SPEC), place(state, mesh)
+    return create_train_steps(config, mesh, skeleton, optimizer, spec_of(config)), place(state, mesh)
 
 
 def training(config: ConfigDict, mesh: Mesh, images: Split) -> Callable[[int], np.ndarray]:
@@ -101,7 +106,8 @@ def inference(config: ConfigDict, mesh: Mesh, images: Split) -> Callable[[int], 
     network = create_model(config.model, rngs=nnx.Rngs(config.seed))
     skeleton, *arrays = split(merged(network, config.model.image_shape))
     predict = compiling.jit(lambda arrays, batch: join(skeleton, *arrays)(batch)[0])
-    batch = normalise(images.images[: config.train.batch_size], SPEC.mean, SPEC.std, jnp.dtype(config.model.dtype))
+    spec = spec_of(config)
+    batch = normalise(images.images[: config.train.batch_size], spec.mean, spec.std, jnp.dtype(config.model.dtype))
     jax.block_until_ready(batch)
 
     def predict_times(count: int) -> None:
