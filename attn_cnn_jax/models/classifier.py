@@ -17,15 +17,7 @@ from attn_cnn_jax.models.attention.encoding import Sizes
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.encodings import Content, encoding_class
 from attn_cnn_jax.models.initialisation import initialise
-from attn_cnn_jax.models.layers import (
-    at_least_float32,
-    check_rate,
-    check_sizes,
-    dropout,
-    flattened,
-    layer_norm,
-    linear,
-)
+from attn_cnn_jax.models.layers import at_least_float32, check_rate, check_sizes, dropout, flattened, layer_norm, linear
 
 Intermediates = dict[str, Any]
 

@@ -69,19 +69,78 @@ def flattened(
     return result.reshape(*x.shape[:-1], result.shape[-1])
 
 
-def linear(
-    in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.Rngs, use_bias: bool = True
-) -> nnx.Linear:
+class Linear(nnx.Linear):
+    """A linear map of the last axis; on CPUs the gradient of its bias is a product.
+
+    Attributes:
+      platform: what the layer is compiled for, see `for_platform`; None for JAX's default backend.
+    """
+
+    platform: str | None = None
+
+    def __call__(self, x: Float[Array, "*rows d"]) -> Float[Array, "*rows o"]:
+        """`x W + b`, in the type of activations."""
+        if self.bias is None or not on_cpu(self):
+            return super().__call__(x)
+        x, kernel, bias = self.promote_dtype((x, self.kernel[...], self.bias[...]), dtype=self.dtype)
+        return flattened(lambda x: x @ kernel + over_rows(bias, x.shape[0]), x)
+
+
+class LayerNorm(nnx.LayerNorm):
+    """Layer norm over the last axis, as BERT has it: its epsilon is inside the square root.
+
+    Attributes:
+      platform: as of `Linear`.
+    """
+
+    platform: str | None = None
+
+    def __call__(self, x: Float[Array, "*rows d"]) -> Float[Array, "*rows d"]:
+        """`(x - mean) / sqrt(variance + epsilon) * scale + bias`, in the type of activations."""
+        if not on_cpu(self):
+            return super().__call__(x)
+        scale, bias = self.scale[...], self.bias[...]  # pyright: ignore[reportOptionalSubscript]
+
+        def normalised(x):
+            centred, rows = x - x.mean(axis=-1, keepdims=True), x.shape[0]
+            inverse = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + LAYER_NORM_EPSILON)
+            return centred * inverse * over_rows(scale, rows) + over_rows(bias, rows)
+
+        return flattened(normalised, x.astype(scale.dtype)).astype(self.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def over_rows(x: Float[Array, " d"], rows: Any) -> Float[Array, "n d"]:
+    """A number per channel, repeated for so many rows, symbolic too; its gradient is a product with ones.
+
+    A gradient that is a plain sum over rows XLA fuses on CPUs with all that leads there, and computes that again for
+    every such sum, layer after layer. A product reads what is stored, which then serves all.
+    """
+    return jnp.broadcast_to(x, (rows, x.shape[0]))
+
+
+@over_rows.defjvp
+def _over_rows_jvp(rows, primals, tangents):
+    ones = jnp.ones((rows, 1), tangents[0].dtype)
+    return over_rows(*primals, rows), ones @ tangents[0][None]
+
+
+def on_cpu(module: Linear | LayerNorm) -> bool:
+    """Whether a layer is compiled for a CPU."""
+    return (module.platform or jax.default_backend()) == "cpu"
+
+
+def linear(in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.Rngs, use_bias: bool = True) -> Linear:
     """A linear map whose weight and bias start uniform in `+-1/sqrt(in_features)`, computed in `dtype`."""
     start = uniform(in_features)
     common = {"dtype": dtype, "param_dtype": at_least_float32(dtype), "rngs": rngs}
-    return nnx.Linear(in_features, out_features, use_bias=use_bias, kernel_init=start, bias_init=start, **common)
+    return Linear(in_features, out_features, use_bias=use_bias, kernel_init=start, bias_init=start, **common)
 
 
-def layer_norm(channels: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer norm over the last axis, as BERT has it: its epsilon is inside the square root."""
+def layer_norm(channels: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> LayerNorm:
+    """Layer norm over the last axis, whose statistics and parameters are float32 or wider."""
     exact = {"epsilon": LAYER_NORM_EPSILON, "use_fast_variance": False}
-    return nnx.LayerNorm(channels, dtype=dtype, param_dtype=at_least_float32(dtype), rngs=rngs, **exact)
+    return LayerNorm(channels, dtype=dtype, param_dtype=at_least_float32(dtype), rngs=rngs, **exact)
 
 
 def dropout(key: PRNGKeyArray | None, x: Float[Array, "*any"], rate: float) -> Float[Array, "*any"]:

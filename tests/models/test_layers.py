@@ -11,10 +11,10 @@ from flax import nnx
 from scipy import stats
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.attention.layer import SelfAttention, for_platform
 from attn_cnn_jax.models.classifier import Block
 from attn_cnn_jax.models.encodings import Content, GeneralizedQuadratic, Quadratic
-from attn_cnn_jax.models.layers import dropout, normal, random_uint16, uniform
+from attn_cnn_jax.models.layers import dropout, layer_norm, linear, normal, random_uint16, uniform
 
 KEY = jax.random.key(0)
 
@@ -70,6 +70,26 @@ def test_layer_norm_has_epsilon_1e_12_inside_the_root_and_is_exact_far_from_zero
     # Far from zero: the variance is a mean of squared distances, not a difference of large numbers.
     x = 1000 + jnp.tile(jnp.array([-1.0, 1.0]), 8)[None]
     chex.assert_trees_all_close(block().output_norm(x), x - 1000, rtol=1e-3)
+
+
+def test_layers_for_cpus_are_those_of_flax_forward_and_backward():
+    """A linear map and a norm: the output, tangents and gradients that Flax's modules have, which other devices run."""
+    channels = 75
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        rngs = nnx.Rngs(jax.random.key(0, impl="unsafe_rbg"))
+        common = {"dtype": jnp.float64, "rngs": rngs}
+        network = nnx.Sequential(linear(channels, channels, **common), layer_norm(channels, **common))
+        skeleton, state = nnx.split(network)
+        state = jax.tree.map(lambda leaf: leaf + 0.1 * rngs.normal(leaf.shape, jnp.float64), state)
+        inputs = state, rngs.normal((3, 2, 5, channels), jnp.float64)
+        along, against = (jax.tree.map(lambda leaf: rngs.normal(leaf.shape, jnp.float64), inputs) for _ in range(2))
+
+        def found(platform):
+            apply = lambda state, x: for_platform(nnx.merge(skeleton, state), platform)(x)  # noqa: E731
+            output, tangent = jax.jit(lambda *inputs: jax.jvp(apply, inputs, along))(*inputs)
+            return output, tangent, jax.jit(lambda *inputs: jax.vjp(apply, *inputs)[1](against[1]))(*inputs)
+
+        chex.assert_trees_all_close(found("cpu"), found("gpu"), rtol=1e-9, atol=1e-11)
 
 
 def test_layers_check_their_arguments_when_they_are_made():

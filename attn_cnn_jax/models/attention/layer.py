@@ -278,9 +278,11 @@ class SelfAttention(nnx.Module):
 
 
 def for_platform(model: Model, platform: str, devices: int = 1) -> Model:
-    """A copy of a network, tracers too, whose attention is computed as is best on so many "cpu", "gpu" or "tpu"."""
+    """A copy of a network, tracers too, that is computed as is best on so many "cpu", "gpu" or "tpu"."""
     model = nnx.clone(model)
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
-            module.platform, module.devices = platform, devices
+            module.devices = devices
+        if isinstance(module, SelfAttention | layers.Linear | layers.LayerNorm):
+            module.platform = platform
     return model
