@@ -14,6 +14,7 @@ from attn_cnn_jax.runs import environment, metrics, weights
 from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.runs.pretrained import existing
 from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.runs.saved import Saved
 
 # What `export` writes that is no run, and what reads it.
 FUNCTIONS = {
@@ -33,6 +34,16 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
       UserError: if there is no such run or step, or its checkpoint is damaged.
     """
     folder = existing(workdir)
+    number, config, model, data = load_network(folder, step)
+    assert isinstance(model, AttentionClassifier | ResNet)
+    positions = [record for record in read_positions(folder) if record["step"] <= number]
+    made_by = environment.of_step(environment.read_environments(folder), number) or {}
+    return Run(config, number, model, metrics.test_record(folder, number), data, positions, made_by)
+
+
+def load_network(workdir: str | Path, step: int | str = "latest") -> Saved:
+    """Restores the network of a run alone, without its records; arguments and errors are those of `load_run`."""
+    folder = existing(workdir)
     reader = weights
     if not (folder / weights.FILE).is_file():
         for file, how in FUNCTIONS.items():
@@ -42,11 +53,7 @@ def load_run(workdir: str | Path, step: int | str = "latest") -> Run:
                     "for commands and load_run export the run with --format=safetensors"
                 )
         from attn_cnn_jax.runs import checkpoints as reader  # Orbax takes half a second to import
-    number, config, model, data = reader.read_network(folder, step, partial(upgraded, folder))
-    assert isinstance(model, AttentionClassifier | ResNet)
-    positions = [record for record in read_positions(folder) if record["step"] <= number]
-    made_by = environment.of_step(environment.read_environments(folder), number) or {}
-    return Run(config, number, model, metrics.test_record(folder, number), data, positions, made_by)
+    return reader.read_network(folder, step, partial(upgraded, folder))
 
 
 def upgraded(folder: Path, config: ConfigDict) -> ConfigDict:

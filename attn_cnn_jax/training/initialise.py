@@ -6,7 +6,6 @@ What was removed or reset is in the configuration inside every checkpoint, and t
 the first step: a run needs the one it started from only once.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from attn_cnn_jax.models.variables import join, split
 from attn_cnn_jax.output import table
 from attn_cnn_jax.runs import checkpoints as ckpt
 from attn_cnn_jax.runs import directory
-from attn_cnn_jax.runs.load import load_run
+from attn_cnn_jax.runs.load import load_network
 from attn_cnn_jax.theorem.to_attention import convolutions_to_attention
 from attn_cnn_jax.training.hosts import say
 
@@ -57,24 +56,23 @@ def initial_network(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.
         for room, key in (name.split(".") for name in (*directory.MAY_CHANGE, *directory.MAY_GROW)):
             saved[room][key] = config[room][key]
         return saved, create_model(saved.model, rngs=nnx.Rngs(config.seed))
-    first = load_run(start.run)
-    if (first.config.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
-        first.config.model.layers = "attention"
-        first = dataclasses.replace(first, model=convolutions_to_attention(first.model, config.model.sharpness))
-    check_same_kind(config, first.config)
-    say_changes(config, first.config)
-    parameters, statistics, rows = *split(first.model)[1:], classifier_rows(config, first.config)
-    if not isinstance(first.model, AttentionClassifier):
+    _, first, model, _ = load_network(start.run)
+    if (first.model.get("layers"), config.model.get("layers")) == ("convolution", "attention"):
+        first.model.layers, model = "attention", convolutions_to_attention(model, config.model.sharpness)
+    check_same_kind(config, first)
+    say_changes(config, first)
+    parameters, statistics, rows = *split(model)[1:], classifier_rows(config, first)
+    if not isinstance(model, AttentionClassifier):
         fresh = create_model(config.model, rngs=nnx.Rngs(config.seed))
         return config, transfer(fresh, parameters, statistics, rows)
-    counts = heads_by_layer(first.config.model)
-    chosen = choose(config, first.model, counts)
+    counts = heads_by_layer(first.model)
+    chosen = choose(config, model, counts)
     heads = [(layer + 1, head + 1, chosen[layer][head]) for layer in sorted(chosen) for head in sorted(chosen[layer])]
     if heads:
         reasons = table(heads, ("layer", "head", "reason"), left=3)
         say(f"{len(heads)} heads of {start.run} {'pruned' if start.prune else 'reset'}:\n{reasons}")
     if start.prune:
-        parameters = prune(first.model, chosen)
+        parameters = prune(model, chosen)
         counts = tuple(count - len(chosen.get(layer, ())) for layer, count in enumerate(counts))
     values = config.to_dict()
     values["model"]["num_heads"] = counts[0] if len(set(counts)) == 1 else counts
@@ -84,7 +82,7 @@ def initial_network(config: ConfigDict, workdir: Path) -> tuple[ConfigDict, nnx.
     # Not the first run's seed alone: that would put the heads back where they came from.
     fresh = create_model(config.model, rngs=nnx.Rngs(jax.random.fold_in(jax.random.key(config.seed), 2)))
     if start.reset:
-        parameters = reset(first.model, split(fresh)[1], chosen)
+        parameters = reset(model, split(fresh)[1], chosen)
     return config, transfer(fresh, parameters, statistics, rows)
 
 
