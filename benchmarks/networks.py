@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import compiling
 from attn_cnn_jax.cli.configs import load_config
-from attn_cnn_jax.config import create_model, validate
+from attn_cnn_jax.config import create_model, spec_of, validate
 from attn_cnn_jax.data.augment import normalise
-from attn_cnn_jax.data.sets import SPECS, Spec, Split
+from attn_cnn_jax.data.sets import SPECS, Split
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.merging import merged
 from attn_cnn_jax.models.variables import join, split
@@ -62,11 +62,6 @@ def random_images(config: ConfigDict, count: int, mesh: Mesh) -> Split:
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (count, *config.model.image_shape), dtype=np.uint8)
     return place(Split(images, generator.integers(0, config.model.num_classes, count).astype(np.int32)), mesh)
-
-
-def spec_of(config: ConfigDict) -> Spec:
-    """Of the configuration's data set where it is one of this package, else CIFAR-10's: it normalises noise."""
-    return SPECS.get(config.dataset.name, SPEC)
 
 
 def steps_and_state(config: ConfigDict, mesh: Mesh) -> tuple[Callable, TrainState]:
