@@ -69,41 +69,44 @@ def flattened(
     return result.reshape(*x.shape[:-1], result.shape[-1])
 
 
-class Linear(nnx.Linear):
-    """A linear map of the last axis; on CPUs the gradient of its bias is a product.
+class OnPlatform(nnx.Module):
+    """A layer that is computed as is best where it runs.
 
     Attributes:
-      platform: what the layer is compiled for, see `for_platform`; None for JAX's default backend.
+      platform: what the layer is compiled for, see `attention.layer.for_platform`; None for JAX's default backend.
     """
 
     platform: str | None = None
 
+    @property
+    def target(self) -> str:
+        """The platform that the layer is compiled for: "cpu", "gpu" or "tpu"."""
+        return self.platform or jax.default_backend()
+
+
+class Linear(OnPlatform, nnx.Linear):
+    """A linear map of the last axis; on CPUs the gradient of its bias is a product."""
+
     def __call__(self, x: Float[Array, "*rows d"]) -> Float[Array, "*rows o"]:
         """`x W + b`, in the type of activations."""
-        if self.bias is None or not on_cpu(self):
+        if self.bias is None or self.target != "cpu":
             return super().__call__(x)
         x, kernel, bias = self.promote_dtype((x, self.kernel[...], self.bias[...]), dtype=self.dtype)
         return flattened(lambda x: x @ kernel + over_rows(bias, x.shape[0]), x)
 
 
-class LayerNorm(nnx.LayerNorm):
-    """Layer norm over the last axis, as BERT has it: its epsilon is inside the square root.
-
-    Attributes:
-      platform: as of `Linear`.
-    """
-
-    platform: str | None = None
+class LayerNorm(OnPlatform, nnx.LayerNorm):
+    """Layer norm over the last axis, as BERT has it: its epsilon is inside the square root."""
 
     def __call__(self, x: Float[Array, "*rows d"]) -> Float[Array, "*rows d"]:
         """`(x - mean) / sqrt(variance + epsilon) * scale + bias`, in the type of activations."""
-        if not on_cpu(self):
+        if self.target != "cpu":
             return super().__call__(x)
         scale, bias = self.scale[...], self.bias[...]  # pyright: ignore[reportOptionalSubscript]
 
         def normalised(x):
             centred, rows = x - x.mean(axis=-1, keepdims=True), x.shape[0]
-            inverse = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + LAYER_NORM_EPSILON)
+            inverse = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + self.epsilon)
             return centred * inverse * over_rows(scale, rows) + over_rows(bias, rows)
 
         return flattened(normalised, x.astype(scale.dtype)).astype(self.dtype)
@@ -123,11 +126,6 @@ def over_rows(x: Float[Array, " d"], rows: Any) -> Float[Array, "n d"]:
 def _over_rows_jvp(rows, primals, tangents):
     ones = jnp.ones((rows, 1), tangents[0].dtype)
     return over_rows(*primals, rows), ones @ tangents[0][None]
-
-
-def on_cpu(module: Linear | LayerNorm) -> bool:
-    """Whether a layer is compiled for a CPU."""
-    return (module.platform or jax.default_backend()) == "cpu"
 
 
 def linear(in_features: int, out_features: int, *, dtype: DTypeLike, rngs: nnx.Rngs, use_bias: bool = True) -> Linear:

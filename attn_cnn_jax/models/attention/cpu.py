@@ -1,6 +1,6 @@
 """The sum over heads for CPUs, `sum_h attention_h X W_val^(h) W_out^(h)`: images first, activations `(b, H, W, d)`.
 
-Memory is slow: a few images at a time stay in the cache, and heads that factorise are added up one by one.
+Memory is slow: a few images at a time stay in the cache; heads that factorise, or are wide, are added up one by one.
 """
 
 import functools

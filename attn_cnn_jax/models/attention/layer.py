@@ -29,7 +29,7 @@ Attended = Float[Array, "b H W o"]
 Flat = Float[Array, "h q p"] | Float[Array, "b h q p"]  # probabilities
 
 
-class SelfAttention(nnx.Module):
+class SelfAttention(layers.OnPlatform):
     """One layer of multi-head self-attention on images `(b, H, W, d)`.
 
     Attributes:
@@ -40,14 +40,12 @@ class SelfAttention(nnx.Module):
       value: per-head value maps `W_val`, only where the head size is below hidden and output size; else None
         and `output` holds the merged maps `W^(h) = W_val^(h) W_out^(h)`.
       output: linear map from the concatenated head averages, head by head, to the output channels.
-      platform: what the layer is compiled for, see `for_platform`; None for JAX's default backend.
       devices: the number of devices that share the images.
     """
 
     # As for an encoding's `head_axis`.
     head_axis = {"gate": 0, "value.kernel": 1, "output.kernel": 0}
     values = ("value.kernel", "output.kernel")
-    platform: str | None = None
     devices: int = 1
     not_decayed = ("gate",)  # decay would pull gates half open
 
@@ -125,11 +123,6 @@ class SelfAttention(nnx.Module):
         """`W^(h) = W_val^(h) W_out^(h)`, as Lemma 1 has it, in the type of parameters."""
         value, output = self.maps(self.output.kernel.dtype)
         return output if value is None else jnp.einsum("hdc,hco->hdo", value, output, precision="highest")
-
-    @property
-    def target(self) -> str:
-        """The platform that the layer is compiled for: "cpu", "gpu" or "tpu"."""
-        return self.platform or jax.default_backend()
 
     @property
     def bias(self) -> Float[AnyArray, "1 1 1 o"]:
@@ -283,6 +276,6 @@ def for_platform(model: Model, platform: str, devices: int = 1) -> Model:
     for _, module in nnx.iter_modules(model):
         if isinstance(module, SelfAttention):
             module.devices = devices
-        if isinstance(module, SelfAttention | layers.Linear | layers.LayerNorm):
+        if isinstance(module, layers.OnPlatform):
             module.platform = platform
     return model
