@@ -2,12 +2,13 @@
 
     python -m benchmarks.breakdown [--config cifar10_cpu] [--steps 40] [--largest 8] [--json FILE]
 
-Trains on random images. A first table sums operations by kind, with the network's FLOPs over the time of matrix
-products; a second has the operations that take longest. Operations may run side by side, so that their sum exceeds the
-time of the step.
+Trains on random images, on one core: on several XLA starts a product or a large loop in its threads and times the start
+alone (`findings/jax_profiler_times_the_start.sh`). A first table sums operations by kind, with the network's FLOPs over
+the time of matrix products; a second has the operations that take longest.
 """
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -31,11 +32,13 @@ from benchmarks.networks import random_images, repeated, steps_and_state
 PRODUCTS, MOVES, ELEMENTWISE = KINDS = ("matrix products", "copies and transposes", "other elementwise")
 MOVING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "transpose", "reshape", "broadcast"}
 MOVING |= {"slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "reverse"}
+HOLDING = {"while", "conditional", "call"}  # other operations, which are timed too
 # `%name = f32[8,8]{1,0} opcode(operands), calls=%computation`; a type may be a tuple, with blanks.
 INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%?([\w.-]+) = .*?[\])}] ([a-z][\w-]*)\((?:.*?calls=%?([\w.-]+))?", re.MULTILINE
 )
 COMPUTATION = re.compile(r"^%?([\w.-]+) \(.*?^}", re.MULTILINE | re.DOTALL)
+POOL = "XLAEigen"  # in the names of the threads that XLA shares products and large loops among
 
 
 @exits_with_messages
@@ -46,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--largest", type=at_least_one, default=8, help="operations that are listed")
     parser.add_argument("--json", metavar="FILE", help="also write what was measured there")
     options = parser.parse_args(argv)
+    os.environ["NPROC"] = "1"  # read by XLA when JAX first asks for a device
     if jax.default_backend() != "cpu":
         raise UserError(f"JAX runs on a {jax.default_backend()} here: set JAX_PLATFORMS=cpu")
     config = complete(load_config(options.config))
@@ -64,6 +68,9 @@ def measure(config: ConfigDict, steps: int) -> tuple[str, Counter[str], float]:
 
     Returns:
       The compiled program as text, seconds per step by the name of an operation, and seconds per step by the clock.
+
+    Raises:
+      UserError: XLA computed in several threads.
     """
     mesh = data_mesh(jax.devices()[:1])
     train_steps, state = steps_and_state(config, mesh)
@@ -80,10 +87,16 @@ def measure(config: ConfigDict, steps: int) -> tuple[str, Counter[str], float]:
         (path,) = Path(folder).rglob("*.xplane.pb")
         planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
     times: Counter[str] = Counter()
-    for event in (event for plane in planes for line in plane.lines for event in line.events):
+    lines = [line for plane in planes for line in plane.lines]
+    for event in (event for line in lines for event in line.events):
         if "hlo_op" in dict(event.stats):
             times[event.name] += event.duration_ns / 1e9 / steps
-    return compiled.as_text(), times, wall / steps
+    if sum(POOL in line.name for line in lines) > 1:
+        raise UserError("XLA computed in several threads, which its profiler does not time: set NPROC=1 first")
+    text = compiled.as_text()
+    for name in {name for name, opcode, _ in INSTRUCTION.findall(text) if opcode in HOLDING}:
+        del times[name]
+    return text, times, wall / steps
 
 
 def flops_per_step(config: ConfigDict) -> int:

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from attn_cnn_jax.analysis.flops import count_parameters
-from attn_cnn_jax.config import attention_config, complete
-from benchmarks import breakdown, comparison, inference, measure, networks, scaling, train_step
+from attn_cnn_jax.config import attention_config
+from benchmarks import comparison, inference, measure, networks, scaling, train_step
 
 TINY = (
     "--batch_size=2",
@@ -107,18 +107,3 @@ def test_scaling_has_a_row_per_size_and_exponents_of_training_that_fits(run):
     ]
     assert all(f"{row['seconds']:.4g}" in printed for row in found["rows"])
     assert measure.OUT_OF_MEMORY in run(scaling, *sides, fails=[networks.by_itself])[0]
-
-
-def test_operations_are_those_that_were_timed_and_products_are_found():
-    model = {"hidden_size": 8, "intermediate_size": 16, "num_layers": 1, "num_heads": 4, "downsample": 4}
-    config = complete(attention_config(**model))
-    config.train.batch_size = 4
-    text, times, wall = breakdown.measure(config, 4)
-    kinds = breakdown.kinds_of(text)
-    assert sum(times[name] for name in kinds) > 0.98 * times.total()  # the rest is not of this program
-    assert set(breakdown.KINDS) == set(kinds.values())
-    assert all(kinds[name] == breakdown.PRODUCTS for name in kinds if name.startswith("dot."))
-    assert 0 < times.total() < 3 * wall
-    rows = breakdown.by_kind(text, times, breakdown.flops_per_step(config))
-    assert sum(row["share (%)"] for row in rows) == pytest.approx(100)
-    assert rows[0]["GFLOP/s"] > 0
