@@ -34,12 +34,13 @@ COMMANDS = {
     "train": ["train", "--config=digits", "--workdir=run"],
 }
 FAILS = ("mistyped key", "no such run")
+NOT_OF_USERS = "JAX_COMPILATION", "PYTHONDONTWRITEBYTECODE"  # programs, or Python's own, kept elsewhere or nowhere
 MOST_TURNS = {"train": 3}
 
 
 def wait(root: Path, command: Sequence[str], cache: Path, *, fails: bool) -> float:
     """Returns the seconds of a command of a version, in a new folder; UserError where its exit status is another."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_COMPILATION")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_OF_USERS)}
     environment |= {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu"}
     line = [sys.executable, "-m", "attn_cnn_jax", *command]
     with tempfile.TemporaryDirectory() as folder:
