@@ -9,7 +9,6 @@ to from the middle pixel.
 
 import argparse
 import json
-import re
 import sys
 import unicodedata
 from pathlib import Path
@@ -39,6 +38,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    figure_name = style.name_of(args.figure) if args.figure else ""
     run = load_run(args.run, args.step)
     if args.size:
         run = run.at_size(args.size)
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
         attention = [[layer[n] if layer.ndim == 6 else layer for layer in layers] for n in range(len(shown))]
         classes = [[(named(c), c["probability"]) for c in each] for each in best]
         figure = predictions.draw(list(shown), [path.name for path in paths], classes, attention)
-        written = style.save(figure, args.figure.parent, re.sub(r"\.(png|svg)$", "", args.figure.name))
+        written = style.save(figure, args.figure.parent, figure_name)
         say("\n".join(map(str, written)), sys.stderr)
 
 

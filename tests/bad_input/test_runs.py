@@ -54,6 +54,12 @@ def test_a_run_that_is_none(copy, refused, name):
     refused(lambda: main(["heads", str(copy)]), message)
 
 
+def test_a_figure_of_another_kind_is_refused_before_images_are_read(quadratic_run, refused, tmp_path):
+    for name in ("x.pdf", "x.JPG"):
+        command = ["predict", str(quadratic_run), "no_such.png", f"--figure={tmp_path / name}"]
+        refused(lambda command=command: main(command), "are written as .png and .svg")
+
+
 def test_looking_prepares_nothing_and_finds_data_that_is_elsewhere_now(copy, refused, tmp_path, monkeypatch):
     """Of a run trained with a folder of data that is gone, or with another TFDS_DATA_DIR; commands only read."""
     config = directory.read_config(copy)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.files import replacing
 from attn_cnn_jax.output import printable
 
@@ -142,6 +144,14 @@ def pixels(figure: Figure) -> np.ndarray:
         figure.canvas.draw()
     assert isinstance(figure.canvas, FigureCanvasAgg)
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+
+def name_of(path: Path) -> str:
+    """Returns a figure's name without .png or .svg, for `save`; UserError for the name of another kind of file."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind in FigureCanvasBase.get_supported_filetypes() and kind not in ("png", "svg"):
+        raise UserError(f"{path}: figures are written as .png and .svg; give {path.with_suffix('')}")
+    return path.stem if kind in ("png", "svg") else path.name
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
