@@ -15,11 +15,10 @@ from attn_cnn_jax.config import attention_config, complete, create_model, resnet
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop.export import export
-from attn_cnn_jax.models.attention import moments
 from attn_cnn_jax.models.pruning import frozen_mask, frozen_names
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs import directory, pretrained
-from attn_cnn_jax.runs.positions import create_recorder, read_positions
+from attn_cnn_jax.runs.positions import read_positions
 from attn_cnn_jax.training import loop
 from attn_cnn_jax.training.initialise import initial_network, resized_table
 from tests.support.digits_run import records_of, write_run
@@ -185,34 +184,6 @@ def test_reset_heads_start_again_and_only_they_move_where_the_rest_is_fixed(dege
                 assert new.std() == pytest.approx((HEADS * 8 * 3) ** -0.5, rel=0.2)
     for name in ("classifier.kernel", "blocks.0.dense.kernel", "blocks.1.attention.output.bias"):
         assert np.any(after[name] != before[name])
-
-
-def test_positions_are_those_of_the_parameters_or_of_the_central_pixel(data_dir, tmp_path):
-    for encoding, content in (("quadratic", False), ("learned", True)):
-        config = complete(config_of(data_dir, model={"encoding": encoding, "content": content}))
-        skeleton, arrays, _ = split(new_network(config, 1))
-        create_recorder(config.model, skeleton, tmp_path, -1)(0, 0.0, arrays)
-        for n, layer in enumerate(read_positions(tmp_path)[0]["layers"]):
-            if encoding == "quadratic":
-                expected = arrays[f"blocks.{n}.attention.position.centre"]
-            else:  # positions alone: the same parameters without content
-                alone = complete(config_of(data_dir, model={"encoding": encoding}))
-                skeleton, own, statistics = split(new_network(alone, 2))
-                network = join(skeleton, own | {name: arrays[name] for name in own}, statistics)
-                attention = network.attention(alone.model.image_shape)[n][:, 2, 2]
-                expected = moments.centre_of_mass(np.asarray(attention)) - 2
-                np.testing.assert_allclose(layer["covariance"], moments.covariance(attention), rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(layer["centre"], expected, rtol=1e-4, atol=1e-4)
-
-
-def test_positions_of_images_that_are_not_square_are_those_of_their_central_pixel(tmp_path):
-    model = attention_config(encoding="learned", image_shape=(12, 8, 1), downsample=2, num_layers=1).model
-    network = create_model(model, rngs=nnx.Rngs(0))
-    skeleton, arrays, _ = split(network)
-    create_recorder(model, skeleton, tmp_path, -1)(0, 0.0, arrays)
-    expected = moments.centre_of_mass(np.asarray(network.attention(model.image_shape)[0][:, 3, 2])) - (3, 2)
-    found = read_positions(tmp_path)[0]["layers"][0]["centre"]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_another_number_of_classes_has_a_new_head_and_the_encoder_can_stay_frozen(
