@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -54,12 +55,16 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"JAX runs on a {jax.default_backend()} here: set JAX_PLATFORMS=cpu")
     config = complete(load_config(options.config))
     text, times, wall = measure(config, options.steps)
-    kinds = by_kind(text, times, flops_per_step(config))
-    print(table(kinds, ("kind", "ms per step", "share (%)", "operations", "GFLOP/s")))
+    kinds = kinds_of(text)
+    rows = by_kind(kinds, times, flops_per_step(config))
+    print(table(rows, ("kind", "ms per step", "share (%)", "operations", "GFLOP/s")))
     print(f"a step takes {1000 * wall:.1f} ms, its operations {1000 * times.total():.1f} ms\n")
-    largest = [{"operation": name, "ms per step": 1000 * taken} for name, taken in times.most_common(options.largest)]
-    print(table(largest, ("operation", "ms per step")))
-    write_json(options.json, {"benchmark": "breakdown", "by_kind": kinds, "seconds_per_step": wall})
+    operations = [
+        {"operation": name, "kind": kinds.get(name), "ms per step": 1000 * taken} for name, taken in times.most_common()
+    ]
+    print(table(operations[: options.largest], ("operation", "kind", "ms per step")))
+    found = {"benchmark": "breakdown", "by_kind": rows, "operations": operations, "seconds_per_step": wall}
+    write_json(options.json, found)
     return 0
 
 
@@ -104,9 +109,9 @@ def flops_per_step(config: ConfigDict) -> int:
     return 3 * config.train.batch_size * count_flops(config.model).full
 
 
-def by_kind(text: str, times: Counter[str], flops: int) -> list[dict]:
+def by_kind(kinds: Mapping[str, str], times: Counter[str], flops: int) -> list[dict]:
     """A row per kind of operation; the rate of matrix products counts those of the network, not the optimizer's."""
-    kinds, rows = kinds_of(text), []
+    rows = []
     for kind in KINDS:
         taken = [seconds for name, seconds in times.items() if kinds.get(name, ELEMENTWISE) == kind]
         row = {"kind": kind, "ms per step": 1000 * sum(taken), "share (%)": 100 * sum(taken) / times.total()}

@@ -5,10 +5,8 @@ import os
 import subprocess
 import sys
 
-import jax.numpy as jnp
 import pytest
 
-from attn_cnn_jax import compiling
 from benchmarks import breakdown
 
 CONFIG = """
@@ -31,17 +29,14 @@ def test_operations_are_timed_in_the_one_thread_that_computes(tmp_path):
     done = subprocess.run([*line, f"--json={out}"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr  # it refuses what several threads computed
     found = json.loads(out.read_text())
-    assert [row["kind"] for row in found["by_kind"]] == list(breakdown.KINDS)
-    assert sum(row["share (%)"] for row in found["by_kind"]) == pytest.approx(100)
-    total = sum(row["ms per step"] for row in found["by_kind"]) / 1000
-    assert total <= found["seconds_per_step"]  # nothing is counted twice, such as a loop and what it holds
-    assert found["by_kind"][0]["operations"] > 20
-
-
-def test_products_are_found_in_a_compiled_program():
-    def function(x):
-        return jnp.tanh(x @ x + 1), x.T.copy()
-
-    kinds = breakdown.kinds_of(compiling.jit(function).lower(jnp.ones((64, 64))).compile().as_text())
-    assert {kind for name, kind in kinds.items() if name.startswith("dot")} == {breakdown.PRODUCTS}
-    assert set(kinds.values()) == set(breakdown.KINDS)
+    rows, operations = found["by_kind"], found["operations"]
+    total = sum(each["ms per step"] for each in operations)
+    known = {each["operation"]: each["kind"] for each in operations if each["kind"]}
+    assert sum(each["ms per step"] for each in operations if each["kind"]) > 0.98 * total  # the rest is of no step
+    assert set(breakdown.KINDS) == set(known.values())
+    assert all(kind == breakdown.PRODUCTS for name, kind in known.items() if name.startswith("dot."))
+    assert not any(name.startswith("while") for name in known)  # what it holds is counted
+    assert 0 < total / 1000 <= found["seconds_per_step"]
+    assert sum(row["share (%)"] for row in rows) == pytest.approx(100)
+    assert rows[0]["operations"] > 20
+    assert rows[0]["GFLOP/s"] > 0

@@ -149,9 +149,11 @@ def pixels(figure: Figure) -> np.ndarray:
 def name_of(path: Path) -> str:
     """Returns a figure's name without .png or .svg, for `save`; UserError for the name of another kind of file."""
     kind = path.suffix.lower().removeprefix(".")
-    if kind in FigureCanvasBase.get_supported_filetypes() and kind not in ("png", "svg"):
+    if kind in ("png", "svg"):
+        return path.stem
+    if kind in FigureCanvasBase.get_supported_filetypes():
         raise UserError(f"{path}: figures are written as .png and .svg; give {path.with_suffix('')}")
-    return path.stem if kind in ("png", "svg") else path.name
+    return path.name
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
