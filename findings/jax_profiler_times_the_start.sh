@@ -6,11 +6,11 @@
 # One would expect: the events of `jax.profiler` last as long as the operations, so that a program's add up to its time,
 # and FLOPs over an event's duration are the speed of a product.
 # Seen, with the fusions of YNNPACK off (`xla_cpu_experimental_ynn_fusion_type=""`, which avoids their wrong products):
-# the event of a product of 2048x2048 ends after a twentieth of its time, which would be 6,000 GFLOP/s on a machine of
+# the event of a product of 2048x2048 ends after a twentieth of its time, which would be 4,000 GFLOP/s on a machine of
 # 200; the threads that compute it leave no event. With NPROC=1, one thread, it lasts as long as the product.
 # Where it is met: any profile of a network on a CPU that is read for where its time goes: products seem to take a
 # fraction of a step and what is between them most of it. Which share is missing differs from product to product.
-# Output: "several threads: 2% to 8% of the time", "one thread: 98% to 100%", as percentages of this machine.
+# Output: "several threads: 5% of the time", or 6%, and "one thread: 100%".
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
