@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -23,7 +24,7 @@ from attn_cnn_jax.config.network import abstract_model
 from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import UserError, shortened
 from attn_cnn_jax.models.merging import merged
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.evaluate import numbers_of, program
 from attn_cnn_jax.training.mesh import data_mesh, platform_of, replicated, split_along
@@ -117,16 +118,10 @@ def lower(config: ConfigDict, mesh: Mesh) -> tuple[jax.stages.Lowered, jax.stage
     train_set = Split(shape((num_images, *spec.image_shape), jnp.uint8), shape((num_images,), jnp.int32))
     batch_size = min(config.train.eval_batch_size, spec.test_examples)
     images = shape((-(-batch_size // mesh.size) * mesh.size, *spec.image_shape), jnp.uint8, split_along(mesh, 0))
-    structures = []
-
-    def merge(parameters, statistics):
-        structure, *parts = split(merged(join(skeleton, parameters, statistics), spec.image_shape))
-        structures.append(structure)
-        return tuple(parts)
-
-    merged_arrays = jax.tree.map(lambda x: shape(x.shape, x.dtype), jax.eval_shape(merge, *arrays[:2]))
+    structure, *merged_arrays = split(nnx.eval_shape(lambda network: merged(network, spec.image_shape), network))
+    merged_arrays = jax.tree.map(lambda x: shape(x.shape, x.dtype), tuple(merged_arrays))
     numbers = numbers_of(config, spec)
-    evaluation = program("logits", structures[0], numbers, platform_of(mesh), replicated(mesh))
+    evaluation = program("logits", structure, numbers, platform_of(mesh), replicated(mesh))
     return (
         create_train_steps(config, mesh, skeleton, optimizer, spec).lower(state, train_set, shape((), jnp.int32)),
         evaluation.lower(merged_arrays, images),
