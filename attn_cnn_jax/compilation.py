@@ -159,19 +159,18 @@ def fitting(
 
     UserError if the memory of a device is too small.
     """
-    needed = None
     try:
         compiled = lowered.compile()
         memory = memory_of(compiled)
         if memory["needed"] <= CHIPS[target.chip].memory:
             return compiled, memory
-        needed = memory["needed"]
+        needed = f"{memory['needed'] / GIB:,.1f} GiB per device"
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):  # compilers for TPUs refuse, those for GPUs do not
             raise
-    size = f"needs {needed / GIB:,.1f} GiB per device" if needed else "needs more memory"
+        needed = "more memory"
     raise UserError(
-        f"{what} of config.train.{key}={config.train[key]} {size}: {target.name} has "
+        f"{what} of config.train.{key}={config.train[key]} needs {needed}: {target.name} has "
         f"{CHIPS[target.chip].memory / GIB:,.1f} GiB\n"
         f"lower config.train.{key}, take more devices, or config.model.dtype=bfloat16"
     )
