@@ -150,12 +150,9 @@ def by_shift(corners: Float[np.ndarray, "h 2 j k l"], grid: Grid) -> Float[np.nd
     Queries in the four corners see all shifts.
     """
     height, width = grid
-    table = np.zeros((len(corners), 2 * height - 1, 2 * width - 1))
-    for last_row in (0, 1):
-        for column in (0, width - 1):
-            first = (height - 1) * (1 - last_row), width - 1 - column  # where shift (-row, -column) stands
-            table[:, first[0] : first[0] + height, first[1] : first[1] + width] = corners[:, last_row, column]
-    return table
+    rows, columns = np.arange(1 - height, height)[:, None], np.arange(1 - width, width)
+    is_last, column = (rows <= 0).astype(int), np.where(columns <= 0, width - 1, 0)  # of the query in that corner
+    return corners[:, is_last, column, is_last * (height - 1) + rows, column + columns]
 
 
 def close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
