@@ -59,10 +59,8 @@ function truncated(attention, kernelSize, [height, width]) {
   });
 }
 
-/** What a head makes of an image: every square of `size` pixels is the mean of all squares, weighted by its attention. Bytes
-    as `bytes`, (rows, columns, channels).
-    @type {(bytes: Bytes, attention: Floats, size: number, grid: Grid) => Uint8ClampedArray} */
-function shiftedImage(bytes, attention, size, grid) {
-  const means = linear(attention, { kernel: spaceToDepth(bytes, size, grid), bias: null }, grid[0] * grid[1]);
-  return Uint8ClampedArray.from(spaceToDepth(means, size, grid, true));
-}
+/** What a head makes of an image: every square of `size` pixels is the mean of all `squares` (see windows), weighted by its
+    attention. Bytes: rows, columns, channels.
+    @type {(squares: Floats, attention: Floats, size: number, grid: Grid) => Uint8ClampedArray} */
+const shiftedImage = (squares, attention, size, grid) =>
+  imageOfSquares(linear(attention, { kernel: squares, bias: null }, grid[0] * grid[1]), size, grid);

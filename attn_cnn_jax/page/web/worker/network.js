@@ -23,19 +23,19 @@ function numbersOf(buffer, half) {
   }) : new Float32Array(buffer);
 }
 
-/** Squares of `size` pixels as one pixel each, of the grid, with channels in the order (row, column, channel); or back. */
-function spaceToDepth(x, size, grid, isBack = false) {
+/** Bytes of an image, of squares of `size` pixels as windows(..., size, grid) has them.
+    @type {(x: Floats, size: number, grid: Grid) => Uint8ClampedArray} */
+function imageOfSquares(x, size, grid) {
   const pixels = grid[0] * grid[1], length = x.length / (pixels * size); // of one row of one square
-  const y = new x.constructor(x.length);
-  for (let p = 0, deep = 0; p < pixels; p++) for (let row = 0; row < size; row++, deep += length) {
-    const flat = ((Math.floor(p / grid[1]) * size + row) * grid[1] + (p % grid[1])) * length;
-    const [from, to] = isBack ? [deep, flat] : [flat, deep];
-    y.set(x.subarray(from, from + length), to);
+  const bytes = new Uint8ClampedArray(x.length);
+  for (let p = 0, from = 0; p < pixels; p++) for (let row = 0; row < size; row++, from += length) {
+    bytes.set(x.subarray(from, from + length), ((Math.floor(p / grid[1]) * size + row) * grid[1] + (p % grid[1])) * length);
   }
-  return y;
+  return bytes;
 }
 
-/** Windows around the middle of such squares as one pixel each, alike; beyond the border its pixels repeat. */
+/** Windows around the middle of squares of `size` pixels as one pixel each, of the grid, with channels in the order (row, column,
+    channel); beyond the border its pixels repeat. */
 function windows(x, size, window, grid) {
   const [height, width] = grid.map((side) => side * size), channels = x.length / (height * width);
   const before = Math.floor((window - size) / 2), y = new Float32Array(grid[0] * grid[1] * window * window * channels);

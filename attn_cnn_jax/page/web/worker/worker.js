@@ -20,7 +20,8 @@ function answerer(reply) {
 
   function classify(question) {
     const { attention, ...rest } = run(question.bytes, question);
-    const shifted = attention.map((heads) => heads.map((head) => shiftedImage(question.bytes, head, size, grid)));
+    const squares = windows(question.bytes, size, size, grid);
+    const shifted = attention.map((heads) => heads.map((head) => shiftedImage(squares, head, size, grid)));
     reply({ ...rest, shifted, id: question.id });
   }
 
