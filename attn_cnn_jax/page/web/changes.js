@@ -4,15 +4,11 @@
 /** A layer's data with the centres and spreads that a visitor gave its heads.
     @type {(layer: Layer, number: number, moved: View['moved']) => Layer} */
 function withMoves(layer, number, moved) {
-  const keys = Object.keys(moved).filter((key) => key.startsWith(`${number},`));
-  if (keys.length === 0 || !layer.position?.centre) return layer;
-  const position = { ...layer.position, centre: [...layer.position.centre], spread: [...layer.position.spread] };
-  for (const key of keys) {
-    const head = Number(key.split(",")[1]);
-    position.centre[head] = moved[key].centre;
-    position.spread[head] = scaled(position.spread[head], moved[key].factor);
-  }
-  return { ...layer, position };
+  const { position } = layer;
+  if (Object.keys(moved).length === 0 || !position?.centre) return layer;
+  const moves = position.centre.map((centre, h) => moved[`${number},${h}`] ?? { centre, factor: 1 });
+  const spread = position.spread.map((spread, h) => scaled(spread, moves[h].factor));
+  return { ...layer, position: { ...position, centre: moves.map(({ centre }) => centre), spread } };
 }
 
 const scaled = (spread, factor) => (Array.isArray(spread) ? spread.map((row) => scaled(row, factor)) : spread * factor);
