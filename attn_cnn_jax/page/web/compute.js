@@ -9,7 +9,8 @@ let asked = 0; // number of the newest question
 const answers = new Map(); // {resolve, first, message} of questions without an answer yet, by their number
 
 /** The worker's answer for an image; null until the first one. `picture` (its index), `shifted` (what each layer's heads make
-    of the image, as bytes), and where the page has the network `logits` after each layer, `content` and `kernels`.
+    of the image, as bytes), and where the page has the network `logits` after each layer, `content` (factors of
+    scores) and `kernels`.
     @type {Answer | null} */
 let answered = null;
 
@@ -88,7 +89,6 @@ async function classifyOnce() {
   if (index !== view.picture) return;
   answered = { ...answer, picture: index };
   classified = network && !isEmptyDrawing(index) ? answered : null;
-  content = answer.content?.[0] ? answer.content : null;
   show();
 }
 

@@ -182,7 +182,7 @@ function openRun(given) {
   setPlaying(false);
   setDrawing(false);
   setData(given);
-  answered = classified = content = accuracy.original = null;
+  answered = classified = accuracy.original = null;
   forgetCount();
   answers.clear();
   computing = null;
@@ -213,7 +213,7 @@ async function begin() {
   const first = view;
   ready = classify();
   await ready;
-  if (content && view === first) restore(); // which heads a step chooses is known from now on
+  if (view === first) restore(); // which heads a step chooses is known from now on, also where they read the picture
   showNow();
   countRight();
 }

@@ -7,7 +7,7 @@
 function extremeHead(sign) {
   const queries = [initialView.query, ...[0, grid[0] - 1].flatMap((i) => [[i, 0], [i, grid[1] - 1]])];
   const entropyAt = (h, query) =>
-    entropyOf(headProbabilities(data.layers[0], h, content?.[0][h] ?? null, query, grid, initialView.terms));
+    entropyOf(headProbabilities(data.layers[0], h, answered?.content?.[0]?.[h], query, grid, initialView.terms));
   const entropies = Array.from({ length: data.layers[0].heads }, (_, h) => sign * Math.max(...queries.map((q) => entropyAt(h, q))));
   return entropies.indexOf(Math.max(...entropies));
 }

@@ -42,13 +42,9 @@ setData(JSON.parse(document.getElementById("data").textContent));
     @type {{ query: Pixel | null, head: Head | null }} */
 const pointed = { query: null, head: null };
 
-/** Factors of the chosen picture's content scores; null until the network's first answer, and where there are none.
-    @type {(Factors[] | null)[] | null} */
-let content = null;
-
 const currentQuery = () => pointed.query ?? view.query;
 const currentHead = () => pointed.head ?? view.head;
-const contentIsMissing = () => content === null && data.contentTerms.length > 0 && data.pictures.length > 0;
+const contentIsMissing = () => answered === null && data.contentTerms.length > 0 && data.pictures.length > 0;
 const atEnd = () => view.epoch === null || view.epoch === lastEpoch;
 
 /** A layer as it is shown: that of the checkpoint with the visitor's changes, or with the positions of an earlier epoch.
@@ -58,8 +54,8 @@ function shownLayer(layer) {
   return { ...data.layers[layer], ...data.epochs[view.epoch].layers[layer] };
 }
 
-/** Content scores of one head, which earlier epochs do not have. */
-const contentOf = (layer, head) => (content && atEnd() ? content[layer][head] : null);
+/** Factors of one head's content scores, which earlier epochs do not have. */
+const contentOf = (layer, head) => (atEnd() ? answered?.content?.[layer]?.[head] : null);
 
 /** Scores of one head for a query, the sum of the chosen terms. */
 const scoresOf = (layer, head) =>
