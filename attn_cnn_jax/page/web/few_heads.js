@@ -12,13 +12,10 @@ const FILTERS = {
   sharpen: [0, -1, 0, -1, 5, -1, 0, -1, 0],
 };
 
-/** What is shown: entries of a square filter, row by row, and how many independent filters lead from three channels to three.
-    @type {{ filter: number[], different: number }} */
-const few = { filter: FILTERS.Sobel, different: 3 };
-
-/** What drawing makes of an entry, and the entry that arrow keys choose.
-    @type {{ value: number, at: Pixel }} */
-const brush = { value: 1, at: [1, 1] };
+/** What is shown: entries of a square filter, row by row, the entry that arrow keys choose, and how many independent filters
+    lead from three channels to three.
+    @type {{ filter: number[], at: Pixel, different: number }} */
+const few = { filter: FILTERS.Sobel, at: [1, 1], different: 3 };
 
 /** One head for what a filter adds and one for what it takes away: patterns of attention that sum to one, and value maps.
     @type {(filter: number[]) => { pattern: number[], value: number }[]} */
@@ -75,7 +72,7 @@ function showFew() {
 
 /** The filter as grey, what it adds light and what it takes away dark, and the entry that keys change. */
 function showBrush(size) {
-  const { filter } = few, most = Math.max(1e-9, ...filter.map(Math.abs)), at = brush.at = /** @type {Pixel} */ (brush.at.map((n) => clamp(n, size)));
+  const { filter } = few, most = Math.max(1e-9, ...filter.map(Math.abs)), at = few.at = /** @type {Pixel} */ (few.at.map((n) => clamp(n, size)));
   drawGrey($("few-drawing"), filter.map((entry) => entry / most), true, [size, size]);
   frameAt($("few-canvas"), at, [size, size]);
   $("few-canvas").ariaLabel = `Filter, row ${at[0] + 1}, column ${at[1] + 1}: ${fixed(filter[at[0] * size + at[1]])}`;
@@ -84,13 +81,12 @@ function showBrush(size) {
 /** Sets an entry of the filter, and chooses it. */
 function paint(at, value) {
   const size = Math.sqrt(few.filter.length), chosen = at[0] * size + at[1];
-  brush.at = at;
-  setFew({ filter: few.filter.map((entry, n) => (n === chosen ? clampEntry(value(entry)) : entry)) });
+  setFew({ at, filter: few.filter.map((entry, n) => (n === chosen ? clampEntry(value(entry)) : entry)) });
 }
 
 function listenToBrush() {
   const canvas = $("few-canvas"), size = () => Math.sqrt(few.filter.length);
-  const drawn = () => brush.value;
+  const drawn = () => Number(chosen("brush"));
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
     paint(pixelAt(event, canvas, [size(), size()]), drawn);
@@ -102,11 +98,9 @@ function listenToBrush() {
     const arrow = ARROWS[event.key], step = { "+": 0.25, "-": -0.25 }[event.key];
     if (event.ctrlKey || event.altKey || event.metaKey || !(arrow || step || event.key === " ")) return;
     event.preventDefault();
-    if (arrow) brush.at = /** @type {Pixel} */ (brush.at.map((n, axis) => clamp(n + arrow[axis], size())));
-    if (arrow) showBrush(size());
-    else paint(brush.at, step ? (entry) => entry + step : drawn);
+    if (arrow) setFew({ at: few.at.map((n, axis) => clamp(n + arrow[axis], size())) });
+    else paint(few.at, step ? (entry) => entry + step : drawn);
   });
-  for (const radio of $("few").querySelectorAll('[name="brush"]')) radio.addEventListener("change", () => { brush.value = Number(radio.value); });
   for (const n of [3, 5]) $(`few-empty-${n}`).addEventListener("click", () => setFew({ filter: Array(n * n).fill(0) }));
 }
 
