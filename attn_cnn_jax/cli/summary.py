@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     for name, (config, _) in configs.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
-        for text in effective_in_words(name):
+        for text in effective_in_words(name, config):
             say(f"{name}: {text}")
     for name in args.configs:
         for folder in run_directories(name) if located(name).is_dir() else ():
@@ -96,10 +96,9 @@ def pruned_in_words(config: ConfigDict) -> str:
     return f"{sum(left)} heads, {sum(pruned.values())} pruned: {', '.join(layers)}"
 
 
-def effective_in_words(name: str) -> list[str]:
+def effective_in_words(name: str, config: ConfigDict) -> list[str]:
     """Returns the effective heads of each layer of a run whose attention is of positions alone, else nothing."""
-    config = read_config(located(name)) if located(name).is_dir() else None
-    if config is None or with_defaults(config).model.name != "attention":
+    if config.model.name != "attention" or not located(name).is_dir():
         return []
     try:
         run = load_run(name)
