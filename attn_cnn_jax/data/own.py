@@ -68,10 +68,10 @@ def with_test_split(collection: Collection, source: Source) -> Collection:
     names, splits = checked_names(collection.class_names, source.words), collection.splits
     if "test" in splits:
         return collection._replace(class_names=names)
-    by_class, test = [[] for _ in names], set()
-    ranks = collection.ranks or random_ranks(len(splits["train"]), 0).tolist()
-    for n, (entry, rank) in enumerate(zip(splits["train"], ranks, strict=True)):
-        by_class[entry.label].append((rank, n))
+    train, by_class, test = splits["train"], [[] for _ in names], set()
+    ranks = collection.ranks or random_ranks(len(train), 0).tolist()
+    for n in sorted(range(len(train)), key=ranks.__getitem__):
+        by_class[train[n].label].append(n)
     for name, ranked in zip(names, by_class, strict=True):
         if len(ranked) < 2:
             raise UserError(
@@ -79,10 +79,9 @@ def with_test_split(collection: Collection, source: Source) -> Collection:
                 "without a test split every class needs two, one to train and one to test"
             )
         count = min(max(1, round(source.test_fraction * len(ranked))), len(ranked) - 1)
-        test |= {n for _, n in sorted(ranked)[:count]}
-    parts = {"train": [], "test": []}
-    for n, entry in enumerate(splits["train"]):
-        parts["test" if n in test else "train"].append(entry)
+        test.update(ranked[:count])
+    kept = [entry for n, entry in enumerate(train) if n not in test]
+    parts = {"train": kept, "test": [train[n] for n in sorted(test)]}
     chosen_by = "by the names of the images" if collection.ranks else "at random, always the same"
     note = f"{100 * source.test_fraction:g}% of each class are the test split, chosen {chosen_by}"
     return collection._replace(class_names=names, splits=splits | parts, notes=[*collection.notes, note])
