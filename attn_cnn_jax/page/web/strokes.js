@@ -26,12 +26,7 @@ function setDrawing(isOn) {
 
 /** An empty canvas to draw on, and its picture among the others. */
 function clearDrawing() {
-  const [height, width] = data.size;
   forgetStrokes();
-  if (drawing.index === null) {
-    const image = make("canvas", { width, height });
-    drawing.index = addOwn("your drawing", image, image.toDataURL());
-  }
   scaleDrawing();
 }
 
@@ -90,8 +85,9 @@ function scaleDrawing() {
   show();
 }
 
-/** Puts a canvas in the place of the drawing's picture. */
+/** Makes a canvas the drawing's picture, which is added to the others with the first one. */
 function takeDrawing(canvas) {
+  drawing.index ??= addOwn("your drawing", canvas, canvas.toDataURL());
   const picture = data.pictures[drawing.index];
   picture.image.getContext("2d", { willReadFrequently: true }).drawImage(canvas, 0, 0);
   picture.source = canvas.toDataURL();
@@ -145,8 +141,7 @@ function drawingOfText(text) {
   const image = make("canvas");
   drawBytes(image, bytes, data);
   drawing.isEmpty = !bytes.some((byte) => byte > SEEN);
-  if (drawing.index === null) return drawing.index = addOwn("your drawing", image, image.toDataURL());
-  forgetStrokes();
+  if (drawing.index !== null) forgetStrokes();
   takeDrawing(image);
   return drawing.index;
 }
