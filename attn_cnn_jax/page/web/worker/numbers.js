@@ -53,12 +53,10 @@ function headScores(layer, head, factors, query, grid, terms) {
     content; else scores are added before one softmax.
     @type {(layer: Layer, head: number, factors: Factors | null, query: Pixel, grid: Grid, terms: Set<string>) => Float64Array} */
 function headProbabilities(layer, head, factors, query, grid, terms) {
-  if (!layer.gate) return softmax(headScores(layer, head, factors, query, grid, terms));
-  const position = headPositionScores(layer, head, query, grid, terms);
-  const content = headContentScores(factors, query, grid, terms);
-  if (position === null || content === null) return softmax(position ?? content ?? new Float64Array(grid[0] * grid[1]));
-  const gate = layer.gate[head];
-  const [byPosition, byContent] = [softmax(position), softmax(content)];
+  const position = layer.gate && headPositionScores(layer, head, query, grid, terms);
+  const content = layer.gate && headContentScores(factors, query, grid, terms);
+  if (!position || !content) return softmax(headScores(layer, head, factors, query, grid, terms));
+  const [byPosition, byContent] = [softmax(position), softmax(content)], gate = layer.gate[head];
   return byPosition.map((share, n) => gate * share + (1 - gate) * byContent[n]);
 }
 
