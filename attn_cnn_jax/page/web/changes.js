@@ -47,6 +47,13 @@ function limited({ centre, factor }) {
   return { centre: centre.map((n) => within(n, 2 * Math.max(...grid))), factor: within(factor, 64, 1 / 64) };
 }
 
+/** Puts numbers into their fields, but for the one that is typed in. */
+function showNumbers(fields, numbers, digits) {
+  [...fields].forEach((field, n) => {
+    if (document.activeElement !== field) field.value = Number(numbers[n].toFixed(digits));
+  });
+}
+
 /** Puts into a field the number that is used where it has another one. */
 function showLimited(field, used) {
   if (field.valueAsNumber !== used) field.value = used;
@@ -67,9 +74,7 @@ function showChanges() {
   $("head-on-name").textContent = head && headName(head);
   if (canMove(head)) {
     const { centre, factor } = moveOf(head);
-    ["centre-row", "centre-column"].forEach((id, axis) => {
-      if (document.activeElement !== $(id)) $(id).value = Number(centre[axis].toFixed(2));
-    });
+    showNumbers([$("centre-row"), $("centre-column")], centre, 2);
     $("spread").value = Math.log2(factor);
     $("spread-text").textContent = `× ${factor.toFixed(2)}`;
   }

@@ -63,7 +63,7 @@ function showFew() {
     return make("figure", {}, canvas, make("figcaption", { textContent: `head ${h + 1}, times ${value.toFixed(2)}` }));
   }));
   if ($("few-entries").children.length !== filter.length) makeFewEntries(size);
-  showEntries($("few-entries"), filter);
+  showNumbers($("few-entries").children, filter, 4);
   const rank = few.different; // of the kernel, a row per shift and a column per filter
   $("few-different").value = rank;
   $("few-rank").textContent = `rank ${rank}: `

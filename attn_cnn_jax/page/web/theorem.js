@@ -88,7 +88,7 @@ function showTheorem() {
   $("sharpness-text").textContent = (2 ** theorem.sharpness).toFixed(2);
   $("snap").value = theorem.snap;
   $("sharpness").value = theorem.sharpness;
-  showEntries($("entries"), theorem.kernel);
+  showNumbers($("entries").children, theorem.kernel, 4);
   const [row, column] = theorem.pixel, at = row * data.size[1] + column;
   frameAt($("theorem"), theorem.pixel, data.size);
   frameAt($("theorem-image").parentNode, theorem.pixel, data.size);
@@ -128,13 +128,6 @@ function entryField(ariaLabel, put) {
     showLimited(input, value);
   });
   return input;
-}
-
-/** Puts the entries of a kernel into their fields, but for the one that is typed in. */
-function showEntries(fields, kernel) {
-  [...fields.children].forEach((input, n) => {
-    if (document.activeElement !== input) input.value = Number(kernel[n].toFixed(4));
-  });
 }
 
 function listenToTheorem() {
