@@ -171,7 +171,6 @@ function listenToSettings() {
   $("epoch").addEventListener("input", () => choose({ epoch: Number($("epoch").value) }));
   addEventListener("popstate", () => { // Back and Forward, and a hash that was edited
     restore();
-    addressed = `${view.step} ${view.picture}`;
     choose(view);
   });
   darkness.addEventListener("change", show);
@@ -201,13 +200,13 @@ function openRun(given) {
 /** The view that the address names, or else the first step. */
 function restore() {
   view = location.hash.length > 1 ? viewFromHash(location.hash) : viewOfStep(0);
+  addressed = `${view.step} ${view.picture}`;
 }
 
 /** Shows the run that was made, with its pictures. */
 async function begin() {
   data.pictures.forEach(makePicture);
   restore();
-  addressed = `${view.step} ${view.picture}`;
   (ask ? startNetwork : startWorker)();
   await Promise.all(data.pictures.map((picture) => picture.image.decode?.()));
   const first = view;
