@@ -60,12 +60,16 @@ def build(
     reason = reason_not_to_compute(run, tuple(data["grid"]), most_parameters)
     if reason and run.model.depends_on_content:
         raise UserError(f"this network's attention depends on the image, and the page cannot compute it: {reason}")
-    test = []
+    data["pictures"] = [
+        {"name": image.name, "label": image.label, "source": data_uri(image.pixels)} for image in images
+    ]
     if reason is None:
         test = from_dataset(dataset, min(TEST_IMAGES, len(dataset.test.labels)), size) if dataset else []
         data["network"] = network_data(run, tuple(data["grid"]), class_names, test)
         data["network"]["costliest"] = costliest_head(run, test or images, class_names)
-    data["pictures"] = image_entries(run, images, class_names, batch_size=len(test or images))
+    elif images:
+        for picture, told in zip(data["pictures"], predictions(run, images, class_names), strict=True):
+            picture.update(told)
     return render(data)
 
 
@@ -134,28 +138,12 @@ def page_data(run: Run, size: tuple[int, int], *, title: str) -> dict[str, Any]:
     }
 
 
-def image_entries(
-    run: Run, images: list[LabelledImage], class_names: tuple[str, ...], batch_size: int = 1
-) -> list[dict[str, Any]]:
-    """What the page knows of images of its size; `class_names`: one per class, or none where they are unknown.
-
-    Images are repeated to `batch_size`, of which a program is there already: to compile another takes seconds.
-    """
-    if not images:
-        return []
-    pixels = np.stack([image.pixels for image in images])
+def predictions(run: Run, images: list[LabelledImage], class_names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What the network takes images for, where the page cannot say it; `class_names`: () where they are unknown."""
     # Logits, which images of another size have too: the page shows them at any.
-    predictions = probabilities(run.logits(np.resize(pixels, (max(len(images), batch_size), *pixels.shape[1:]))))
-    return [
-        {
-            "name": image.name,
-            "label": image.label,
-            "prediction": class_names[n] if n < len(class_names) else f"class {n}",
-            "confidence": round(float(probabilities[n]), 4),
-            "source": data_uri(image.pixels),
-        }
-        for image, n, probabilities in zip(images, predictions.argmax(axis=1), predictions, strict=False)
-    ]
+    found = probabilities(run.logits(np.stack([image.pixels for image in images])))
+    names = class_names or [f"class {n}" for n in range(found.shape[1])]
+    return [{"prediction": names[row.argmax()], "confidence": round(float(row.max()), 4)} for row in found]
 
 
 def in_json(tree: Any) -> Any:

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attn_cnn_jax import load_pretrained
+from attn_cnn_jax import load_pretrained, read_image
 from attn_cnn_jax.cli.arguments import Parser, separate
 from attn_cnn_jax.cli.configs import load_config
 from attn_cnn_jax.cli.main import SUBCOMMANDS
 from attn_cnn_jax.config import attention_config, resnet_config
 from attn_cnn_jax.config.base import flatten
+from attn_cnn_jax.data.image_files import DRAWINGS
 from attn_cnn_jax.runs.pretrained import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +203,7 @@ def test_live_pages_are_those_of_the_front_page_and_small_and_recognise_the_draw
     for name, page in pages.items():
         assert len(page.encode()) <= 2_000_000, name
         assert found[name]["network"] is not None
-    for picture in found["cifar10.html"]["pictures"]:
-        assert picture["name"] == f"{picture['prediction']}.png"
+    run, names = load_pretrained("cifar10"), [picture["name"] for picture in found["cifar10.html"]["pictures"]]
+    predicted = run.predict(np.stack([read_image(DRAWINGS / name, run) for name in names])).argmax(axis=1)
+    assert names == [f"{run.class_names[n]}.png" for n in predicted]
     assert re.search(r'<a href="dinov2\.html">.*<img src="data:image/webp;base64,', pages["cifar10.html"], re.DOTALL)

@@ -46,10 +46,11 @@ def test_test_pictures_one_of_each_class_in_turn(viewer, tmp_path, capsys):
     data = data_of(out)
     assert [p["name"] for p in data["pictures"]] == [f"test {n}" for n in (0, 2, 3, 8, 1, 4)]
     assert [p["label"] for p in data["pictures"]] == list("abcdac")
-    assert all(p["prediction"] in "abcdefghij" for p in data["pictures"])
     assert "my run" in data["title"]
     assert "6 images" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]  # nothing left beside it
+    assert viewer("quadratic", "--out", out, "--images", 6, "--parameters", 0) == 0
+    assert all(p["prediction"] in "abcdefghij" for p in data_of(out)["pictures"])
     assert viewer("quadratic", "--images", 1, "--size", "12x20") == 0
     assert data_of(tmp_path / "my run" / "viewer.html")["grid"] == [6, 10]
 
