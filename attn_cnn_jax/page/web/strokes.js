@@ -96,7 +96,7 @@ function takeDrawing(canvas) {
 }
 
 /** The box of pixels above SEEN, {left, top, width, height}; null where there are none. */
-function inkBox(values, height, width) {
+function inkBox(values, width) {
   const seen = Array.from(values.keys()).filter((n) => values[n] > SEEN);
   const [[top, bottom], [left, right]] = [extent(seen.map((n) => Math.floor(n / width))), extent(seen.map((n) => n % width))];
   return seen.length === 0 ? null : { left, top, width: right - left + 1, height: bottom - top + 1 };
@@ -108,7 +108,7 @@ function frameOfTests() {
   const { pixels, labels } = network.test ?? { pixels: "", labels: [] }, tests = bytesOfText(pixels);
   const bytes = labels.length ? labels.map((_, n) => tests.subarray(n * height * width, (n + 1) * height * width))
     : data.pictures.filter((picture) => picture.label).map((picture) => bytesOf(picture.image));
-  const boxes = bytes.map((one) => inkBox(one, height, width)).filter(Boolean);
+  const boxes = bytes.map((one) => inkBox(one, width)).filter(Boolean);
   if (boxes.length === 0) return { left: 0, top: 0, width, height };
   const median = (of) => boxes.map(of).sort((a, b) => a - b)[boxes.length >> 1];
   const [left, right] = [median((b) => b.left), median((b) => b.left + b.width)];
