@@ -109,7 +109,7 @@ def labelled_files(path: Path, class_names: tuple[str, ...]) -> list[tuple[Path,
 
 
 def is_image(path: Path) -> bool:
-    return path.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES)
+    return path.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not is_left_behind(path.name)
 
 
 def is_class_folder(path: Path) -> bool:

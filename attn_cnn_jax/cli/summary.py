@@ -101,7 +101,7 @@ def effective_in_words(name: str, config: ConfigDict) -> list[str]:
     if config.model.name != "attention" or not located(name).is_dir():
         return []
     try:
-        run = load_run(name)
+        run = load_run(run_directories(name)[0])  # of a folder of seeds, the only one
     except UserError:  # no checkpoint yet, or an encoding that is not loaded: the table says what there is
         return []
     if run.model.depends_on_content:

@@ -110,6 +110,7 @@ def test_class_folders_give_the_accuracy(quadratic_run, data_dir, tmp_path, caps
     for n, (image, label) in enumerate(zip(images, labels, strict=True)):
         (tmp_path / str(label)).mkdir(exist_ok=True)
         Image.fromarray(image[..., 0]).save(tmp_path / str(label) / f"{n}.png")
+    (tmp_path / "._7.png").write_bytes(b"\0\5\x16\7")  # what a tool leaves behind is no image beside the folders
     expected = load_run(quadratic_run).evaluate(images, labels)
     assert main(["predict", str(quadratic_run), str(tmp_path)]) == 0
     said = f"accuracy {expected.accuracy:.2%}, {expected.right} of 20 right by their folders; balanced"

@@ -53,13 +53,18 @@ def test_the_papers_networks_are_known_by_what_they_are(summary, tmp_path):
     assert len(rows[str(tmp_path / "quadratic.py")]) == 3
 
 
-def test_runs_have_their_test_accuracy_and_a_folder_of_seeds_stands_for_its_runs(summary, quadratic_run, tmp_path):
+def test_runs_have_their_test_accuracy_and_a_folder_of_seeds_stands_for_its_runs(
+    summary, quadratic_run, tmp_path, capsys
+):
     for name in ("seed_0", "seed_10"):
         shutil.copytree(quadratic_run, tmp_path / name)
     rows = summary(tmp_path, "pretrained:digits")
     assert rows["pretrained:digits"][:2] == ["99.44%", "174,619"]
     for run in (tmp_path / "seed_0", tmp_path / "seed_10"):
         assert rows[str(run)][0] == "60.00%"  # the last test record; not a network of Table 1
+    shutil.rmtree(tmp_path / "seed_10")  # the folder of one seed stands for it, with its heads
+    assert main(["summary", str(tmp_path)]) == 0
+    assert f"{tmp_path}: layer 2, effective heads of " in capsys.readouterr().out
 
 
 def test_overrides_change_the_network_that_is_counted(summary, quadratic_run, capsys):

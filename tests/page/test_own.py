@@ -68,6 +68,11 @@ def test_a_drawing_is_classified_and_a_link_restores_it(quiet, tmp_path):
     assert page.view()["query"] == [0, 0]  # the pointer chooses again
     assert page.open(address).view()["picture"] == 1
     np.testing.assert_array_equal(page.logits(), logits)
+    page.find("#draw").click()
+    page.ready()
+    np.testing.assert_array_equal(page.logits(), logits)  # a linked drawing stays until the first stroke
+    page.run("(clearDrawing(), (drawing.last = [0, 0]), stroke([0.5, 0.5]))")  # Clear while a finger draws
+    assert page.run("drawing.strokes.length") == 1
     page.run(f"location.hash = '#drawing=' + btoa(String.fromCharCode(...new Array({SIZE[0] * SIZE[1]}).fill(70)))")
     page.wait(lambda: page.run("bytesOf(data.pictures[1].image)[0]") == 70)  # another link in the same tab
     page.ready()

@@ -42,7 +42,7 @@ function forgetStrokes() {
 function stroke(place) {
   const { ink, strokes, last } = drawing;
   const to = [place[1] * ink.width, place[0] * ink.height + 0.01]; // a dot where the stroke begins
-  if (!last) strokes.push([[to[0], to[1] - 0.01]]);
+  if (!last || strokes.length === 0) strokes.push([[to[0], to[1] - 0.01]]); // cleared beneath a finger: a new one
   trace(ink.getContext("2d"), [[strokes.at(-1).at(-1), to]], BRUSH * INK_SIZE);
   strokes.at(-1).push(to);
   drawing.last = place;
@@ -141,7 +141,7 @@ function drawingOfText(text) {
   const image = make("canvas");
   drawBytes(image, bytes, data);
   drawing.isEmpty = !bytes.some((byte) => byte > SEEN);
-  if (drawing.index !== null) forgetStrokes();
+  forgetStrokes(); // the first one takes the image's place
   takeDrawing(image);
   return drawing.index;
 }
