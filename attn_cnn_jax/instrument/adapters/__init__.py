@@ -133,9 +133,3 @@ def numbers(array: Any) -> Float[np.ndarray, "..."]:
 def difference(again: np.ndarray, own: np.ndarray) -> float:
     """The largest difference of averages, relative to the largest average."""
     return float(np.abs(again - own).max() / max(np.abs(own).max(), 1e-30))
-
-
-def sums_to_one(rows: Any, exact: bool = True) -> bool:
-    """Whether non-negative numbers of NumPy or JAX sum to one over the last axis."""
-    rows = np.asarray(rows, np.float32)
-    return bool(rows.min() >= 0) and bool(np.abs(rows.sum(axis=-1) - 1).max() < (CLOSE if exact else HALF))

@@ -18,7 +18,7 @@ from flax import nnx
 from jax.extend.core import Literal, Primitive
 
 from attn_cnn_jax import compiling
-from attn_cnn_jax.instrument.adapters import LOCAL, Call, Seen, Softmax, Visit, absorb, difference, numbers, sums_to_one
+from attn_cnn_jax.instrument.adapters import CLOSE, HALF, LOCAL, Call, Seen, Softmax, Visit, absorb, difference, numbers
 from attn_cnn_jax.models.attention.cpu import dense
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.reference import CONTROL
@@ -143,69 +143,70 @@ class Watching:
         """A `dot_general`, shown where one operand is attention; by what is used instead."""
         contracting, batch = parameters["dimension_numbers"]
         for which in (0, 1):
-            a, other = read[which], read[1 - which]
-            free = [axis for axis in range(a.ndim) if axis not in (*contracting[which], *batch[which])]
-            if a.ndim < 3 or len(contracting[which]) != 1 or not batch[which] or not free or a.shape[-1] < 2:
-                continue
-            if not is_attention(jnp.moveaxis(a, contracting[which][0], -1)):
+            a = read[which]
+            has_queries = len(contracting[which]) == 1 and batch[which] and a.ndim > len(batch[which]) + 1
+            if not has_queries or a.shape[-1] < 2 or not is_attention(jnp.moveaxis(a, contracting[which][0], -1)):
                 continue
             absorb(self.unseen, a)
-            return self.attended(a, other, which, free, parameters, own)
+            return self.attended(read, which, parameters, own)
         return own
 
-    def attended(
-        self, a: jax.Array, other: jax.Array, which: int, free: list[int], parameters: dict[str, Any], own: jax.Array
-    ) -> jax.Array:
-        """Shows a product of attention `a` with values `other`, both in the order `(b, h, q, p)` and `(b, h, p, c)`.
+    def attended(self, read: list[Any], which: int, parameters: dict[str, Any], own: jax.Array) -> jax.Array:
+        """Shows a product of attention, the operand `which`, with values, both as `axes_of` has them.
 
-        Axes of a batch are in the order of the values, images first, then windows, which join them, and heads last.
-        Queries are the axis of `a`'s alone that is as long as keys, or else the last one; others, groups of queries
-        that share keys, count as heads.
+        Axes of windows join that of images; groups of queries that share keys count as heads.
         """
-        (key,), (value_key,) = (parameters["dimension_numbers"][0][n] for n in (which, 1 - which))
-        pairs = sorted(zip(*(parameters["dimension_numbers"][1][n] for n in (1 - which, which)), strict=True))
-        *groups, query = queries_last(a, free, key)
-        order = [axis for _, axis in pairs] + [*groups, query, key]
-        batch = [a.shape[axis] for _, axis in pairs]
-        first = batch[:-1] or batch  # a batch of one axis is of images
-        images, heads = math.prod(first), math.prod(a.shape[axis] for axis in order[len(first) : -2])
-        channels = [axis for axis in range(other.ndim) if axis not in (value_key, *(axis for axis, _ in pairs))]
-        queries, keys = a.shape[query], a.shape[key]
+        a, other = read[which], read[1 - which]
+        order, of_values, batch = axes_of(read, which, parameters)
+        shape = [a.shape[axis] for axis in order]
+        first = max(1, batch - 1)  # a batch of one axis is of images
+        images, heads, (queries, keys) = math.prod(shape[:first]), math.prod(shape[first:-2]), shape[-2:]
 
         def attention() -> np.ndarray:
             return numbers(a.transpose(order)).reshape(images, heads, queries, keys)
 
         def values() -> np.ndarray:
-            moved = numbers(other.transpose([axis for axis, _ in pairs] + [value_key, *channels]))
-            moved = moved.reshape(*batch, *[1] * len(groups), keys, -1)
-            shape = *batch, *(a.shape[axis] for axis in groups), *moved.shape[-2:]
-            return np.broadcast_to(moved, shape).reshape(images, heads, keys, -1)
+            groups = [1] * (len(shape) - 2 - batch)
+            moved = numbers(other.transpose(of_values)).reshape(*shape[:batch], *groups, keys, -1)
+            return np.broadcast_to(moved, (*shape[:-2], *moved.shape[-2:])).reshape(images, heads, keys, -1)
 
         def averages(used: Any, values: Any) -> jax.Array:
             options = {"precision": parameters["precision"], "preferred_element_type": own.dtype}
             operands = (used, values) if which == 0 else (values, used)
             return jax.lax.dot_general(*operands, parameters["dimension_numbers"], **options)
 
-        shape = (images, heads, queries, keys)
-
         def proof() -> float:
             return difference(numbers(averages(a, other)), numbers(own))
 
-        exact = a.dtype == np.float32
         again = lambda: attention() @ values()  # noqa: E731
-        used = self.show("dot_general", shape, attention, values, again, proof, exact, 2 * self.place + which)
+        arrays, exact = (attention, values, again, proof), a.dtype == np.float32
+        used = self.show("dot_general", (images, heads, queries, keys), *arrays, exact, 2 * self.place + which)
         if used is None:
             return own
-        used = jnp.asarray(used, a.dtype).reshape([a.shape[axis] for axis in order])
+        used = jnp.asarray(used, a.dtype).reshape(shape)
         return averages(used.transpose(np.argsort(order)), other)
 
 
-def queries_last(a: jax.Array, free: list[int], key: int) -> list[int]:
-    """Axes of attention alone, that of queries last: as long as keys, or else the last one."""
+def axes_of(read: list[Any], which: int, parameters: dict[str, Any]) -> tuple[list[int], list[int], int]:
+    """Returns the axes of attention, the operand `which` of a `dot_general`, of values, and how many are a batch's.
+
+    Both begin with those of the batch, in the order of the values: images, windows, heads. Of values follow keys and
+    channels; of attention groups of queries that share keys, queries (as long as keys, or else the last axis) and keys.
+    """
+    a, other = read[which], read[1 - which]
+    contracting, batch = parameters["dimension_numbers"]
+    (key,), (value_key,) = contracting[which], contracting[1 - which]
+    of_values, of_attention = zip(*sorted(zip(batch[1 - which], batch[which], strict=True)), strict=True)
+    free = [axis for axis in range(a.ndim) if axis not in (*of_attention, key)]
     query = max(free, key=lambda axis: (a.shape[axis] == a.shape[key], axis))
-    return [*(axis for axis in free if axis != query), query]
+    groups = [axis for axis in free if axis != query]
+    channels = [axis for axis in range(other.ndim) if axis not in (*of_values, value_key)]
+    return [*of_attention, *groups, query, key], [*of_values, value_key, *channels], len(of_values)
 
 
 def is_attention(a: jax.Array) -> bool:
     """Whether the last axis of an array holds numbers that are not negative and sum to one."""
-    return jnp.issubdtype(a.dtype, jnp.floating) and sums_to_one(a, a.dtype in (np.float32, np.float64))
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return False
+    rows, close = np.asarray(a, np.float32), CLOSE if a.dtype in (np.float32, np.float64) else HALF
+    return bool(rows.min() >= 0 and np.abs(rows.sum(axis=-1) - 1).max() < close)

@@ -9,7 +9,7 @@ from flax import nnx
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.instrument.adapters import Replacement
-from attn_cnn_jax.instrument.adapters.nnx import Watching, queries_last
+from attn_cnn_jax.instrument.adapters.nnx import Watching, axes_of
 from attn_cnn_jax.theorem.to_convolution import kernel_axis
 
 
@@ -52,22 +52,18 @@ class Replacing(Watching):
         which = next((n for n in (0, 1) if 2 * self.place + n in self.replacements), None)
         if which is None:
             return own
-        place, ((keys,), (values_key,)) = 2 * self.place + which, parameters["dimension_numbers"][0]
-        a, other = read[which], read[1 - which]
-        keys, values_key = (keys, values_key) if which == 0 else (values_key, keys)
-        batch, of_values = (parameters["dimension_numbers"][1][n] for n in (which, 1 - which))
-        free = [axis for axis in range(a.ndim) if axis not in (*batch, keys)]
-        moved = queries_last(a, free, keys)  # after groups of queries
-        channels = [axis for axis in range(other.ndim) if axis not in (*of_values, values_key)]
-        if len(batch) != 2 or len(channels) != 1:
+        place, (of_attention, of_values, batch) = 2 * self.place + which, axes_of(read, which, parameters)
+        if batch != 2 or len(of_values) != 4:
             raise UserError("only heads that are an axis of their own, with values of their own, are replaced for good")
-        turned = list(np.argsort(of_values))  # images first, as in the values
-        attention = a.transpose([*(batch[n] for n in turned), *moved, keys])
+        attention = read[which].transpose(of_attention)
         attention = attention.reshape(len(attention), -1, *attention.shape[-2:])
-        values = other.transpose([*(of_values[n] for n in turned), values_key, *channels])
+        values = read[1 - which].transpose(of_values)
         values = jnp.repeat(values, attention.shape[1] // values.shape[1], axis=1)
-        before, channel = (2, 2 + len(free)) if which == 0 else (3, 2)  # axes of the product
-        order = [*turned, *(before + free.index(axis) for axis in moved), channel]
+        # The product has its batch first, then what the left operand has alone, then what the right one has.
+        first, free = parameters["dimension_numbers"][1][which], of_attention[2:-1]
+        before, channel = (2, 2 + len(free)) if which == 0 else (3, 2)
+        moved = [before + sorted(free).index(axis) for axis in free]
+        order = [*(first.index(axis) for axis in of_attention[:2]), *moved, channel]
         turned_own = own.transpose(order)
         averages = turned_own.reshape(*attention.shape[:3], -1)
         result = replaced(self.replacements[place], self.weights[place], attention, values, averages)
