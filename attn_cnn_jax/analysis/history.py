@@ -4,23 +4,21 @@ Recomputed from positions.jsonl, which holds the parameters of quadratic encodin
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from attn_cnn_jax import compiling
 from attn_cnn_jax.analysis.heads import layer_statistics, some_interior_queries
-from attn_cnn_jax.arrays import Arrays
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.shifts import kernel_shifts
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import CentredEncoding
-from attn_cnn_jax.models.variables import join, split
+from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.runs.positions import evenly
-from attn_cnn_jax.runs.run import Run
+from attn_cnn_jax.runs.run import Run, network_attention
 
 KERNEL = (3, 3)  # "local" is within it, and Lemma 3 is asked for its shifts
 MOST_EPOCHS = 40  # of a long run
@@ -72,12 +70,6 @@ def history(run: Run, records: Sequence[dict]) -> History:
 def attention_of(run: Run, records: Sequence[dict]) -> Iterator[list[np.ndarray]]:
     """Yields the attention of every layer, `(h, i, j, k, l)`, for each record."""
     skeleton, parameters, statistics = split(run.model)
-
-    @compiling.jit
-    def attention(position: Arrays) -> list[jax.Array]:
-        model: Any = join(skeleton, parameters | position, statistics)
-        return model.attention(run.config.model.image_shape)
-
     for record in records:
         position = {
             f"blocks.{n}.attention.position.{name}": np.array(value)
@@ -85,4 +77,6 @@ def attention_of(run: Run, records: Sequence[dict]) -> Iterator[list[np.ndarray]
             for name, value in values.items()
         }
         typed = {name: jnp.asarray(value, parameters[name].dtype) for name, value in position.items()}
-        yield [np.asarray(layer) for layer in attention(typed)]
+        arrays = parameters | typed, statistics
+        attention = network_attention(skeleton, tuple(run.config.model.image_shape), arrays)
+        yield [np.asarray(layer) for layer in attention]
