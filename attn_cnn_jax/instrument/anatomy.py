@@ -44,7 +44,7 @@ def anatomy(
     *,
     windows: int = 1,
     keys: Bool[np.ndarray, "w q p"] | None = None,
-    groups: Int[np.ndarray, " b"] | None = None,
+    groups: Any = None,
 ) -> Anatomy:
     """Returns the shares of one layer's heads.
 
@@ -57,7 +57,7 @@ def anatomy(
       grid: rows and columns of pixels of an image or a window, `q = p = rows columns`.
       windows: `w`, of an image.
       keys: which of them each query has, by window; None for all.
-      groups: by image the number of the photo that it is from, for the errors; None where all differ.
+      groups: by image the photo that it is from, for the errors; None where all differ.
     """
     images = attention.reshape(-1, windows, *attention.shape[1:])
     count, shape, pixels = len(images), images.shape[1:], math.prod(grid)

@@ -69,7 +69,7 @@ def inspect(
         arrays = as_layers(source)
         found = layouts(arrays, grid, prefix, tokens)
         check_sizes(sizes, [layout.grid for layout in found])
-        groups = as_groups(groups, len(arrays[0]))
+        check_groups(groups, len(arrays[0]))
         keep = kept_images([(len(array[0]), layout) for array, layout in zip(arrays, found, strict=True)])
         measured = [
             measure(n, layout, array, sizes, keep, groups)
@@ -93,7 +93,8 @@ def inspect(
     say(f"layout: {sum(site.layout is not None for site in sites)} of {len(sites)} softmaxes are over patches")
     check_sizes(sizes, [site.layout.grid for site in sites if site.layout])
     check_prefix(prefix, sites)
-    measured, output = watch(network, sites, sizes, as_groups(groups, len(network)), say)
+    check_groups(groups, len(network))
+    measured, output = watch(network, sites, sizes, groups, say)
     own, first = as_output(network, output, len(network)), as_output(network, first, 1)
     if np.abs(own.array[0] - first.array[0]).max() > 10 * SAME * max(np.abs(first.array).max(), 1e-30):
         raise UserError(f"{network.name} gives one image another output when it is called again: it is random")
@@ -156,14 +157,10 @@ def as_grid(grid: Any) -> Grid | None:
     raise UserError(f'grid={grid!r}: allowed are rows and columns from 1, (14, 14) or "14x14"')
 
 
-def as_groups(groups: Any, images: int) -> Any:
-    """Returns by image the number of its photo."""
-    if groups is None:
-        return None
-    numbers = np.unique(np.asarray(groups), return_inverse=True)[1]
-    if numbers.shape != (images,):
-        raise UserError(f"groups= of {numbers.size}: allowed is one for each of {images} images")
-    return numbers
+def check_groups(groups: Any, images: int) -> None:
+    """Raises UserError unless there is one photo for each image, or None."""
+    if groups is not None and np.shape(groups) != (images,):
+        raise UserError(f"groups= of {np.size(groups)}: allowed is one for each of {images} images")
 
 
 def check_prefix(prefix: int | None, sites: list[Site]) -> None:
