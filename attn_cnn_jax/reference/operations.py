@@ -41,18 +41,14 @@ def conv_general_dilated(e: Any, x: np.ndarray, kernel: np.ndarray) -> np.ndarra
         return None
     numbers, space = p["dimension_numbers"], len(p["window_strides"])
     x, kernel = x.transpose(numbers.lhs_spec), kernel.transpose(numbers.rhs_spec)  # N C space, O C space
-    x, kernel = spread(x, p["lhs_dilation"]), spread(kernel, p["rhs_dilation"])
-    x = padded(x, 0.0, [(0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in p["padding"])])
+    around = [(low, high, step - 1) for (low, high), step in zip(p["padding"], p["lhs_dilation"], strict=True)]
+    x = padded(x, 0.0, [(0, 0, 0), (0, 0, 0), *around])
+    kernel = padded(kernel, 0.0, [(0, 0, 0), (0, 0, 0), *((0, 0, step - 1) for step in p["rhs_dilation"])])
     axes = tuple(range(2, 2 + space))
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[2:], axis=axes)
     windows = windows[(slice(None), slice(None), *(slice(None, None, step) for step in p["window_strides"]))]
     result = np.tensordot(windows, kernel, ((1, *range(2 + space, 2 + 2 * space)), range(1, 2 + space)))
     return np.moveaxis(result, -1, 1).transpose(np.argsort(numbers.out_spec))
-
-
-def spread(x: np.ndarray, dilation: Sequence[int]) -> np.ndarray:
-    """Returns an array with zeros between its entries along the axes after the first two."""
-    return padded(x, 0.0, [(0, 0, 0), (0, 0, 0), *((0, 0, step - 1) for step in dilation)])
 
 
 def padded(x: np.ndarray, value: Any, config: Sequence[Sequence[Any]]) -> np.ndarray:
