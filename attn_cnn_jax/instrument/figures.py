@@ -30,7 +30,8 @@ def draw(report: Report) -> dict[str, Figure]:
         figures["anatomy"] = style.create_figure(style.PAGE, 2.4)
         panels = figures["anatomy"].subplots(1, 2 if report.replaced else 1, squeeze=False)[0]
         figures["distance"] = style.create_figure(style.COLUMN, 2.2)
-        for axes, drawing in zip([figures["distance"].subplots(), *panels], (draw_distance, *BESIDE), strict=False):
+        drawings = draw_distance, draw_anatomy, draw_replaced
+        for axes, drawing in zip([figures["distance"].subplots(), *panels], drawings, strict=False):
             drawing(axes, report)
             style.decorate(axes)
         figures["anatomy"].legend(loc="outside lower center", ncols=5, frameon=False)
@@ -89,6 +90,3 @@ def draw_replaced(axes: Axes, report: Report) -> None:
         line = {"color": style.look(n).colour, "markersize": 2.5, "linewidth": 1, "label": name, "gid": name}
         axes.plot(heads, [100 * row[name] for row in report.replaced], "o-", **line)
     axes.set(xlabel=f"heads replaced by kernels of size {report.kernel_size}", ylabel="%", ylim=(0, 103))
-
-
-BESIDE = (draw_anatomy, draw_replaced)
