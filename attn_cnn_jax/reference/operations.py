@@ -53,15 +53,13 @@ def conv_general_dilated(e: Any, x: np.ndarray, kernel: np.ndarray) -> np.ndarra
 
 def padded(x: np.ndarray, value: Any, config: Sequence[Sequence[Any]]) -> np.ndarray:
     """`lax.pad`: entries before, after and between, along each axis; negative numbers cut off."""
-    for axis, (low, high, interior) in enumerate(config):
-        length = max(0, (x.shape[axis] - 1) * (interior + 1) + 1)
-        wide = np.full((*x.shape[:axis], length, *x.shape[axis + 1 :]), value, x.dtype)
-        wide[(slice(None),) * axis + (slice(None, None, interior + 1),)] = x
-        cut = wide[(slice(None),) * axis + (slice(max(0, -low), length - max(0, -high)),)]
-        x = np.pad(
-            cut, [(max(0, low), max(0, high)) if n == axis else (0, 0) for n in range(x.ndim)], constant_values=value
-        )
-    return x
+    axes = list(zip(x.shape, config, strict=True))
+    shape = [max(0, low + max(0, size + (size - 1) * between) + high) for size, (low, high, between) in axes]
+    places = [low + (between + 1) * np.arange(size) for size, (low, _, between) in axes]
+    inside = [np.flatnonzero((of >= 0) & (of < size)) for of, size in zip(places, shape, strict=True)]
+    result = np.full(shape, value, x.dtype)
+    result[np.ix_(*(of[some] for of, some in zip(places, inside, strict=True)))] = x[np.ix_(*inside)]
+    return result
 
 
 def broadcast_in_dim(e: Any, x: Any, *_: Any) -> Any:
