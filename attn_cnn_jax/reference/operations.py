@@ -73,11 +73,6 @@ def converted(e: Any, x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64 if jnp.issubdtype(dtype, jnp.floating) else dtype)
 
 
-def dynamic_slice(e: Any, x: Any, *starts: Any) -> Any:
-    sizes = e.params["slice_sizes"]
-    return x[placed(x.shape, sizes, starts)]
-
-
 def dynamic_update_slice(_: Any, x: np.ndarray, update: np.ndarray, *starts: Any) -> np.ndarray:
     x = x.copy()
     x[placed(x.shape, update.shape, starts)] = update
@@ -186,7 +181,7 @@ RULES: dict[str, Callable] = {
     "conv_general_dilated": conv_general_dilated,
     "broadcast_in_dim": broadcast_in_dim,
     "convert_element_type": converted,
-    "dynamic_slice": dynamic_slice,
+    "dynamic_slice": lambda e, x, *starts: x[placed(x.shape, e.params["slice_sizes"], starts)],
     "dynamic_update_slice": dynamic_update_slice,
     "slice": sliced,
     "gather": gather,
