@@ -12,7 +12,7 @@ from jaxtyping import Int
 
 from attn_cnn_jax.arrays import Grid
 from attn_cnn_jax.data.labels import class_numbers
-from attn_cnn_jax.errors import UserError, listed
+from attn_cnn_jax.errors import UserError, listed, shortened
 from attn_cnn_jax.instrument.adapters import Call
 from attn_cnn_jax.instrument.attention import as_layers, layouts
 from attn_cnn_jax.instrument.curves import Watched
@@ -159,8 +159,10 @@ def as_grid(grid: Any) -> Grid | None:
 
 def check_groups(groups: Any, images: int) -> None:
     """Raises UserError unless there is one photo for each image, or None."""
-    if groups is not None and np.shape(groups) != (images,):
-        raise UserError(f"groups= of {np.size(groups)}: allowed is one for each of {images} images")
+    with contextlib.suppress(ValueError):  # of lists of unequal lengths
+        if groups is None or np.shape(groups) == (images,):
+            return
+    raise UserError(f"groups={shortened(str(groups))}: allowed is one for each of {images} images")
 
 
 def check_prefix(prefix: int | None, sites: list[Site]) -> None:

@@ -50,7 +50,7 @@ def processor() -> dict[str, str]:
 
 def cores() -> int:
     """Returns how many CPU cores XLA divides a program among: by how many it divides a sum, whose rounding follows."""
-    if given := os.environ.get("PJRT_NPROC") or os.environ.get("NPROC"):
+    if (given := os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or "").isdecimal():
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -68,6 +68,8 @@ def test_the_prefix_is_left_out_and_its_share_is_said(random):
         (np.full((1, 2, 3, 20, 20), 1 / 20), {"grid": (5, 5)}, "20 tokens is not over a grid of 5x5"),
         (np.full((1, 2, 3, 20, 20), 1 / 20), {"grid": (4, 4), "prefix": 1}, "prefix of 1"),
         (np.full((1, 2, 3, 16, 16), 1 / 16), {"prefix": 30}, "prefix of 30"),
+        (np.full((1, 2, 3, 16, 16), 1 / 16), {"groups": [[0], [1, 2]]}, "groups=[[0], [1, 2]]: allowed is one"),
+        (np.full((1, 2, 3, 16, 16), 1 / 16), {"groups": [0, 0, 1]}, "allowed is one for each of 2 images"),
         (np.full((1, 2, 3, 16, 16), 1 / 16), {"kernel_size": 9}, "kernel_size=9: allowed is 1 to 7"),
         (np.random.default_rng(0).normal(size=(1, 2, 3, 16, 16)), {}, "after the softmax"),
         ([np.full((n, 3, 16, 16), 1 / 16) for n in (2, 4)], {}, "windowed attention"),

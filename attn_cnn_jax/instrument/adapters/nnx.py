@@ -123,7 +123,7 @@ class Watching:
             lambda: numbers(values),
             lambda: numbers(attention) @ numbers(values),
             lambda: difference(numbers(again), numbers(own)),
-            values.dtype == np.float32,
+            is_exact(values),
         )
         if used is None:
             return own + bias, attention
@@ -179,7 +179,7 @@ class Watching:
             return difference(numbers(averages(a, other)), numbers(own))
 
         again = lambda: attention() @ values()  # noqa: E731
-        arrays, exact = (attention, values, again, proof), a.dtype == np.float32
+        arrays, exact = (attention, values, again, proof), is_exact(a)
         used = self.show("dot_general", (images, heads, queries, keys), *arrays, exact, 2 * self.place + which)
         if used is None:
             return own
@@ -204,9 +204,14 @@ def axes_of(read: list[Any], which: int, parameters: dict[str, Any]) -> tuple[li
     return [*of_attention, *groups, query, key], [*of_values, value_key, *channels], len(of_values)
 
 
+def is_exact(a: jax.Array) -> bool:
+    """Whether numbers are of float32 or wider."""
+    return a.dtype in (np.float32, np.float64)
+
+
 def is_attention(a: jax.Array) -> bool:
     """Whether the last axis of an array holds numbers that are not negative and sum to one."""
     if not jnp.issubdtype(a.dtype, jnp.floating):
         return False
-    rows, close = np.asarray(a, np.float32), CLOSE if a.dtype in (np.float32, np.float64) else HALF
+    rows, close = np.asarray(a, np.float32), CLOSE if is_exact(a) else HALF
     return bool(rows.min() >= 0 and np.abs(rows.sum(axis=-1) - 1).max() < close)
