@@ -83,23 +83,20 @@ def position_attention(layer: SelfAttention, grid: Grid) -> SharedAttention:
     return layer.probabilities(jnp.zeros((1, *grid, 0), jnp.float32))
 
 
-@compiling.jit(static_argnames="kernel_size")
-def shift_weights(attention: SharedAttention, kernel_size: int) -> KernelWeights:
+def on_shifts(attention: SharedAttention, kernel_size: int) -> KernelWeights:
     """Returns attention on every shift of a kernel, mean over interior queries: `(h, i, j, k, l) -> (h, K, K)`.
 
     A shift that leads out of the image from the centre is read off the query nearest to it for which it does not; a
     shift longer than the image gets zero.
     """
-    return on_shifts(attention, kernel_size)
-
-
-def on_shifts(attention: SharedAttention, kernel_size: int) -> KernelWeights:
-    """`shift_weights`, not compiled: of arrays of NumPy in their precision."""
     queries, keys, inside = zip(*(lookup(kernel_size, size) for size in attention.shape[1:3]), strict=True)
     # One row of index arrays per kernel entry: (r, 1, i, 1) against (1, t, 1, j).
     places = [(rows[:, None, :, None], columns[None, :, None, :]) for rows, columns in (queries, keys)]
     picked = attention[:, *places[0], *places[1]]
     return picked.mean(axis=(-2, -1)) * np.outer(*inside).astype(attention.dtype)[None]
+
+
+shift_weights = compiling.jit(on_shifts, static_argnames="kernel_size")  # in the precision of JAX
 
 
 def interior(kernel_size: int, size: int) -> Int[np.ndarray, " n"]:
