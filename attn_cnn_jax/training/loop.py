@@ -7,7 +7,7 @@ signal is looked at before the next dispatch alone, so that what a checkpoint ha
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -81,7 +81,7 @@ def train(run: Prepared, stack: contextlib.ExitStack) -> None:
     """Takes all steps of a run that are left; `stack` closes its files."""
     config, schedule, mesh, state, step = run.config, run.schedule, run.mesh, run.state, int(run.state.step)
     stop = stack.enter_context(hosts.stop_requests())  # until the last checkpoint is written
-    recorder = stack.enter_context(recording(run, step))
+    recorder = recording(run, step, stack)
     window, seconds_per_step = Window(run.progress), SECONDS_PER_DISPATCH
     crop = crop_size(config, step // schedule.steps_per_epoch)
     started, program = time.monotonic(), recorder.compiled(state, step, crop)
@@ -124,20 +124,18 @@ def train(run: Prepared, stack: contextlib.ExitStack) -> None:
                 recorder.save(state, step, window, accuracy)
 
 
-@contextlib.contextmanager
-def recording(run: Prepared, step: int) -> Iterator["Recorder"]:
+def recording(run: Prepared, step: int, stack: contextlib.ExitStack) -> "Recorder":
     """Opens what a run writes: checkpoints, and, of the first process, metrics, positions and environment."""
     here = environment.describe(run.mesh.local_devices[0])
-    with contextlib.ExitStack() as stack:
-        if hosts.is_main() and (line := environment.record(run.workdir, -1 if run.is_new else step, here)):
-            say(line)
-        checkpoints = stack.enter_context(ckpt.saving(run.workdir, run.config))
-        reporter: Any = SilentReporter()
-        if hosts.is_main():
-            after = BEFORE_START if run.is_new else step
-            reporter = Reporter(run.config, run.workdir, run.skeleton, after, run.schedule.total_steps)
-        stack.enter_context(contextlib.closing(reporter))
-        yield Recorder(run, reporter, checkpoints, here)
+    after = BEFORE_START if run.is_new else step
+    if hosts.is_main() and (line := environment.record(run.workdir, after, here)):
+        say(line)
+    checkpoints = stack.enter_context(ckpt.saving(run.workdir, run.config))
+    reporter: Any = SilentReporter()
+    if hosts.is_main():
+        reporter = Reporter(run.config, run.workdir, run.skeleton, after, run.schedule.total_steps)
+    stack.enter_context(contextlib.closing(reporter))
+    return Recorder(run, reporter, checkpoints, here)
 
 
 class Recorder(NamedTuple):
