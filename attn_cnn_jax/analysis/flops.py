@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer, parameter_size, with_heads
+from attn_cnn_jax.config.network import abstract_model, grid, heads_by_layer, parameter_size
 from attn_cnn_jax.models.variables import join, split
 
 UNITS = ("", "k", "M", "B", "T")
@@ -48,7 +48,8 @@ def count_flops(model: ConfigDict) -> Flops:
 def attention_network_flops(model: ConfigDict) -> Flops:
     """Returns the FLOPs per image of an attention network; layers with as many heads count the same."""
     pixels, counts = math.prod(grid(model)), Counter(heads_by_layer(model))
-    networks: dict[int, Any] = {heads: abstract_model(with_heads(model, [heads])) for heads in counts}
+    of_one = {heads: ConfigDict(model.to_dict() | {"num_layers": 1, "num_heads": heads}) for heads in counts}
+    networks: dict[int, Any] = {heads: abstract_model(each) for heads, each in of_one.items()}
     first = next(iter(networks.values()))
     linear, more, saved = pixels * kernel_size(first.embedding) + kernel_size(first.classifier), 0, 0
     for heads, network in networks.items():

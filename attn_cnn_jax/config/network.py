@@ -1,6 +1,5 @@
 """The one place where a configuration becomes a network: modules themselves take explicit arguments."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,11 +49,6 @@ class SameKey(nnx.Rngs):
 def abstract_model(model: ConfigDict) -> AttentionClassifier | ResNet:
     """Returns the network that `config.model` describes, with shapes and types in the place of arrays."""
     return nnx.eval_shape(lambda: create_model(model, rngs=SameKey(0)))
-
-
-def with_heads(model: ConfigDict, counts: Sequence[int]) -> ConfigDict:
-    """Returns `config.model` with as many layers as there are numbers of heads."""
-    return ConfigDict(model.to_dict() | {"num_layers": len(counts), "num_heads": tuple(counts)})
 
 
 def parameter_size(model: ConfigDict) -> tuple[int, int]:
