@@ -18,9 +18,8 @@ from attn_cnn_jax.runs.evaluate import Placement
 COPIES = 3  # of the parameters in training: themselves, their gradient, the optimizer's momentum
 
 
-def data_mesh(devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns a mesh of all JAX devices of all processes, or of those given, along one axis, `data`."""
-    devices = jax.devices() if devices is None else devices
+def data_mesh(devices: Sequence[Any]) -> Mesh:
+    """Returns a mesh of devices along one axis, `data`."""
     return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 

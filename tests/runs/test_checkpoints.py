@@ -32,7 +32,7 @@ TINY = TrainState(np.int32(1), {"a": np.ones(1000, np.float32)}, {}, {"m": np.on
 def test_a_checkpoint_shares_nothing_with_the_run_that_continues(tmp_path, monkeypatch):
     mkdir = os.mkdir  # as on a network file system: every folder takes its time
     monkeypatch.setattr(os, "mkdir", lambda *arguments, **keywords: time.sleep(0.2) or mkdir(*arguments, **keywords))
-    mesh = data_mesh()
+    mesh = data_mesh(jax.devices())
     # Orbax writes one copy of a short array, and of a long one a part from every device.
     parameters = place({"short": np.ones(3, np.float32), "long": np.ones((8, 1000), np.float32)}, mesh)
     statistics = {"on_host": np.ones(3, np.float32)}
@@ -71,7 +71,8 @@ def resume(workdir):
     """Restores as training does; returns the step."""
     config = ckpt.saved_config(workdir) or directory.read_config(workdir)
     model = create_model(config.model, rngs=nnx.Rngs(0))
-    state = place(initial_state(model, create_optimizer(config.optimizer, lambda step: 0.1))[1], data_mesh())
+    state = initial_state(model, create_optimizer(config.optimizer, lambda step: 0.1))[1]
+    state = place(state, data_mesh(jax.devices()))
     return int(restore(config, workdir, state, ckpt.read_plain(workdir, 10, "data"))[0].step)
 
 
