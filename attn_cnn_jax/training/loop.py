@@ -24,15 +24,15 @@ from attn_cnn_jax.data.sets import Split
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.variables import join
 from attn_cnn_jax.runs import checkpoints as ckpt
-from attn_cnn_jax.runs import environment, metrics
+from attn_cnn_jax.runs import environment, metrics, selfcheck
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.runs.evaluate import Evaluation, predictor, total
 from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.hosts import say
 from attn_cnn_jax.training.mesh import place, placement
-from attn_cnn_jax.training.prepare import Prepared, compiled_steps, prepare
+from attn_cnn_jax.training.prepare import Prepared, prepare
 from attn_cnn_jax.training.reporter import BEFORE_START, Reporter, SilentReporter
-from attn_cnn_jax.training.step import crop_size, most_steps
+from attn_cnn_jax.training.step import check_gradient, create_train_steps, crop_size, most_steps
 
 # Short enough to stop soon when asked; long enough to hide the host's work and, on CPUs, what new memory costs in every
 # dispatch, a twentieth of a second for 170 MB.
@@ -147,10 +147,14 @@ class Recorder(NamedTuple):
     environment: Mapping[str, Any]
 
     def compiled(self, state: TrainState, step: int, crop: Grid) -> jax.stages.Compiled:
-        """Returns the program of steps with crops of this size, checked."""
+        """Returns the program of steps with crops of this size, once its gradient has passed the self-check."""
+        run, of_run = self.run, (self.run.config, self.run.mesh, self.run.skeleton)
+        spec = spec_of(run.config)
         self.reporter.at(step, "compiling the training step")
         with jax.transfer_guard("allow"):
-            return compiled_steps(self.run, state, step, crop)
+            train_steps = create_train_steps(*of_run, run.optimizer, spec, crop)
+            lowered = train_steps.lower(state, run.feed.at(step), place(np.int32(1), run.mesh))
+            return selfcheck.checked(lowered, lambda _: check_gradient(*of_run, state, spec, crop))
 
     def record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Writes a record of metrics."""

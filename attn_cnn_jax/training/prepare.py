@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.arrays import Grid
-from attn_cnn_jax.config import complete, spec_of
+from attn_cnn_jax.config import complete
 from attn_cnn_jax.config.checks import check_counts
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.audit import lines_on_training
@@ -29,7 +27,7 @@ from attn_cnn_jax.data.sets import (
 from attn_cnn_jax.models.pruning import frozen_mask
 from attn_cnn_jax.models.variables import Skeleton
 from attn_cnn_jax.runs import checkpoints as ckpt
-from attn_cnn_jax.runs import directory, selfcheck
+from attn_cnn_jax.runs import directory
 from attn_cnn_jax.runs.checkpoints import TrainState
 from attn_cnn_jax.training import hosts
 from attn_cnn_jax.training.feed import Feed
@@ -38,7 +36,7 @@ from attn_cnn_jax.training.initialise import initial_network
 from attn_cnn_jax.training.mesh import check_memory, device_memory, mesh_for, place
 from attn_cnn_jax.training.optimizer import create_optimizer, learning_rate, matrices
 from attn_cnn_jax.training.resume import restore
-from attn_cnn_jax.training.step import check_gradient, create_train_steps, initial_state
+from attn_cnn_jax.training.step import initial_state
 
 
 class Schedule(NamedTuple):
@@ -130,14 +128,6 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     return Prepared(
         config, workdir, mesh, schedule, rate, optimizer, skeleton, state, progress, feed, splits, data, is_new
     )
-
-
-def compiled_steps(run: Prepared, state: TrainState, step: int, crop: Grid) -> jax.stages.Compiled:
-    """Returns the program of steps with crops of this size, once its gradient has passed the self-check."""
-    spec = spec_of(run.config)
-    train_steps = create_train_steps(run.config, run.mesh, run.skeleton, run.optimizer, spec, crop)
-    lowered = train_steps.lower(state, run.feed.at(step), place(np.int32(1), run.mesh))
-    return selfcheck.checked(lowered, lambda _: check_gradient(run.config, run.mesh, run.skeleton, state, spec, crop))
 
 
 def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
