@@ -29,17 +29,11 @@ class ShiftTable(Encoding):
         self.outside = outside
 
     def position_terms(self, height: int, width: int, query_rows: Rows) -> PositionTerms:
-        table, at, seen = self.score[...], [], []
-        for queries, keys, size in zip((query_rows, jnp.arange(width)), (height, width), table.shape[1:], strict=True):
-            entry = relative_positions(queries, keys) + (size - 1) // 2
-            at.append(jnp.clip(entry, 0, size - 1))
-            seen.append((entry >= 0) & (entry < size))
-        score = table[:, at[0][:, None, :, None], at[1][None, :, None, :]]
-        return {
-            "position": jnp.where(
-                seen[0][None, :, None, :, None] & seen[1][None, None, :, None, :], score, self.outside
-            )
-        }
+        rows, columns = self.score.shape[1:]
+        row = relative_positions(query_rows, height)[:, None, :, None] + (rows - 1) // 2
+        column = relative_positions(jnp.arange(width), width)[None, :, None, :] + (columns - 1) // 2
+        score = self.score[...].at[:, row, column]
+        return {"position": score.get(mode="fill", fill_value=self.outside, wrap_negative_indices=False)}
 
     def window(self) -> Float[Array, "h R C"]:
         """Attention on every shift of the window where there is none outside."""
