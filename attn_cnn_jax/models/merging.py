@@ -1,15 +1,12 @@
 """Networks with fewer linear maps, for inference."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import jax
 from flax import nnx
 
-from attn_cnn_jax.models.attention.layer import SelfAttention
+from attn_cnn_jax.models.attention.layer import Model, SelfAttention
 from attn_cnn_jax.models.classifier import AttentionClassifier
-
-Model = TypeVar("Model", bound=nnx.Module)
 
 
 def merged(model: Model, image_shape: Sequence[int]) -> Model:
