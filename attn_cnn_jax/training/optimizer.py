@@ -21,7 +21,7 @@ from attn_cnn_jax.arrays import Arrays, Shape
 from attn_cnn_jax.models.attention.layer import SelfAttention
 from attn_cnn_jax.models.classifier import AttentionClassifier
 from attn_cnn_jax.models.encodings import REGISTRY
-from attn_cnn_jax.models.pruning import head_axes
+from attn_cnn_jax.models.pruning import head_axes, parameters_of_layers
 from attn_cnn_jax.models.resnet import ResNet
 from attn_cnn_jax.models.variables import split
 
@@ -137,15 +137,13 @@ def matrices(model: nnx.Module) -> dict[str, Matrices]:
     if not isinstance(model, AttentionClassifier):
         return {}
     shapes = {name: Matrices(array.shape, plain) for name, array in blocks.items()}
-    for n, block in enumerate(model.blocks):
-        h = block.attention.num_heads
-        for short, axis in head_axes(block.attention).items():
-            name = f"blocks.{n}.attention.{short}"
-            if name in blocks:
-                rows, columns = blocks[name].shape
-                by_rows = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
-                by_columns = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
-                shapes[name] = by_columns if axis else by_rows
+    for name, array, n, part in parameters_of_layers(model):
+        axis, h = head_axes(model.blocks[n].attention).get(part), model.blocks[n].attention.num_heads
+        if name in blocks and axis is not None:
+            rows, columns = array.shape
+            by_rows = Matrices((h, rows // h, columns), MuonDimensionNumbers(1, 2))
+            by_columns = Matrices((rows, h, columns // h), MuonDimensionNumbers(0, 2))
+            shapes[name] = by_columns if axis else by_rows
     return shapes
 
 
