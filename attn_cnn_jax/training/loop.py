@@ -183,8 +183,7 @@ class Recorder(NamedTuple):
         """Starts to save a checkpoint."""
         run = self.run
         with jax.transfer_guard("allow"):  # Orbax copies as it likes
-            progress = window.metrics
-            ckpt.save(self.checkpoints, step, state, run.config, progress, accuracy, run.data, self.environment)
+            ckpt.save(self.checkpoints, step, state, run.config, window.metrics, accuracy, run.data, self.environment)
 
     def stop(self, state: TrainState, step: int, window: Window, signal: int) -> NoReturn:
         """Saves, and ends the process as its signal asks."""
