@@ -90,8 +90,10 @@ def output_bound(
     """
     if (alpha is None) == (mass is None):
         raise UserError("output_bound needs either alpha or mass")
-    kernel = np.asarray(kernel, np.float64)
-    x = np.asarray(x, np.float64).reshape(-1, kernel.shape[-2])
+    kernel, x = np.asarray(kernel, np.float64), np.asarray(x, np.float64)
+    if x.shape[-1] != kernel.shape[-2]:
+        raise UserError(f"an input of {x.shape[-1]} channels: this kernel reads {kernel.shape[-2]}")
+    x = x.reshape(-1, x.shape[-1])
     value_range = x.max(axis=0, initial=0) - x.min(axis=0, initial=0)
     weight = np.abs(kernel).reshape(-1, *kernel.shape[-2:]).sum(axis=0)
     share = attention_bound(alpha, kernel.ndim - 2) if alpha is not None else mass

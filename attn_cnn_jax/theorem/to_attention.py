@@ -89,6 +89,8 @@ def conv_to_attention(
             "(length, D_in, D_out), float32 or float64; layers attend over rows and columns, and for more axes "
             "heads_needed counts heads and few_heads makes their patterns"
         )
+    if not np.isfinite(kernel).all():
+        raise UserError("a kernel with entries that are infinite or no numbers: allowed are finite ones")
     num_axes = kernel.ndim - 2
     largest = float(jnp.finfo(kernel.dtype).max) / 4  # twice of it has to be a number
     if not (0 < sharpness <= largest or sharpness == math.inf):
