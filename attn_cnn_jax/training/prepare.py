@@ -88,14 +88,8 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     config = complete(config)
     hosts.check_same(hosts.settings(config))
     ckpt.check_folder(workdir)
-    dataset, streamed = load_data(config.dataset)
-    fits = not (config.train.batch_size and config.train.num_epochs)
-    config = complete(config, dataset.spec, len(dataset.train.labels))
-    if fits:
-        size, epochs = config.train.batch_size, config.train.num_epochs
-        say(f"{len(dataset.train.labels):,} training images: batch size {size}, number of epochs {epochs}")
+    config, dataset, streamed = with_data(config)
     mesh = mesh_for(config.train.batch_size)
-    check_counts(config.train.batch_size, config.dataset, len(dataset.train.labels))
     check_memory(config.model)
     if hosts.is_main():
         stack.enter_context(directory.locked(workdir))
@@ -103,18 +97,12 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
 
     asked = config
     config, model = initial_network(config, workdir)
-    train_set, validation = dataset.train, dataset.validation
-    if config.dataset.num_validation:
-        train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
-        if line := lacking(validation, dataset.spec):
-            say(line)
-    for line in lines_on_training(config, train_set) if is_own(config.dataset.name) else ():
-        say(line)
+    train_set, splits = divided(dataset, config)
     schedule = Schedule(config, len(train_set.labels) // config.train.batch_size)
     rate = learning_rate(config.optimizer, config.train.num_epochs, schedule.steps_per_epoch)
     optimizer = create_optimizer(config.optimizer, rate, frozen_mask(config.start, model), shaped=matrices(model))
     skeleton, state = initial_state(model, optimizer)
-    data = fingerprint(dataset, validation)
+    data = fingerprint(dataset, splits.get("validation"))
     if jax.process_count() > 1:
         parameters = ckpt.checksum(state.parameters)
         hosts.check_same({"the data (its fingerprint)": data, "the parameters at the start": parameters})
@@ -123,11 +111,22 @@ def prepare(config: ConfigDict, workdir: Path, stack: contextlib.ExitStack) -> P
     state, progress = restore(config, workdir, place(state, mesh), data)
     if hosts.is_main():
         directory.claim(workdir, asked)
-    splits = ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
     is_new = not ckpt.steps_in(workdir)
     return Prepared(
         config, workdir, mesh, schedule, rate, optimizer, skeleton, state, progress, feed, splits, data, is_new
     )
+
+
+def with_data(config: ConfigDict) -> tuple[ConfigDict, Dataset, bool]:
+    """Returns a configuration complete with what its data set determines, the data set, and whether it is streamed."""
+    dataset, streamed = load_data(config.dataset)
+    count, fits = len(dataset.train.labels), not (config.train.batch_size and config.train.num_epochs)
+    config = complete(config, dataset.spec, count)
+    if fits:
+        size, epochs = config.train.batch_size, config.train.num_epochs
+        say(f"{count:,} training images: batch size {size}, number of epochs {epochs}")
+    check_counts(config.train.batch_size, config.dataset, count)
+    return config, dataset, streamed
 
 
 def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
@@ -144,3 +143,15 @@ def load_data(dataset: ConfigDict) -> tuple[Dataset, bool]:
     for line in data.notes:
         say(f"{source.words}: {line}")
     return data, any(hosts.everyone(is_large or dataset.feed == "stream"))  # all processes run the same program
+
+
+def divided(dataset: Dataset, config: ConfigDict) -> tuple[Split, dict[str, Split]]:
+    """Returns the images that are trained on, and the splits that are evaluated by name; says what is odd in them."""
+    train_set, validation = dataset.train, dataset.validation
+    if config.dataset.num_validation:
+        train_set, validation = split_validation(train_set, config.dataset.num_validation, config.seed)
+        if line := lacking(validation, dataset.spec):
+            say(line)
+    for line in lines_on_training(config, train_set) if is_own(config.dataset.name) else ():
+        say(line)
+    return train_set, ({} if validation is None else {"validation": validation}) | {"test": dataset.test}
