@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> None:
     if args.keep and (different := other_data(run, dataset)):
         raise UserError(f"--keep: {different}")
     images, labels = dataset.test
+    if args.images and args.images > len(labels):
+        raise UserError(f"{args.images} images: the test split of {dataset.spec.name} has {len(labels)}")
     images, labels = images[: args.images], labels[: args.images]
     if args.size:
         run = run.at_size(args.size)

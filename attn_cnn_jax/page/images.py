@@ -16,7 +16,7 @@ def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[La
     """The first `count` test images, one of each class in turn, of the size (H, W)."""
     labels = dataset.test.labels
     if not 0 <= count <= len(labels):
-        raise UserError(f"--images={count}: the test split of {dataset.spec.name} has {len(labels)} images")
+        raise UserError(f"{count} images: the test split of {dataset.spec.name} has {len(labels)}")
     earlier = np.zeros(len(labels), int)  # images of the same class before this one
     for label in np.unique(labels):
         earlier[labels == label] = np.arange(np.sum(labels == label))
