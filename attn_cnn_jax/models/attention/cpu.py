@@ -5,7 +5,7 @@ Memory is slow: a few images at a time stay in the cache; heads that factorise, 
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -74,10 +74,10 @@ def one_by_one(
     width, channels = x.shape[2:]
     of_all = probabilities.astype(x.dtype).reshape(batch, -1, pixels) @ x.reshape(batch, pixels, channels)
     averages = jnp.moveaxis(of_all.reshape(batch, heads, -1, channels), 1, 0).reshape(heads, -1, channels)
-    return mapped(averages, maps).reshape(batch, -1, width, maps.shape[-1])
+    return mapped(list(averages), maps).reshape(batch, -1, width, maps.shape[-1])
 
 
-def mapped(averages: Iterable[Float[Array, "n d"]], maps: Float[Array, "h d o"]) -> Float[Array, "n o"]:
+def mapped(averages: Sequence[Float[Array, "n d"]], maps: Float[Array, "h d o"]) -> Float[Array, "n o"]:
     """The sum over heads of each one's average times its map, added in float32 or wider."""
     wide = at_least_float32(maps.dtype)
     of_heads = [jnp.matmul(*head, preferred_element_type=wide) for head in zip(averages, maps, strict=True)]
