@@ -1,5 +1,6 @@
 """Test images that a content model is looked at with, and its attention to them, batch by batch."""
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.config import network
+from attn_cnn_jax.config import network, spec_of
 from attn_cnn_jax.data import sources
 from attn_cnn_jax.data.sets import Dataset, Split, differences, fingerprint, source_of
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.runs.run import Run
 
 log = logging.getLogger(__name__)
@@ -22,13 +23,30 @@ BYTES_PER_BATCH = 2**28  # of attention in float32, all layers together
 def dataset_of(config: ConfigDict, data_dir: str | Path | None = None) -> Dataset:
     """Returns the data set of a run, from `data_dir` or else from where the run had it.
 
-    UserError if it is not prepared there: who only looks prepares nothing.
+    UserError if it is not prepared there: who only looks prepares nothing; or has classes that the run does not know.
     """
     if data_dir and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"--data-dir={data_dir}: there is no such folder")
     source, places = source_of(config.dataset), [data_dir] if data_dir else [config.dataset.data_dir, None]
     found = next((place for place in places if sources.folder_of(source, place or None).exists()), places[0])
-    return sources.read(source, found or None)
+    return in_classes_of(config, sources.read(source, found or None))
+
+
+def in_classes_of(config: ConfigDict, dataset: Dataset) -> Dataset:
+    """Returns a data set with a run's labels and names of classes, of which some may be missing since, none be new."""
+    count, names, here = config.model.num_classes, spec_of(config).class_names, dataset.spec.class_names
+    index = list(range(dataset.spec.num_classes))
+    if names and here and set(here) <= set(names):
+        index = [names.index(name) for name in here]
+    elif (names and here and len(here) != len(names)) or len(index) > count:  # as many are the same by other names
+        classes = f"{listed(here) or len(index)}; of the run they are {listed(names) or count}"
+        raise UserError(f"classes of {dataset.spec.name} are {classes}\ngive the data that the run was trained on")
+    spec = dataclasses.replace(dataset.spec, num_classes=count, class_names=names or here)
+    if index != list(range(len(index))):
+        relabelled = np.array(index, np.int32)
+        splits = {name: split._replace(labels=relabelled[split.labels]) for name, split in dataset.splits.items()}
+        dataset = dataset._replace(**splits)
+    return dataset._replace(spec=spec)
 
 
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:

@@ -142,7 +142,7 @@ def predictions(run: Run, images: list[LabelledImage], class_names: tuple[str, .
     """What the network takes images for, where the page cannot say it; `class_names`: () where they are unknown."""
     # Logits, which images of another size have too: the page shows them at any.
     found = probabilities(run.logits(np.stack([image.pixels for image in images])))
-    names = class_names or [f"class {n}" for n in range(found.shape[1])]
+    names = *class_names, *(f"class {n}" for n in range(len(class_names), found.shape[1]))
     return [{"prediction": names[row.argmax()], "confidence": round(float(row.max()), 4)} for row in found]
 
 

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 
-from attn_cnn_jax.analysis.test_images import dataset_of
+from attn_cnn_jax.analysis.test_images import load_dataset
 from attn_cnn_jax.data.image_files import LabelledImage, as_image, drawings, fit
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
@@ -32,7 +32,7 @@ def shown_images(
 ) -> tuple[list[LabelledImage], Dataset | None, UserError | None]:
     """Test images to choose from and their data set; without it the drawings of this package, None, and why."""
     try:
-        dataset = dataset_of(run.config, data_dir)
+        dataset = load_dataset(run, data_dir)
     except UserError as error:
         shape = (*size, run.config.model.image_shape[2])
         return drawings(run.class_names, shape) if count else [], None, error

@@ -25,7 +25,7 @@ def viewer(monkeypatch, runs, tmp_path):
     """Runs the command on one of the untrained networks; reading a run back is tested elsewhere."""
     images = np.random.default_rng(1).integers(0, 256, (9, 32, 32, 3), np.uint8)
     dataset = dataset_of(images, [0, 0, 1, 2, 2, 2, 0, 1, 3], NAMES)
-    monkeypatch.setattr(sources, "dataset_of", lambda config, data_dir: dataset)
+    monkeypatch.setattr(sources, "load_dataset", lambda config, data_dir: dataset)
 
     def main(name, *arguments):
         monkeypatch.setattr(load, "load_run", lambda workdir, step: runs[name])
@@ -82,7 +82,7 @@ def test_without_the_data_set_its_drawings_are_shown(viewer, monkeypatch, runs, 
     def missing(config, data_dir):
         raise UserError("cifar10 is not here")
 
-    monkeypatch.setattr(sources, "dataset_of", missing)
+    monkeypatch.setattr(sources, "load_dataset", missing)
     out = tmp_path / "page.html"
     assert viewer("learned_content", "--out", out) == 0
     assert [picture["label"] for picture in data_of(out)["pictures"]] == ["airplane", "automobile", "ship", "truck"]
@@ -104,7 +104,7 @@ def test_attention_that_the_page_cannot_compute_is_stored(viewer, tmp_path, caps
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("quadratic", ["--images", "10"], "has 9 images"),
+        ("quadratic", ["--images", "10"], "of cifar10 has 9"),
         ("quadratic", ["--size", "9x9"], "multiples of 2"),
         ("quadratic", ["--size", "2x32768"], "32768 pixels on a side: a page shows at most 1024"),
         ("learned", ["--size", "40x40"], "learned relative positions reach"),
