@@ -109,7 +109,7 @@ class Watching:
         """Lists a result that is one."""
         for axis in range(result.ndim - 1, 0, -1) if result.ndim > 2 else ():
             rows = jnp.moveaxis(result, axis, -1)
-            if rows.shape[-1] > 1 and is_attention(rows):
+            if is_attention(rows):
                 self.unseen.append(Softmax(self.calls, result if axis == result.ndim - 1 else rows))
                 break
 
@@ -145,7 +145,7 @@ class Watching:
         for which in (0, 1):
             a = read[which]
             has_queries = len(contracting[which]) == 1 and batch[which] and a.ndim > len(batch[which]) + 1
-            if not has_queries or a.shape[-1] < 2 or not is_attention(jnp.moveaxis(a, contracting[which][0], -1)):
+            if not has_queries or not is_attention(jnp.moveaxis(a, contracting[which][0], -1)):
                 continue
             absorb(self.unseen, a)
             return self.attended(read, which, parameters, own)
@@ -211,7 +211,7 @@ def is_exact(a: jax.Array) -> bool:
 
 def is_attention(a: jax.Array) -> bool:
     """Whether the last axis of an array holds numbers that are not negative and sum to one."""
-    if not jnp.issubdtype(a.dtype, jnp.floating):
+    if not jnp.issubdtype(a.dtype, jnp.floating) or a.shape[-1] < 2:
         return False
     rows, close = np.asarray(a, np.float32), CLOSE if is_exact(a) else HALF
     return bool(rows.min() >= 0 and np.abs(rows.sum(axis=-1) - 1).max() < close)
