@@ -33,6 +33,8 @@ def as_layers(attention: Any) -> list[Float[np.ndarray, "b h n n"]]:
 
 def read(path: Path) -> list[Float[np.ndarray, "b h n n"]]:
     """Returns attention from .npz, .npy or .safetensors: one array, or one per layer in the order of names."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: expected is attention in a file; `attn-cnn heads` measures runs")
     try:
         if path.suffix == ".safetensors":
             arrays = read_arrays(path)[1]

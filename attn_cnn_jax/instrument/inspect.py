@@ -162,7 +162,7 @@ def check_groups(groups: Any, images: int) -> None:
     with contextlib.suppress(ValueError):  # of lists of unequal lengths
         if groups is None or np.shape(groups) == (images,):
             return
-    raise UserError(f"groups={shortened(str(groups))}: allowed is one for each of {images} images")
+    raise UserError(f"groups={shortened(' '.join(str(groups).split()))}: allowed is one for each of {images} images")
 
 
 def check_prefix(prefix: int | None, sites: list[Site]) -> None:

@@ -4,6 +4,7 @@ A line has the `step` after which a process took over, and what `describe` retur
 did something else with the run, such as an evaluation of that step.
 """
 
+import contextlib
 import functools
 import os
 import platform
@@ -50,8 +51,9 @@ def processor() -> dict[str, str]:
 
 def cores() -> int:
     """Returns how many CPU cores XLA divides a program among: by how many it divides a sum, whose rounding follows."""
-    if (given := os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or "").isdecimal():
-        return int(given)
+    for name in ("PJRT_NPROC", "NPROC"):
+        with contextlib.suppress(ValueError):  # XLA passes over what is no number
+            return int(os.environ.get(name, ""))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

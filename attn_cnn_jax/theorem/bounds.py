@@ -26,6 +26,7 @@ from jaxtyping import Float
 
 from attn_cnn_jax.arrays import AnyArray
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.theorem.kernels import ungrouped
 
 
 def attention_bound(alpha: float, num_axes: int = 2) -> float:
@@ -79,7 +80,12 @@ def alpha_exact(dtype: DTypeLike, num_axes: int = 2) -> float:
 
 
 def output_bound(
-    kernel: AnyArray, x: Float[AnyArray, "... d"], alpha: float | None = None, *, mass: float | None = None
+    kernel: AnyArray,
+    x: Float[AnyArray, "... d"],
+    alpha: float | None = None,
+    *,
+    mass: float | None = None,
+    groups: int = 1,
 ) -> Float[np.ndarray, " o"]:
     """Returns an upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
 
@@ -90,9 +96,9 @@ def output_bound(
     """
     if (alpha is None) == (mass is None):
         raise UserError("output_bound needs either alpha or mass")
-    kernel, x = np.asarray(kernel, np.float64), np.asarray(x, np.float64)
-    if x.shape[-1] != kernel.shape[-2]:
-        raise UserError(f"an input of {x.shape[-1]} channels: this kernel reads {kernel.shape[-2]}")
+    kernel, x = ungrouped(np.asarray(kernel, np.float64), groups), np.asarray(x, np.float64)
+    if x.shape[-1:] != kernel.shape[-2:-1]:
+        raise UserError(f"an input of shape {x.shape}: this kernel reads {kernel.shape[-2]} channels, the last axis")
     x = x.reshape(-1, x.shape[-1])
     value_range = x.max(axis=0, initial=0) - x.min(axis=0, initial=0)
     weight = np.abs(kernel).reshape(-1, *kernel.shape[-2:]).sum(axis=0)

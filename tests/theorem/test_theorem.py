@@ -210,7 +210,7 @@ KERNEL = np.ones((3, 3, 2, 2))
 IMPOSSIBLE = {  # what is said: who says it
     "a kernel of shape": lambda: conv_to_attention(np.ones((3, 3))),
     "allowed are finite ones": lambda: conv_to_attention(np.full((3, 3, 1, 1), np.nan)),
-    "of 3 channels: this kernel reads 2": lambda: output_bound(np.ones((3, 3, 2, 2)), np.ones((4, 4, 3)), 1.0),
+    r"\(4, 4, 3\): this kernel reads 2 channels": lambda: output_bound(np.ones((3, 3, 2, 2)), np.ones((4, 4, 3)), 1.0),
     "float32 or float64": lambda: conv_to_attention(KERNEL.astype(int)),
     r"needs \(2,\)": lambda: conv_to_attention(KERNEL, np.ones(3)),
     "stride=0": lambda: conv_to_attention(KERNEL, stride=0),
