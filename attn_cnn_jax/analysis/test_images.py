@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config import network, spec_of
 from attn_cnn_jax.data import sources
-from attn_cnn_jax.data.sets import Dataset, Split, differences, fingerprint, source_of
+from attn_cnn_jax.data.sets import OWN, Dataset, Fingerprint, Split, differences, fingerprint, source_of
 from attn_cnn_jax.errors import UserError, listed
 from attn_cnn_jax.runs.run import Run
 
@@ -20,38 +20,42 @@ AVERAGED = 100  # test images that attention is averaged over, or all where ther
 BYTES_PER_BATCH = 2**28  # of attention in float32, all layers together
 
 
-def dataset_of(config: ConfigDict, data_dir: str | Path | None = None) -> Dataset:
+def dataset_of(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """Returns the data set of a run, from `data_dir` or else from where the run had it.
 
     UserError if it is not prepared there: who only looks prepares nothing; or has classes that the run does not know.
     """
     if data_dir and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"--data-dir={data_dir}: there is no such folder")
-    source, places = source_of(config.dataset), [data_dir] if data_dir else [config.dataset.data_dir, None]
+    dataset = run.config.dataset
+    source, places = source_of(dataset), [data_dir] if data_dir else [dataset.data_dir, None]
     found = next((place for place in places if sources.folder_of(source, place or None).exists()), places[0])
-    return in_classes_of(config, sources.read(source, found or None))
+    return in_classes_of(run.config, run.data, sources.read(source, found or None))
 
 
-def in_classes_of(config: ConfigDict, dataset: Dataset) -> Dataset:
-    """Returns a data set with a run's labels and names of classes, of which some may be missing since, none be new."""
+def in_classes_of(config: ConfigDict, trained_on: Fingerprint | None, dataset: Dataset) -> Dataset:
+    """Returns a data set with a run's labels and names of classes, of which some may be missing since, none be new.
+
+    Labels of the data that it was trained on, and of sets that number their classes themselves, are right as they are,
+    whatever a configuration calls them; others go by name. UserError where a name is not the run's.
+    """
     count, names, here = config.model.num_classes, spec_of(config).class_names, dataset.spec.class_names
     index = list(range(dataset.spec.num_classes))
-    if names and here and set(here) <= set(names):
-        index = [names.index(name) for name in here]
-    elif (names and here and len(here) != len(names)) or len(index) > count:  # as many are the same by other names
+    are_named_otherwise = names and here and names != here and config.dataset.name in OWN
+    if are_named_otherwise and (not trained_on or differences(trained_on, fingerprint(dataset))):
+        index = [names.index(name) if name in names else count for name in here]
+    if max(index) >= count:
         classes = f"{listed(here) or len(index)}; of the run they are {listed(names) or count}"
         raise UserError(f"classes of {dataset.spec.name} are {classes}\ngive the data that the run was trained on")
+    relabelled = np.array(index, np.int32)
+    splits = {name: split._replace(labels=relabelled[split.labels]) for name, split in dataset.splits.items()}
     spec = dataclasses.replace(dataset.spec, num_classes=count, class_names=names or here)
-    if index != list(range(len(index))):
-        relabelled = np.array(index, np.int32)
-        splits = {name: split._replace(labels=relabelled[split.labels]) for name, split in dataset.splits.items()}
-        dataset = dataset._replace(**splits)
-    return dataset._replace(spec=spec)
+    return dataset._replace(spec=spec, **splits)
 
 
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """Returns the data set of a run, see `dataset_of`; warns in the log if the run was trained on other data."""
-    dataset = dataset_of(run.config, data_dir)
+    dataset = dataset_of(run, data_dir)
     if different := other_data(run, dataset):
         log.warning("%s", different)
     return dataset
@@ -86,18 +90,24 @@ def first_images(
     UserError if the data set is not there, or has fewer test images.
     """
     dataset = load_dataset(run, data_dir)
-    total = len(dataset.test.labels)
-    count = min(usual, total) if count is None else count
-    if not 1 <= count <= total:
-        raise UserError(f"{count} images: the test split of {dataset.spec.name} has {total}; allowed is 1 to {total}")
+    count = min(usual, len(dataset.test.labels)) if count is None else count
+    check_count(dataset, count)
     return dataset.test.at(np.arange(count))
+
+
+def check_count(dataset: Dataset, count: int, least: int = 1) -> None:
+    """Raises UserError unless a data set has so many test images."""
+    total = len(dataset.test.labels)
+    if not least <= count <= total:
+        has = f"the test split of {dataset.spec.name} has {total}"
+        raise UserError(f"{count} images: {has}; allowed is {least} to {total}")
 
 
 def averaged_over(run: Run, asked: int | None, data_dir: str | Path | None = None) -> int:
     """Returns how many test images content is averaged over: those asked for, or `AVERAGED`."""
     if asked is not None or not reads_images(run):
         return asked or AVERAGED
-    return min(AVERAGED, len(dataset_of(run.config, data_dir).test.labels))
+    return min(AVERAGED, len(dataset_of(run, data_dir).test.labels))
 
 
 def reads_images(run: Run) -> bool:

@@ -85,7 +85,7 @@ def without_data(run: "Run", args: argparse.Namespace) -> "tuple[np.ndarray, np.
     from attn_cnn_jax.analysis.test_images import dataset_of, reads_images
 
     try:
-        dataset_of(run.config, args.data_dir)
+        dataset_of(run, args.data_dir)
     except UserError as error:
         images = drawings(run.class_names, tuple(run.config.model.image_shape))
         if reads_images(run) or not images:

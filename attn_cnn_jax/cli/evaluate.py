@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_cnn_jax.analysis.figures import confusion, style
-from attn_cnn_jax.analysis.test_images import dataset_of, load_dataset, other_data
+from attn_cnn_jax.analysis.test_images import check_count, dataset_of, load_dataset, other_data
 from attn_cnn_jax.cli.arguments import Parser, as_path, at_least_one
 from attn_cnn_jax.data.image_files import as_image, fit
 from attn_cnn_jax.errors import UserError
@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> None:
     run = load_run(args.run, args.step)
     if args.keep and not steps_in(args.run):
         args.refuse(needs)
-    dataset = dataset_of(run.config, args.data_dir) if args.keep else load_dataset(run, args.data_dir)
+    dataset = dataset_of(run, args.data_dir) if args.keep else load_dataset(run, args.data_dir)
     if args.keep and (different := other_data(run, dataset)):
         raise UserError(f"--keep: {different}")
     images, labels = dataset.test
-    if args.images and args.images > len(labels):
-        raise UserError(f"{args.images} images: the test split of {dataset.spec.name} has {len(labels)}")
+    if args.images:
+        check_count(dataset, args.images)
     images, labels = images[: args.images], labels[: args.images]
     if args.size:
         run = run.at_size(args.size)

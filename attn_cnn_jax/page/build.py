@@ -22,7 +22,7 @@ from attn_cnn_jax.models.encodings import encoding_class
 from attn_cnn_jax.models.variables import split
 from attn_cnn_jax.page import MOST_PARAMETERS
 from attn_cnn_jax.page.images import data_uri, from_dataset, shown_images
-from attn_cnn_jax.page.network import costliest_head, network_data, reason_not_to_compute
+from attn_cnn_jax.page.network import all_names, costliest_head, network_data, reason_not_to_compute
 from attn_cnn_jax.page.scores import content_parameters, position_parameters, recorded_epochs
 from attn_cnn_jax.runs.evaluate import probabilities
 from attn_cnn_jax.runs.positions import rounded
@@ -142,7 +142,7 @@ def predictions(run: Run, images: list[LabelledImage], class_names: tuple[str, .
     """What the network takes images for, where the page cannot say it; `class_names`: () where they are unknown."""
     # Logits, which images of another size have too: the page shows them at any.
     found = probabilities(run.logits(np.stack([image.pixels for image in images])))
-    names = *class_names, *(f"class {n}" for n in range(len(class_names), found.shape[1]))
+    names = all_names(class_names, found.shape[1])
     return [{"prediction": names[row.argmax()], "confidence": round(float(row.max()), 4)} for row in found]
 
 

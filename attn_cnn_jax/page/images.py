@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 
-from attn_cnn_jax.analysis.test_images import load_dataset
+from attn_cnn_jax.analysis.test_images import check_count, load_dataset
 from attn_cnn_jax.data.image_files import LabelledImage, as_image, drawings, fit
 from attn_cnn_jax.data.sets import Dataset
 from attn_cnn_jax.errors import UserError
@@ -15,8 +15,7 @@ from attn_cnn_jax.runs.run import Run
 def from_dataset(dataset: Dataset, count: int, size: tuple[int, int]) -> list[LabelledImage]:
     """The first `count` test images, one of each class in turn, of the size (H, W)."""
     labels = dataset.test.labels
-    if not 0 <= count <= len(labels):
-        raise UserError(f"{count} images: the test split of {dataset.spec.name} has {len(labels)}")
+    check_count(dataset, count, least=0)
     earlier = np.zeros(len(labels), int)  # images of the same class before this one
     for label in np.unique(labels):
         earlier[labels == label] = np.arange(np.sum(labels == label))

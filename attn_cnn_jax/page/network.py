@@ -51,7 +51,7 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
     """
     config, spec = run.config, spec_of(run.config)
     model: Any = merged(run.model, [side * config.model.downsample for side in grid])
-    names = *class_names, *(f"class {n}" for n in range(len(class_names), config.model.num_classes))
+    names = all_names(class_names, config.model.num_classes)
     arrays: list[np.ndarray] = []
 
     def place(leaf: Any) -> Any:
@@ -96,6 +96,11 @@ def network_data(run: Run, grid: Grid, class_names: tuple[str, ...], test: Seque
         "half": is_half,
         "weights": as_base64(half if is_half else weights),
     }
+
+
+def all_names(class_names: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """Names of `count` classes: those that are known, and `class 4` for others."""
+    return *class_names, *(f"class {n}" for n in range(len(class_names), count))
 
 
 def costliest_head(run: Run, images: Sequence[LabelledImage], class_names: tuple[str, ...]) -> int | None:

@@ -75,7 +75,7 @@ def test_looking_prepares_nothing_and_finds_data_that_is_elsewhere_now(copy, ref
         refused(lambda flags=flags: main(["evaluate", str(copy), *flags]), message)
     (tmp_path / "default").mkdir()
     cifar_archives.prepare(tmp_path / "default")
-    assert len(dataset_of(config).test.labels) == 7
+    assert len(dataset_of(foreign).test.labels) == 7
 
 
 LINES = (  # no object, wrong types, no text, very deep
