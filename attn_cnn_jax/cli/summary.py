@@ -55,13 +55,14 @@ def run(args: argparse.Namespace) -> None:
         configs = dict(each for name in args.configs for each in read(name, args.overrides))
     else:
         known = {name: load_config(name) for name in dict.fromkeys((*TABLE_1, *known_configs()))}
-        configs = {name: (config, "") for name, config in known.items() if config.dataset.name in SPECS}
+        configs = {name: (config, "", None) for name, config in known.items() if config.dataset.name in SPECS}
     papers = {described(load_config(name).model): published for name, published in TABLE_1.items()}
-    say(table([row(name, *of, papers) for name, of in configs.items()], HEADER))
-    for name, (config, _) in configs.items():
+    rows = [row(name, config, accuracy, papers) for name, (config, accuracy, _) in configs.items()]
+    say(table(rows, HEADER))
+    for name, (config, _, folder) in configs.items():
         if text := pruned_in_words(config):
             say(f"{name}: {text}")
-        for text in effective_in_words(name, config):
+        for text in effective_in_words(folder, config) if folder else ():
             say(f"{name}: {text}")
     for name in args.configs:
         for folder in run_directories(name) if located(name).is_dir() else ():
@@ -69,8 +70,8 @@ def run(args: argparse.Namespace) -> None:
                 say(f"{folder if located(name) != folder else name}: {text}")
 
 
-def read(name: str, overrides: list[str]) -> list[tuple[str, tuple[ConfigDict, str]]]:
-    """Returns name, configuration and last test accuracy: of a configuration, a run or the runs of several seeds."""
+def read(name: str, overrides: list[str]) -> list[tuple[str, tuple[ConfigDict, str, Path | None]]]:
+    """Returns name, configuration, last test accuracy and folder: of a configuration, a run or the runs of seeds."""
     folders = run_directories(name) if located(name).is_dir() else []
     saved = {folder: config for folder in folders if (config := read_config(folder))}
     if not saved:
@@ -78,11 +79,12 @@ def read(name: str, overrides: list[str]) -> list[tuple[str, tuple[ConfigDict, s
         if config.dataset.name not in SPECS:  # images of the user's own say how large they are
             source = source_of(complete(config).dataset)
             config = complete(config, sources.read(source, config.dataset.data_dir or None).spec)
-        return [(name, (config, ""))]
+        return [(name, (config, "", None))]
     if overrides:
         raise UserError(f"{overrides[0]}: {name} is a run; overrides change configurations, name one of those")
+    names = {folder: name if len(saved) == 1 else str(folder) for folder in saved}
     return [
-        (name if len(saved) == 1 else str(folder), (with_defaults(saved_config(folder) or config), accuracy_of(folder)))
+        (names[folder], (with_defaults(saved_config(folder) or config), accuracy_of(folder), folder))
         for folder, config in saved.items()
     ]
 
@@ -96,12 +98,12 @@ def pruned_in_words(config: ConfigDict) -> str:
     return f"{sum(left)} heads, {sum(pruned.values())} pruned: {', '.join(layers)}"
 
 
-def effective_in_words(name: str, config: ConfigDict) -> list[str]:
+def effective_in_words(folder: Path, config: ConfigDict) -> list[str]:
     """Returns the effective heads of each layer of a run whose attention is of positions alone, else nothing."""
-    if config.model.name != "attention" or not located(name).is_dir():
+    if config.model.name != "attention":
         return []
     try:
-        run = load_run(run_directories(name)[0])  # of a folder of seeds, the only one
+        run = load_run(folder)
     except UserError:  # no checkpoint yet, or an encoding that is not loaded: the table says what there is
         return []
     if run.model.depends_on_content:
