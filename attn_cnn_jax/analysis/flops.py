@@ -48,8 +48,9 @@ def count_flops(model: ConfigDict) -> Flops:
 def attention_network_flops(model: ConfigDict) -> Flops:
     """Returns the FLOPs per image of an attention network; layers with as many heads count the same."""
     pixels, counts = math.prod(grid(model)), Counter(heads_by_layer(model))
-    of_one = {heads: ConfigDict(model.to_dict() | {"num_layers": 1, "num_heads": heads}) for heads in counts}
-    networks: dict[int, Any] = {heads: abstract_model(each) for heads, each in of_one.items()}
+    networks: dict[int, Any] = {
+        heads: abstract_model(ConfigDict(model.to_dict() | {"num_layers": 1, "num_heads": heads})) for heads in counts
+    }
     first = next(iter(networks.values()))
     linear, more, saved = pixels * kernel_size(first.embedding) + kernel_size(first.classifier), 0, 0
     for heads, network in networks.items():

@@ -90,9 +90,10 @@ def output_bound(
     """Returns an upper bound of what `conv_to_attention(kernel, sharpness=alpha)(x)` differs by from the convolution.
 
     It holds for every pixel of the output, without rounding errors. The kernel is `(K_r, K_c, D_in, D_out)`, or
-    `(K, D_in, D_out)` of a 1-D convolution; zeros count as part of the input, as padding puts them there. For other
-    constructions give `mass`, `table_bound` or `rope_bound`, in place of `alpha`. With few heads the kernel still is
-    what counts, not the value maps: all heads look outside equally, and their value maps sum to what the slices do.
+    `(K, D_in, D_out)` of a 1-D convolution; of a convolution in `groups`, `D_in` are the channels of one. Zeros count
+    as part of the input, as padding puts them there. For other constructions give `mass`, `table_bound` or
+    `rope_bound`, in place of `alpha`. With few heads the kernel still is what counts, not the value maps: all heads
+    look outside equally, and their value maps sum to what the slices do. UserError for an input of other channels.
     """
     if (alpha is None) == (mass is None):
         raise UserError("output_bound needs either alpha or mass")

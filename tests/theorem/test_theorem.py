@@ -77,6 +77,10 @@ def test_attention_bound_against_the_sum_over_a_large_grid():
     np.testing.assert_allclose(
         output_bound(np.ones((3, 3, 1, 1)), np.ones((5, 5, 1)), 1.0), 9 * attention_bound(1.0, 2)
     )
+    # Of two groups, each output sees the range of its own channel.
+    x = np.array([1.0, 5.0]) * np.ones((5, 5, 2))
+    bound = output_bound(np.ones((3, 3, 1, 2)), x, 1.0, groups=2)
+    np.testing.assert_allclose(bound, [9 * attention_bound(1.0, 2), 45 * attention_bound(1.0, 2)])
 
 
 @given(st.floats(1e-14, 0.99), st.sampled_from([1, 2]))
